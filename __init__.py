@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from .pipeline import sample
 
 __all__ = [
-    "CancelledError", "GenerateOptions", "LoraFile", "camera_embedding", "generate", "load_expert", "open_live",
+    "CancelledError",
+    "GenerateOptions",
+    "LoraFile",
+    "camera_embedding",
+    "generate",
+    "load_expert",
+    "open_live",
     "sample",
-]  # fmt: skip
+]
 
 __version__ = "0.1.0"
 

@@ -14,8 +14,14 @@ from .errors import InputError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_WORDS = {int: "a whole number", float: "a number", str: "text", Path: "a path", bool: "True or False",
-          type(None): "None"}  # fmt: skip
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    bool: "True or False",
+    type(None): "None",
+}
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
 """What else may stand for a class: numpy's numbers, other paths; and a text for one of a few."""
 

@@ -21,7 +21,21 @@ from .poses import check_intrinsics, check_poses, frame_count
 from .track import CameraTrack, begin_track, continue_track
 
 __all__ = [
-    "CameraTrack", "action_embedding", "actions_from_keys", "begin_track", "camera_embedding", "check_intrinsics",
-    "check_poses", "continue_track", "continued_poses", "frame_count", "latent_poses", "load_poses", "longest_step",
-    "model_poses", "pose_embedding", "poses_from_keys", "read_pose_folder",
-]  # fmt: skip
+    "CameraTrack",
+    "action_embedding",
+    "actions_from_keys",
+    "begin_track",
+    "camera_embedding",
+    "check_intrinsics",
+    "check_poses",
+    "continue_track",
+    "continued_poses",
+    "frame_count",
+    "latent_poses",
+    "load_poses",
+    "longest_step",
+    "model_poses",
+    "pose_embedding",
+    "poses_from_keys",
+    "read_pose_folder",
+]

@@ -48,20 +48,26 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:
-        return [f"The lens {_numbers(lens)} is in shares of the picture, it seems, and pixels of an 832x480 picture "
-                f"are expected: {_numbers(lens * np.tile(2 * middle, 2))}."]  # fmt: skip
+        return [
+            f"The lens {_numbers(lens)} is in shares of the picture, it seems, and pixels of an 832x480 picture "
+            f"are expected: {_numbers(lens * np.tile(2 * middle, 2))}."
+        ]
     if (np.abs(lens[2:] - middle) > OFF_CENTRE * 2 * middle).any():
         said = f"The lens's centre {_numbers(lens[2:])} is far from the middle of an 832x480 picture"
         if cx < 1 or cy < 1:
             return [f"{said}, {_numbers(middle)}."]
         there = lens * np.tile(middle / lens[2:], 2)
-        return [f"{said}: its numbers are for {2 * cx:.0f}x{2 * cy:.0f}, it seems, and would be {_numbers(there)} at "
-                "832x480."]  # fmt: skip
+        return [
+            f"{said}: its numbers are for {2 * cx:.0f}x{2 * cy:.0f}, it seems, and would be {_numbers(there)} at "
+            "832x480."
+        ]
     field_deg = np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / fx))
     if FIELDS_DEG[0] <= field_deg <= FIELDS_DEG[1]:
         return []
-    return [f"The lens sees {field_deg:.3g} degrees across, the official examples' 79: expected fx in pixels of an "
-            f"832x480 picture, found {fx:g}."]  # fmt: skip
+    return [
+        f"The lens sees {field_deg:.3g} degrees across, the official examples' 79: expected fx in pixels of an "
+        f"832x480 picture, found {fx:g}."
+    ]
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:

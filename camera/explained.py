@@ -66,8 +66,10 @@ def doubts(path: CameraPath) -> list[str]:
     if not better:
         return []
     name = max(better, key=lambda name: better[name].sense)
-    return [f"{better[name].why} If that is not what was recorded, the file's matrices are not what they were taken "
-            f"for: try the convention {name}."]  # fmt: skip
+    return [
+        f"{better[name].why} If that is not what was recorded, the file's matrices are not what they were taken "
+        f"for: try the convention {name}."
+    ]
 
 
 def _convention(path: CameraPath) -> str:
@@ -75,14 +77,17 @@ def _convention(path: CameraPath) -> str:
     name, whose = path.origin.convention, "as you said" if path.origin.named else "which the format settles"
     taken = f"Taken as {CONVENTIONS[name].description} ({name}), {whose}."
     others = _compared(path)
-    for_it, against = (list(dict.fromkeys(other.why for other in others.values() if other.value == value))
-                       for value in (1, -1))  # fmt: skip
+    for_it, against = (
+        list(dict.fromkeys(other.why for other in others.values() if other.value == value)) for value in (1, -1)
+    )
     alike = [other for other, told in others.items() if not told.value]
     said = [taken, *against, *([f"For it: {'; '.join(for_it)}."] if for_it else [])]
     if alike:
-        said.append(f"The path alone cannot tell it from {', '.join(alike)}: if the drawing goes or turns another way "
-                    "than was recorded, try these; a path of a left-handed program (Unity, Unreal) is mirrored, which "
-                    "no path shows.")  # fmt: skip
+        said.append(
+            f"The path alone cannot tell it from {', '.join(alike)}: if the drawing goes or turns another way "
+            "than was recorded, try these; a path of a left-handed program (Unity, Unreal) is mirrored, which "
+            "no path shows."
+        )
     return " ".join(said)
 
 
@@ -91,8 +96,11 @@ def _compared(path: CameraPath) -> dict[str, _Other]:
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
-    others = {name: each for name, each in CONVENTIONS.items() if not each.by_column
-              and (each.camera_to_world, each.opengl_axes) != (read.camera_to_world, read.opengl_axes)}  # fmt: skip
+    others = {
+        name: each
+        for name, each in CONVENTIONS.items()
+        if not each.by_column and (each.camera_to_world, each.opengl_axes) != (read.camera_to_world, read.opengl_axes)
+    }
     z_up = path.origin.format in Z_IS_UP
     return {name: _against(c2w, read_otherwise(c2w, read, each), name, z_up) for name, each in others.items()}
 

@@ -199,9 +199,7 @@ def action_embedding(
     return _action_embedding(poses, pixel_rays(intrinsics, height, width), flags, height, width)
 
 
-def _action_embedding(
-    poses: np.ndarray, rays: np.ndarray, flags: np.ndarray, height: int, width: int
-) -> torch.Tensor:
+def _action_embedding(poses: np.ndarray, rays: np.ndarray, flags: np.ndarray, height: int, width: int) -> torch.Tensor:
     embedding = np.empty((7, CELL * CELL, len(poses), rays.shape[-1]), np.float32)
     _write_directions(embedding[:3], poses, rays)
     embedding[3:] = flags.T[:, None, :, None]

@@ -55,8 +55,13 @@ def _drifts(figures: Figures) -> list[Fault]:
         if len(starts) and len(off) - starts[0] >= 0.5 * figures.fps:
             passed = int(starts[0])
             begins, at = _begin(course, passed) / figures.fps, seconds[passed]
-            found.append(Fault(name, begins, f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is "
-                                             f"{words} at first."))  # fmt: skip
+            found.append(
+                Fault(
+                    name,
+                    begins,
+                    f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is {words} at first.",
+                )
+            )
     return found
 
 
@@ -70,14 +75,34 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
     def share(values: np.ndarray) -> np.ndarray:
         return values / max(float(np.median(values[:second])), 1e-9)
 
-    yield ("sharpness", np.minimum(since(figures.sharper), 0), share(figures.sharpness) < BLURRED,
-           -np.log(BLURRED_PLACES), f"less than {BLURRED:.0%} as sharp as")  # fmt: skip
-    yield ("colour", np.minimum(since(figures.livelier), 0), share(figures.colourfulness) < PALE, -np.log(PALE),
-           f"less than {PALE:.0%} as colourful as")  # fmt: skip
-    yield ("tint", since(figures.redder), np.abs(since(figures.hue)) > TINTED, TINTED,
-           f"tinted, with red against blue more than {TINTED:.0f} of 255 from what it was")  # fmt: skip
-    yield ("brightness", since(figures.lighter), np.abs(since(figures.brightness)) > DARKER, DARKER,
-           f"brighter or darker by more than {DARKER:.0f} of 255 than")  # fmt: skip
+    yield (
+        "sharpness",
+        np.minimum(since(figures.sharper), 0),
+        share(figures.sharpness) < BLURRED,
+        -np.log(BLURRED_PLACES),
+        f"less than {BLURRED:.0%} as sharp as",
+    )
+    yield (
+        "colour",
+        np.minimum(since(figures.livelier), 0),
+        share(figures.colourfulness) < PALE,
+        -np.log(PALE),
+        f"less than {PALE:.0%} as colourful as",
+    )
+    yield (
+        "tint",
+        since(figures.redder),
+        np.abs(since(figures.hue)) > TINTED,
+        TINTED,
+        f"tinted, with red against blue more than {TINTED:.0f} of 255 from what it was",
+    )
+    yield (
+        "brightness",
+        since(figures.lighter),
+        np.abs(since(figures.brightness)) > DARKER,
+        DARKER,
+        f"brighter or darker by more than {DARKER:.0f} of 255 than",
+    )
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
@@ -122,8 +147,9 @@ def _seams(figures: Figures) -> list[Fault]:
     """Frames, at even distances, at which the picture goes on otherwise than around them."""
     if len(figures) < 8:
         return []
-    around = [np.delete(np.arange(max(1, at - 3), min(at + 4, len(figures))), min(3, at - 1))
-              for at in range(1, len(figures))]  # fmt: skip
+    around = [
+        np.delete(np.arange(max(1, at - 3), min(at + 4, len(figures))), min(3, at - 1)) for at in range(1, len(figures))
+    ]
     motion, unlike = figures.motion[1:], figures.unlike[1:]
     jerk = np.hypot(*(motion - [np.median(figures.motion[near], axis=0) for near in around]).T)
     more = unlike / (np.array([np.median(figures.unlike[near]) for near in around]) + 0.3)

@@ -66,8 +66,12 @@ class _Frame(NamedTuple):
             pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
         half = cv2.resize(pixels, [max(1, side // 2) for side in pixels.shape[1::-1]], interpolation=cv2.INTER_AREA)
         grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.float32)
-        return cls(pixels.astype(np.float32), cv2.GaussianBlur(grey, (0, 0), 0.7), half.astype(np.float32),
-                   cv2.cvtColor(half, cv2.COLOR_RGB2GRAY))  # fmt: skip
+        return cls(
+            pixels.astype(np.float32),
+            cv2.GaussianBlur(grey, (0, 0), 0.7),
+            half.astype(np.float32),
+            cv2.cvtColor(half, cv2.COLOR_RGB2GRAY),
+        )
 
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
@@ -86,14 +90,22 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
             shares.append(np.zeros(3) if earlier is None else _shared(earlier, frame))
     if len(rows) < 2:
         raise InputError(f"a video of {len(rows)} frames: expected at least 2")
-    sharper, livelier, redder = (np.interp(np.arange(len(rows)), STRIDE * np.arange(len(shares)), sums)
-                                 for sums in np.cumsum(shares, 0).T)  # fmt: skip
+    sharper, livelier, redder = (
+        np.interp(np.arange(len(rows)), STRIDE * np.arange(len(shares)), sums) for sums in np.cumsum(shares, 0).T
+    )
     lighter, across, down, unlike = np.array(steps).T
     looks = dict(zip(("sharpness", "colourfulness", "brightness", "hue", "change"), np.array(rows).T, strict=True))
     return Figures(
-        **looks, thumbnails=np.stack(small), sharper=sharper, livelier=livelier, redder=redder,
-        lighter=lighter.cumsum(), motion=np.stack([across, down], 1), unlike=unlike, fps=fps,
-    )  # fmt: skip
+        **looks,
+        thumbnails=np.stack(small),
+        sharper=sharper,
+        livelier=livelier,
+        redder=redder,
+        lighter=lighter.cumsum(),
+        motion=np.stack([across, down], 1),
+        unlike=unlike,
+        fps=fps,
+    )
 
 
 def _with_those_before(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:

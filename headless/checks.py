@@ -151,8 +151,10 @@ def find_decoding_device(name: str | None, device: torch.device) -> torch.device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
     others = [f"cuda:{index}" for index in gpus if index != (device.index or 0)]
     if name not in others:
-        raise InputError(f"`decoder_device` {name}: expected another CUDA GPU beside `device` {device}; here there is "
-                         f"{' or '.join(others) or 'none: leave it out'}")  # fmt: skip
+        raise InputError(
+            f"`decoder_device` {name}: expected another CUDA GPU beside `device` {device}; here there is "
+            f"{' or '.join(others) or 'none: leave it out'}"
+        )
     return torch.device(name)
 
 
@@ -186,8 +188,10 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
         file = path / "poses.npy" if path.is_dir() else path
         if not path.exists() or (file.is_file() and file.suffix == ".npy"):
             raise
-        raise CameraError(f"{error}; `action_path` is a folder with poses.npy and intrinsics.npy, which `lingbot-world "
-                          "camera convert` makes of other programs' paths") from error  # fmt: skip
+        raise CameraError(
+            f"{error}; `action_path` is a folder with poses.npy and intrinsics.npy, which `lingbot-world "
+            "camera convert` makes of other programs' paths"
+        ) from error
 
 
 def made_path(kind: str, text: str, frames: int) -> CameraPath:
@@ -207,15 +211,20 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
     """The LoRAs, a line each, and what of them is likely a mistake."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
-    lines = [f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}"
-             for lora in options.lora]  # fmt: skip
-    notes = [line if lines.count(line) == 1 else f"{line}, given {lines.count(line)} times: it counts as often"
-             for line in dict.fromkeys(lines)]  # fmt: skip
+    lines = [
+        f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora
+    ]
+    notes = [
+        line if lines.count(line) == 1 else f"{line}, given {lines.count(line)} times: it counts as often"
+        for line in dict.fromkeys(lines)
+    ]
     for lora in options.lora if two_experts else ():
         role = is_lora_of(lora.path.name)
         if role not in (None, lora.expert):
-            notes.append(f"LoRA {lora.path.name} is the {role}-noise expert's by its name: `{role}=` before it puts it "
-                         "there alone.")  # fmt: skip
+            notes.append(
+                f"LoRA {lora.path.name} is the {role}-noise expert's by its name: `{role}=` before it puts it "
+                "there alone."
+            )
     return tuple(notes)
 
 

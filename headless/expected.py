@@ -18,8 +18,24 @@ from .rollout_plan import RolloutPlan
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
 """The stages of a causal run that grow with its frames, and with those of the state that it goes on from."""
 MOST_KINDS = 200
-_OF_NO_MATTER = ("prompt", "negative", "image", "output", "overwrite", "action_path", "preset", "keys", "seed", "fps",
-                 "save_state", "continue_from", "frame_num", "max_area", "width", "height")  # fmt: skip
+_OF_NO_MATTER = (
+    "prompt",
+    "negative",
+    "image",
+    "output",
+    "overwrite",
+    "action_path",
+    "preset",
+    "keys",
+    "seed",
+    "fps",
+    "save_state",
+    "continue_from",
+    "frame_num",
+    "max_area",
+    "width",
+    "height",
+)
 
 
 def expected(plan: Plan) -> str:

@@ -61,8 +61,17 @@ GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 FEW_STEPS_ONLY = ("schedule",)
 """The options that say nothing to causal-pretrain."""
 
-CAUSAL_ONLY = ("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache", "save_state",
-               "continue_from")  # fmt: skip
+CAUSAL_ONLY = (
+    "release",
+    "chunk",
+    "window",
+    "sink",
+    "decoder_device",
+    "schedule",
+    "kv_cache",
+    "save_state",
+    "continue_from",
+)
 """The options that say nothing to the base model's two experts."""
 
 
@@ -153,9 +162,11 @@ class GenerateOptions:
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    name: get_args(kind) for name, hint in get_type_hints(GenerateOptions).items() for kind in (hint, *get_args(hint))
+    name: get_args(kind)
+    for name, hint in get_type_hints(GenerateOptions).items()
+    for kind in (hint, *get_args(hint))
     if get_origin(kind) is Literal
-}  # fmt: skip
+}
 """The options that take one of a few words."""
 
 

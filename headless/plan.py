@@ -150,8 +150,10 @@ def _experts_opener(dtype: torch.dtype) -> Callable[..., PerExpert[Checkpoint]]:
 def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
     """Raises InputError for a text encoder whose embeddings the model cannot read."""
     if encoder.config.dim != config.text_dim:
-        raise InputError(f"`text_encoder` {encoder.path}: its embeddings have {encoder.config.dim} values, the model "
-                         f"reads {config.text_dim}; give the umt5-xxl encoder that the model came with")  # fmt: skip
+        raise InputError(
+            f"`text_encoder` {encoder.path}: its embeddings have {encoder.config.dim} values, the model "
+            f"reads {config.text_dim}; give the umt5-xxl encoder that the model came with"
+        )
 
 
 def _plan_sampling(
@@ -163,8 +165,13 @@ def _plan_sampling(
     assumed = base_release(experts.high.names)[2]
     told = [] if assumed is None else [assumed]
     eight_bit = check_8_bits(options.arithmetic, options.attention, opened["device"], experts.high.config)
-    notes = (*told, *image_notes(options.image), *lora_notes(options, two_experts=True),
-             *text_notes(options, any(scale != 1 for scale in guide_scales(options.guide_scale))), *eight_bit)
+    notes = (
+        *told,
+        *image_notes(options.image),
+        *lora_notes(options, two_experts=True),
+        *text_notes(options, any(scale != 1 for scale in guide_scales(options.guide_scale))),
+        *eight_bit,
+    )
     if opened["device"].type == "cpu" and options.residency != "auto":
         notes = (*notes, f"`residency` {options.residency} has no effect on a CPU: experts are their mapped files.")
     camera = camera_of(options, experts.high)
@@ -187,7 +194,9 @@ def _parts(package: Package, folder: str | Path) -> dict[str, Path]:
     missing = [name for name, path in paths.items() if path is None]
     if missing:
         beside = " nor beside it" if package.causal is not None else ""
-        raise InputError(f"`ckpt_dir` {folder}: no {', '.join(missing)} in this package{beside}; name the path as "
-                         f"{', '.join(f'`{name}`' for name in missing)}, or as `assets_dir` a folder that has them, "
-                         f"such as those of {ASSETS_PAGES}")  # fmt: skip
+        raise InputError(
+            f"`ckpt_dir` {folder}: no {', '.join(missing)} in this package{beside}; name the path as "
+            f"{', '.join(f'`{name}`' for name in missing)}, or as `assets_dir` a folder that has them, "
+            f"such as those of {ASSETS_PAGES}"
+        )
     return paths

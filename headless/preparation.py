@@ -59,8 +59,12 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
     contexts = prompts()
     memory = planner.choose(_free(plan, run.processes), whole_video)
     if memory.resident_blocks is not None and not plan.options.shard:
-        log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
-                    "come from the file in every forward.", memory.resident_blocks, plan.config.num_layers)
+        log.warning(
+            "The model does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
+            "come from the file in every forward.",
+            memory.resident_blocks,
+            plan.config.num_layers,
+        )
     image, decoder = _encode(plan, memory, run, run.stages.begin("VAE encode", "chunk"), alone=True)
     progress = run.stages.begin("load causal model", "B", keep=True)
     return Prepared(memory, contexts, image, decoder, _load(plan, memory, run, progress))

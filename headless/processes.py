@@ -174,9 +174,16 @@ def start(count: int, arguments: list[str]) -> int:
 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=count, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
-        rdzv_configs={"is_host": True}, run_id=f"lingbot-world-{os.getpid()}", max_restarts=0, monitor_interval=0.1,
-    )  # fmt: skip
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        rdzv_configs={"is_host": True},
+        run_id=f"lingbot-world-{os.getpid()}",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
     logging.disable(logging.CRITICAL)  # of torchrun's engine; the processes have their own
     try:
         elastic_launch(config, sys.executable)("-m", "lingbot_world", *arguments)

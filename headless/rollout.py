@@ -54,9 +54,14 @@ def run_rollout(
     delivery = _Delivery(plan, decoder, decoding_processes(memory, processes), run.stages)
     del decoder  # the delivery may take another
     latents = spec.loop.run(
-        model, spec.chunks(image, noise, *contexts), renoise, device=plan.device, memory=memory.world,
-        sequence_parallel=run.together.sequence, callback=delivery.forward_done,
-    )  # fmt: skip
+        model,
+        spec.chunks(image, noise, *contexts),
+        renoise,
+        device=plan.device,
+        memory=memory.world,
+        sequence_parallel=run.together.sequence,
+        callback=delivery.forward_done,
+    )
     if not processes.first:
         delivery.make(latents, lambda _frames: None)
         return plan.target.path

@@ -98,9 +98,16 @@ def plan_causal(
         frame=spec.frame,
         geometry=spec.geometry,
         spec=spec,
-        notes=(*checkpoint.release_lines, *image_notes(options.image), *lora_notes(options),
-               *text_notes(options, release.guided), *eight_bit, *own, *spec.notes,
-               *_state_notes(options, spec)),
+        notes=(
+            *checkpoint.release_lines,
+            *image_notes(options.image),
+            *lora_notes(options),
+            *text_notes(options, release.guided),
+            *eight_bit,
+            *own,
+            *spec.notes,
+            *_state_notes(options, spec),
+        ),
     )
 
 
@@ -124,10 +131,16 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
     if release.guided and scales.high != scales.low:
         raise InputError(f"`guide_scale` {options.guide_scale}: {release.name} is one model, give one number")
     return RolloutRequest(
-        frames=options.frame_num, chunk=options.chunk, window=options.window, sink=options.sink,
-        indices=step_indices(options.schedule, release), shift=options.shift, steps=options.sampling_steps,
-        guide_scale=scales.low, solver=options.solver,
-    )  # fmt: skip
+        frames=options.frame_num,
+        chunk=options.chunk,
+        window=options.window,
+        sink=options.sink,
+        indices=step_indices(options.schedule, release),
+        shift=options.shift,
+        steps=options.sampling_steps,
+        guide_scale=scales.low,
+        solver=options.solver,
+    )
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
@@ -135,14 +148,14 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
     camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
-        raise CameraError(f"{given}: {len(camera.c2w)} poses; a causal model needs at least {fewest}, a chunk of "
-                          f"{chunk} latent frames")  # fmt: skip
+        raise CameraError(
+            f"{given}: {len(camera.c2w)} poses; a causal model needs at least {fewest}, a chunk of "
+            f"{chunk} latent frames"
+        )
     return camera
 
 
-def _frame(
-    options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None
-) -> Tensor | None:
+def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
     """The image as first frame, in the size that is asked for. Raises InputError for another size than the state's."""
     if state is None:
         return None if image is None else first_frame(image, geometry_of(options, image, None, chunk))

@@ -84,9 +84,7 @@ def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
     return processes.divide(plan.config, guided, plan.options.shard)
 
 
-def _run_stages(
-    plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
-) -> Path:
+def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     together = divided(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)

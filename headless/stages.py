@@ -72,9 +72,7 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
     )
 
 
-def decode(
-    plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False
-) -> Tensor:
+def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
     """In 16 bits where the plan says so, unless `exact`, and in fp32 if a number is too large for that."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
@@ -138,9 +136,13 @@ def run_steps(
     """The latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
-        PerExpert(experts.high, experts.low), videos, plan.schedule, callback=experts.step_done,
-        camera_cache_bytes=residency.camera_cache_bytes, together=together,
-    )  # fmt: skip
+        PerExpert(experts.high, experts.low),
+        videos,
+        plan.schedule,
+        callback=experts.step_done,
+        camera_cache_bytes=residency.camera_cache_bytes,
+        together=together,
+    )
 
 
 class Experts:
@@ -206,7 +208,13 @@ def load_model(
 ) -> LingBotWorldModel:
     """A model as the plan wants it, with so many of its blocks on the device (None: all)."""
     return load_expert(
-        checkpoint, plan.device, plan.dtype, progress=progress, resident_blocks=resident_blocks,
-        arithmetic=plan.options.arithmetic, attention_mode=plan.options.attention, shared_by=together.weights,
+        checkpoint,
+        plan.device,
+        plan.dtype,
+        progress=progress,
+        resident_blocks=resident_blocks,
+        arithmetic=plan.options.arithmetic,
+        attention_mode=plan.options.attention,
+        shared_by=together.weights,
         decoded_blocks=decoded_blocks,
-    )  # fmt: skip
+    )

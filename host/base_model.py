@@ -76,10 +76,17 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
     sampling_settings = {"shift": SHIFT}
 
     def __init__(self, model: HostModel):
-        super().__init__({
-            "image_model": "wan2.1", "model_type": "t2v", "in_dim": model.config.in_dim, "dim": model.config.dim,
-            "num_layers": model.config.num_layers, "dtype": model.dtype, "disable_unet_model_creation": True,
-        })  # fmt: skip
+        super().__init__(
+            {
+                "image_model": "wan2.1",
+                "model_type": "t2v",
+                "in_dim": model.config.in_dim,
+                "dim": model.config.dim,
+                "num_layers": model.config.num_layers,
+                "dtype": model.dtype,
+                "disable_unet_model_creation": True,
+            }
+        )
         self.unet_config = _Sizes(self.unet_config)
         self.manual_cast_dtype = model.dtype
 

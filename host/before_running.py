@@ -24,8 +24,10 @@ def check_rollout() -> None:
         return
     inputs = prompt[node]["inputs"]
     if loader_of(prompt, inputs.get("model")) == LOAD_EXPERTS:
-        raise InputError("model: this is an expert of the base model, which makes a video as a whole; a rollout takes "
-                         "LingBot-World Fast or 2.0: connect Load LingBot-World Causal Model")  # fmt: skip
+        raise InputError(
+            "model: this is an expert of the base model, which makes a video as a whole; a rollout takes "
+            "LingBot-World Fast or 2.0: connect Load LingBot-World Causal Model"
+        )
     check_start(*(inputs.get(name) is not None for name in ("start_image", "start_latent", "state")))
     window, sink = inputs.get("window"), inputs.get("sink")
     chunk = inputs.get("chunk")
@@ -43,8 +45,10 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
     if not (image or latent or state):
-        raise InputError("start_image is missing: connect the video's first frame, a latent whose last frame it is, or "
-                         "a state to go on from")  # fmt: skip
+        raise InputError(
+            "start_image is missing: connect the video's first frame, a latent whose last frame it is, or "
+            "a state to go on from"
+        )
 
 
 def _is_set(latent_frames: Any) -> bool:

@@ -54,11 +54,15 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
         for text in (*_odd_beginning(sigmas, noise, latent_image, guider), _of_another_solver(sampler, sigmas)):
             show_warning(text)
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
-            show_warning("The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
-                         "keep some of it, or connect the latent of WanImageToVideo.")  # fmt: skip
+            show_warning(
+                "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
+                "keep some of it, or connect the latent of WanImageToVideo."
+            )
         if denoise_mask is not None and not latent_image.any() and (denoise_mask < 1).any():
-            show_warning("The latent is empty, and its mask keeps parts of it, which stay empty: connect the latent of "
-                         "a video, from VAE Encode, or take the mask away.")  # fmt: skip
+            show_warning(
+                "The latent is empty, and its mask keeps parts of it, which stay empty: connect the latent of "
+                "a video, from VAE Encode, or take the mask away."
+            )
         guider.conds = {side: list(map(without_unread, entries)) for side, entries in guider.conds.items()}
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
@@ -80,8 +84,10 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
     if bool((sigmas.diff() > 0).any()):
         yield "The sigmas rise, as Flip Sigmas has them: that adds noise, and takes none away."
     elif float(sigmas[0]) > 1.001:
-        yield (f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas, or "
-               "Basic Scheduler on the model.")  # fmt: skip
+        yield (
+            f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas, or "
+            "Basic Scheduler on the model."
+        )
     elif hasattr(guider, "low") and float(sigmas[-1]) > 0.01:
         yield f"The sigmas end at {float(sigmas[-1]):.4g}: the video still has that much noise."
     if not noise.any() and not latent.any():
@@ -95,8 +101,14 @@ def _of_another_solver(sampler, sigmas: Tensor) -> str:
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
     other = "dpmpp" if first == 1 else "unipc"
-    return (f"The sigmas begin at {first:.4g}, as {other}'s do, and the solver is {solver}: choose {solver} in "
-            "LingBot-World Sigmas too.") if other != solver else ""  # fmt: skip
+    return (
+        (
+            f"The sigmas begin at {first:.4g}, as {other}'s do, and the solver is {solver}: choose {solver} in "
+            "LingBot-World Sigmas too."
+        )
+        if other != solver
+        else ""
+    )
 
 
 def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
@@ -116,8 +128,10 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
     without = _sides_without(used, "concat_latent_image")
     texts = [entry["cross_attn"] for entries in used.values() for entry in entries]
     if len(used) == len(texts) == 2 and texts[0].device == texts[1].device and torch.equal(*texts):
-        show_warning("The prompt and the negative prompt are the same text: guidance changes nothing. Connect the "
-                     "negative output of the text node.")  # fmt: skip
+        show_warning(
+            "The prompt and the negative prompt are the same text: guidance changes nothing. Connect the "
+            "negative output of the text node."
+        )
     show_warning(_one_sided("start image", used, without, "WanImageToVideo"))
     if len(without) == len(used):
         show_warning(f"No start image in {' and '.join(without)}: the video will not begin with your image. {CONNECT}")
@@ -137,8 +151,10 @@ def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
-    return (f"The {what} is in {has} only, not in {lacks}: guidance would take the {what} itself for what is wanted or "
-            f"unwanted. Connect both outputs of the same {node}.")  # fmt: skip
+    return (
+        f"The {what} is in {has} only, not in {lacks}: guidance would take the {what} itself for what is wanted or "
+        f"unwanted. Connect both outputs of the same {node}."
+    )
 
 
 def _check_model(guider, sigmas: Tensor, masked: bool) -> None:
@@ -165,13 +181,19 @@ def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
     other = "low" if role == "high" else "high"
     wrong = sum(step is not (role == "high") for step in high)
     if wrong == len(high):
-        return (f"All {wrong} steps are the {other}-noise expert's, and this is the {role}-noise one: are the experts "
-                "swapped?")  # fmt: skip
+        return (
+            f"All {wrong} steps are the {other}-noise expert's, and this is the {role}-noise one: are the experts "
+            "swapped?"
+        )
     if wrong:
-        return (f"{wrong} of {len(high)} steps are the {other}-noise expert's, which predicts "
-                f"{'below' if role == 'high' else 'above'} noise level {BOUNDARY}: give them to it (KSampler "
-                "Advanced), or use LingBot-World Sampler, which changes by itself.")  # fmt: skip
+        return (
+            f"{wrong} of {len(high)} steps are the {other}-noise expert's, which predicts "
+            f"{'below' if role == 'high' else 'above'} noise level {BOUNDARY}: give them to it (KSampler "
+            "Advanced), or use LingBot-World Sampler, which changes by itself."
+        )
     if role == "high" and float(sigmas[-1]) == 0:
-        return ("The high-noise expert ends the video without the low-noise one: turn on return_with_leftover_noise, "
-                "and go on with the low-noise expert.")  # fmt: skip
+        return (
+            "The high-noise expert ends the video without the low-noise one: turn on return_with_leftover_noise, "
+            "and go on with the low-noise expert."
+        )
     return ""

@@ -26,8 +26,11 @@ def unseen_words() -> list[str]:
 
 def embedding_words(place: str, text: str) -> list[str]:
     """A sentence for each embedding that a text names, which a CLIP is to encode."""
-    return [f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
-            "prompt, and its log alone says so." for name in dict.fromkeys(_EMBEDDING.findall(text))]  # fmt: skip
+    return [
+        f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
+        "prompt, and its log alone says so."
+        for name in dict.fromkeys(_EMBEDDING.findall(text))
+    ]
 
 
 def _before(prompt: Prompt, node: str) -> list[str]:
@@ -46,11 +49,15 @@ def _words(node: str, made: dict) -> Iterator[str]:
     known = import_module("nodes").NODE_CLASS_MAPPINGS.get(kind)  # ComfyUI's `nodes`
     is_core = str(getattr(known, "RELATIVE_PYTHON_MODULE", "")).startswith("comfy_extras")
     if kind == LAST_LAYER and inputs.get("stop_at_clip_layer") != -1:
-        yield (f"Node {node}, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one, "
-               "which the model was trained with: take that node out.")  # fmt: skip
+        yield (
+            f"Node {node}, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one, "
+            "which the model was trained with: take that node out."
+        )
     elif kind == STYLE or (kind.startswith(("CLIPTextEncode", "TextEncode")) and kind != PLAIN and is_core):
-        yield (f"Node {node}, {kind}, writes prompts for another model, with words or tokens that LingBot-World was "
-               "not trained with: use CLIP Text Encode.")  # fmt: skip
+        yield (
+            f"Node {node}, {kind}, writes prompts for another model, with words or tokens that LingBot-World was "
+            "not trained with: use CLIP Text Encode."
+        )
     by_clip = not kind.startswith(OURS) or (kind == LIVE and "positive" not in inputs)
     for text in (value for value in inputs.values() if isinstance(value, str) and by_clip):
         yield from embedding_words(f"Node {node}", text)
@@ -64,5 +71,6 @@ def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
         if type_of(prompt, link) == "CONDITIONING":
             names = getattr(known[prompt[link[0]]["class_type"]], "RETURN_NAMES", None) or ()
             if names[link[1] : link[1] + 1] in ((other,), [other]):
-                yield (f"Node {node}: its {name} input gets the {other} output of node {link[0]}: are the wires "
-                       "crossed?")  # fmt: skip
+                yield (
+                    f"Node {node}: its {name} input gets the {other} output of node {link[0]}: are the wires crossed?"
+                )

@@ -35,8 +35,11 @@ BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
 VIDEO_LATENTS = (
-    "WanImageToVideo", "WanFirstLastFrameToVideo", "WanFunInpaintToVideo", "EmptyHunyuanLatentVideo",
-)  # fmt: skip
+    "WanImageToVideo",
+    "WanFirstLastFrameToVideo",
+    "WanFunInpaintToVideo",
+    "EmptyHunyuanLatentVideo",
+)
 """ComfyUI's nodes whose `length` in frames is that of their latent."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
@@ -142,8 +145,10 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
     actions = check_fit(path, latent_frames, control)
     show_warning("")
     if len(path) != latent_frames * 4 - 3:
-        show_warning(f"The camera path has {len(path)} poses, the video {latent_frames * 4 - 3} frames, as frames come "
-                     "as 4n+1 (5, 9, 13, ... 81): the last poses are not used.")  # fmt: skip
+        show_warning(
+            f"The camera path has {len(path)} poses, the video {latent_frames * 4 - 3} frames, as frames come "
+            "as 4n+1 (5, 9, 13, ... 81): the last poses are not used."
+        )
     size = {"frames": frame_count(len(path), len(path)), "height": height * CELL, "width": width * CELL}
     if actions is None:
         return camera_embedding(path.c2w, path.intrinsics, **size)
@@ -186,8 +191,10 @@ def show_warnings(path: CameraPath, frames: int) -> None:
 def with_camera(conditioning, embedding: torch.Tensor):
     """Conditioning that carries a camera, in the place of another one, which is said."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
-        show_warning("The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
-                     "place. For one after the other, use LingBot-World Camera Chain.")  # fmt: skip
+        show_warning(
+            "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
+            "place. For one after the other, use LingBot-World Camera Chain."
+        )
     return node_helpers.conditioning_set_values(conditioning, {CONDITIONING_KEY: embedding})
 
 

@@ -47,8 +47,10 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
     """
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
-        show_warning("Weights such as (word:1.2) and embedding:name are read as plain text here, as the official code "
-                     "reads them; CLIP Text Encode behind Load LingBot-World Text Encoder knows weights.")  # fmt: skip
+        show_warning(
+            "Weights such as (word:1.2) and embedding:name are read as plain text here, as the official code "
+            "reads them; CLIP Text Encode behind Load LingBot-World Text Encoder knows weights."
+        )
 
     def encode_some(texts: Sequence[str]) -> list[Tensor]:
         weights, device = open_weights(encoder), mm.get_torch_device()
@@ -100,8 +102,10 @@ def load_clip(
     """An ordinary CLIP of an encoder of any size, with the official or the Hugging Face key names. Raises TextError."""
     weights = open_weights(encoder)
     if weights.four_bit:
-        raise TextError(f"{encoder}: a CLIP that stays in memory cannot be made of 4-bit weights; use the "
-                        "LingBot-World text node, which streams them, or the official file")  # fmt: skip
+        raise TextError(
+            f"{encoder}: a CLIP that stays in memory cannot be made of 4-bit weights; use the "
+            "LingBot-World text node, which streams them, or the official file"
+        )
     ids = load_tokenizer(tokenizer)
     check_vocabulary(ids, weights)
     # Core reads safetensors, to know where in the file each tensor lies.
@@ -140,8 +144,10 @@ def _saying_layers(encoder: type) -> type:
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
             if options.get("layer") is not None:
-                show_warning(f"CLIP Set Last Layer takes the text from layer {options['layer']} of umt5; LingBot-World "
-                             "was trained with the last one, normalised: take that node out.")  # fmt: skip
+                show_warning(
+                    f"CLIP Set Last Layer takes the text from layer {options['layer']} of umt5; LingBot-World "
+                    "was trained with the last one, normalised: take that node out."
+                )
             super().set_clip_options(options)
 
     return PromptEncoder
@@ -194,8 +200,10 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
     def _try_get_embedding(self, embedding_name: str):
         found = super()._try_get_embedding(embedding_name)
         if found[0] is None:
-            show_warning(f"embedding:{found[1]} is not in models/embeddings, or is for another encoder: it is left out "
-                         "of the prompt.")  # fmt: skip
+            show_warning(
+                f"embedding:{found[1]} is not in models/embeddings, or is for another encoder: it is left out "
+                "of the prompt."
+            )
         return found
 
 

@@ -19,10 +19,20 @@ from .notice import show_warning
 
 BY_ROLLOUT = frozenset({"cross_attn", "hooks"})
 BY_SAMPLERS = BY_ROLLOUT | {
-    "concat_latent_image", "concat_mask", CAMERA,
-    "area", "strength", "mask", "mask_strength", "set_area_to_bounds", "default",
-    "start_percent", "end_percent", "clip_start_percent", "clip_end_percent",
-}  # fmt: skip
+    "concat_latent_image",
+    "concat_mask",
+    CAMERA,
+    "area",
+    "strength",
+    "mask",
+    "mask_strength",
+    "set_area_to_bounds",
+    "default",
+    "start_percent",
+    "end_percent",
+    "clip_start_percent",
+    "clip_end_percent",
+}
 """The keys that are used: by a rollout, and by every sampler (ours and ComfyUI's own) on an expert."""
 
 OF_COMFYUI = frozenset({"model_conds", "uuid"})
@@ -34,14 +44,25 @@ _IN_TIME, _VACE = "the frames that a node appends in time", "the frames of WanVa
 NOT_READ = {
     "camera_conditions": "the camera of WanCameraImageToVideo (LingBot-World's camera nodes make one that it reads, "
     "through Apply LingBot-World Camera)",
-    "clip_vision_output": _CLIP_VISION, "clip_vision_outputs": _CLIP_VISION, "clip_vision_output_ref": _CLIP_VISION,
+    "clip_vision_output": _CLIP_VISION,
+    "clip_vision_outputs": _CLIP_VISION,
+    "clip_vision_output_ref": _CLIP_VISION,
     "unclip_conditioning": _CLIP_VISION,
-    "control": _CONTROL, "control_apply_to_uncond": _CONTROL, "cross_attn_controlnet": _CONTROL,
-    "vace_frames": _VACE, "vace_mask": _VACE, "vace_strength": _VACE,
-    "reference_latents": _REFERENCE, "reference_latents_method": _REFERENCE, "ref_latent": _REFERENCE,
-    "time_dim_concat": _IN_TIME, "time_dim_replace": _IN_TIME,
+    "control": _CONTROL,
+    "control_apply_to_uncond": _CONTROL,
+    "cross_attn_controlnet": _CONTROL,
+    "vace_frames": _VACE,
+    "vace_mask": _VACE,
+    "vace_strength": _VACE,
+    "reference_latents": _REFERENCE,
+    "reference_latents_method": _REFERENCE,
+    "ref_latent": _REFERENCE,
+    "time_dim_concat": _IN_TIME,
+    "time_dim_replace": _IN_TIME,
     "context_latents": "the reference latents of Bernini",
-    "audio_embed": _SOUND, "audio_inject_scale": _SOUND, "ref_audio": _SOUND,
+    "audio_embed": _SOUND,
+    "audio_inject_scale": _SOUND,
+    "ref_audio": _SOUND,
     "control_video": "the control video",
     "reference_motion": "the motion frames",
     "pose_video_latent": "the pose video",
@@ -49,12 +70,18 @@ NOT_READ = {
     "gligen": "GLIGEN's boxes",
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
-}  # fmt: skip
+}
 """Keys that other models read, and LingBot-World's have no layers for. Others are said by their names."""
 
-_PARTS = {"area": "an area", "mask": "a mask", "start_percent": "a timestep range", "end_percent": "a timestep range",
-          "clip_start_percent": "a timestep range", "default": "a default",
-          "strength": "a strength"}  # fmt: skip
+_PARTS = {
+    "area": "an area",
+    "mask": "a mask",
+    "start_percent": "a timestep range",
+    "end_percent": "a timestep range",
+    "clip_start_percent": "a timestep range",
+    "default": "a default",
+    "strength": "a strength",
+}
 """Of a prompt that counts for a part of a video only, which a rollout refuses."""
 
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
@@ -62,8 +89,12 @@ SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
     """What of these prompts' dicts is not among the keys that are used, in words, each once."""
-    keys = (key for entry in entries for key, value in entry.items()
-            if key not in used and key not in OF_COMFYUI and (value is not None or key != "pooled_output"))  # fmt: skip
+    keys = (
+        key
+        for entry in entries
+        for key, value in entry.items()
+        if key not in used and key not in OF_COMFYUI and (value is not None or key != "pooled_output")
+    )
     return list(dict.fromkeys(NOT_READ.get(key, f'"{key}"') for key in keys))
 
 
@@ -82,8 +113,10 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
     if text is None or text.ndim != 3:
         raise InputError("a prompt has no text: connect a text node's output")
     if text.shape[2] != config.text_dim:
-        raise InputError(f"the prompt has embeddings of {text.shape[2]} values, the model takes {config.text_dim}: "
-                         "encode it with the umt5-xxl text encoder")  # fmt: skip
+        raise InputError(
+            f"the prompt has embeddings of {text.shape[2]} values, the model takes {config.text_dim}: "
+            "encode it with the umt5-xxl text encoder"
+        )
 
 
 def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
@@ -94,12 +127,16 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
     text, extras = prompt[0]
     check_text(text, config)
     if CAMERA in extras or "concat_latent_image" in extras or "concat_mask" in extras:
-        raise InputError(f"{name} comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
-                         "itself; start image and camera have inputs of their own")  # fmt: skip
+        raise InputError(
+            f"{name} comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
+            "itself; start image and camera have inputs of their own"
+        )
     parts = dict.fromkeys(words for key, words in _PARTS.items() if key in extras)
     if parts:
-        raise InputError(f"{name} has {' and '.join(parts)}; a rollout's prompt counts for all of its frames and "
-                         "steps: connect the text node itself, and another Rollout for another prompt")  # fmt: skip
+        raise InputError(
+            f"{name} has {' and '.join(parts)}; a rollout's prompt counts for all of its frames and "
+            "steps: connect the text node itself, and another Rollout for another prompt"
+        )
     kept = {key: value for key, value in extras.items() if key in BY_ROLLOUT}
     unread = words_for(not_read([extras], BY_ROLLOUT))
     return [[text, kept]], [unread] if unread else []
@@ -124,8 +161,10 @@ def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
 
 def _check_start_image(image: Tensor, mask: Tensor | None, latent: Tensor) -> None:
     if image.ndim != 5 or image.shape[1] != latent.shape[1] or (mask is not None and mask.ndim != 5):
-        raise InputError(f"the start image is a latent {list(image.shape)} made for another model, expected [B, "
-                         f"{latent.shape[1]}, frames, height, width]: use WanImageToVideo")  # fmt: skip
+        raise InputError(
+            f"the start image is a latent {list(image.shape)} made for another model, expected [B, "
+            f"{latent.shape[1]}, frames, height, width]: use WanImageToVideo"
+        )
     if image.shape[2] != latent.shape[2]:
         raise InputError(
             f"the latent is {_video(latent)}, the start image was prepared for {_video(image)}: connect the latent of "
@@ -144,12 +183,16 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
     an area does that does not fit the latent. `sampling` is the MODEL's model_sampling."""
     shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
-        raise InputError(f"{side} predicts nothing in step {shares.index(0.0) + 1} of {len(shares)}: its mask is empty "
-                         "or its timestep range over; combine it (Conditioning Combine) with one that counts "
-                         "there")  # fmt: skip
+        raise InputError(
+            f"{side} predicts nothing in step {shares.index(0.0) + 1} of {len(shares)}: its mask is empty "
+            "or its timestep range over; combine it (Conditioning Combine) with one that counts "
+            "there"
+        )
     if shares and min(shares) < 1:
-        show_warning(f"{side[0].upper()}{side[1:]} counts for {min(shares):.0%} of the video, where its areas and "
-                     "masks are; nothing is predicted elsewhere: combine it with one for the rest.")  # fmt: skip
+        show_warning(
+            f"{side[0].upper()}{side[1:]} counts for {min(shares):.0%} of the video, where its areas and "
+            "masks are; nothing is predicted elsewhere: combine it with one for the rest."
+        )
 
 
 def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
@@ -157,8 +200,9 @@ def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) 
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
-        raise InputError("an area in percent of an image: use ConditioningSetAreaPercentageVideo, or Conditioning (Set "
-                         "Area)")  # fmt: skip
+        raise InputError(
+            "an area in percent of an image: use ConditioningSetAreaPercentageVideo, or Conditioning (Set Area)"
+        )
     comfy.samplers.resolve_areas_and_cond_masks_multidim(resolved, size, "cpu")
     known: dict[tuple[int, ...], float] = {}
     times = [_range(entry, sampling) for entry in entries]

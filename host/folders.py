@@ -67,8 +67,9 @@ def lay_out_example() -> None:
 
 def package_choices() -> list[str]:
     """Names of the packages: folders of `models/lingbot_world` that hold a high-noise expert."""
-    return sorted({folder.name for folder in _folders()
-                   if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir()})  # fmt: skip
+    return sorted(
+        {folder.name for folder in _folders() if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir()}
+    )
 
 
 def resolve_package(name: str) -> Path:
@@ -92,8 +93,7 @@ def causal_choices() -> list[str]:
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
-    found = {_by_its_file(root, name) for root in roots for name in names
-             if _tells(_is_causal, root / name)}  # fmt: skip
+    found = {_by_its_file(root, name) for root in roots for name in names if _tells(_is_causal, root / name)}
     found |= {name for name in files if named_causal([name.rpartition("/")[2]]) and not _SHARD.search(name)}
     for package in _folders():
         folders = (package, *sorted(folder for folder in package.iterdir() if not _unfinished(folder)))
@@ -151,8 +151,7 @@ def _holds_weights(path: Path) -> bool:
 def tokenizer_choices() -> list[str]:
     """`auto` (beside the text encoder), then the tokenizer folder of each package."""
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
-    return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs
-                           if _tells(tokenizer_in, folder / name)})]  # fmt: skip
+    return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs if _tells(tokenizer_in, folder / name)})]
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
@@ -227,8 +226,12 @@ def _unfinished(folder: Path) -> bool:
 def _package_experts() -> Iterator[str]:
     for package in _folders():
         patterns = ("*/*", "*_noise*", *(() if _is_causal(package) else ("model.safetensors",)))
-        files = (file for pattern in patterns for file in package.glob(pattern)
-                 if not _unfinished(file.parent) and file.parent.name not in PART_FOLDERS)  # fmt: skip
+        files = (
+            file
+            for pattern in patterns
+            for file in package.glob(pattern)
+            if not _unfinished(file.parent) and file.parent.name not in PART_FOLDERS
+        )
         weights = (file for file in files if file.suffix in _WEIGHTS and _tells(Path.is_file, file))
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 

@@ -96,9 +96,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
         try:
             if low_from == 0:
-                return self.low.sample(
-                    noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
-                )
+                return self.low.sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
             if low_from < len(sigmas):
                 ahead = READ_AHEAD_STEPS + getattr(sampler, "most_reused", 0)
                 read_ahead_at = sigmas[max(0, low_from - ahead)].item()

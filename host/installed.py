@@ -29,8 +29,11 @@ def gives_way() -> bool:
         del EXTENSION_WEB_DIRS[name]
     logging.warning(
         "LingBot-World is installed twice: %s works, %s (version %s) is left out; delete the one that you do not want, "
-        "or move it out of custom_nodes, and restart ComfyUI", first, HERE, __version__,
-    )  # fmt: skip
+        "or move it out of custom_nodes, and restart ComfyUI",
+        first,
+        HERE,
+        __version__,
+    )
     return True
 
 

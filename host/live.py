@@ -79,9 +79,16 @@ def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldStat
 
 
 def prepare_live(
-    patcher, positive: list, asked: RolloutRequest, *, image: Tensor | None, state: WorldState | None,
-    path: CameraPath | None, steered: bool, **more: Any,
-) -> LiveRun:  # fmt: skip
+    patcher,
+    positive: list,
+    asked: RolloutRequest,
+    *,
+    image: Tensor | None,
+    state: WorldState | None,
+    path: CameraPath | None,
+    steered: bool,
+    **more: Any,
+) -> LiveRun:
     """Checks what a walk is asked for; `asked.frames` are the most that it makes, `more` goes to the LiveRun. Raises
     InputError and CameraError before anything is loaded."""
     given = {"path": path, "steered": steered, "frames": asked.frames, **more}
@@ -144,11 +151,19 @@ def _engine(
 ) -> Engine:
     spec = run.rollout.spec
     return Engine(
-        config=spec.config, schedule=spec.schedule, release=spec.release, window=spec.window, chunk=spec.chunk,
-        size=(spec.geometry.height, spec.geometry.width), device=run.rollout.patcher.load_device,
-        new_world=new_world, new_decoder=frames, encode_image=lambda _frame: image, encode_prompt=_Prompts(run),
+        config=spec.config,
+        schedule=spec.schedule,
+        release=spec.release,
+        window=spec.window,
+        chunk=spec.chunk,
+        size=(spec.geometry.height, spec.geometry.width),
+        device=run.rollout.patcher.load_device,
+        new_world=new_world,
+        new_decoder=frames,
+        encode_image=lambda _frame: image,
+        encode_prompt=_Prompts(run),
         notes=run.rollout.notes,
-    )  # fmt: skip
+    )
 
 
 @contextmanager
@@ -158,9 +173,14 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
     lens = None if path is None else path.intrinsics[0]
     folder = Path(folder_paths.get_output_directory()) / FOLDER
     session = Session(
-        engine, spec.state or Start(spec.frame, run.text, lens), folder=folder, seed=run.seed,
-        fps=FPS if path is None else 0, path=None if path is None else path.c2w, whole=True,
-    )  # fmt: skip
+        engine,
+        spec.state or Start(spec.frame, run.text, lens),
+        folder=folder,
+        seed=run.seed,
+        fps=FPS if path is None else 0,
+        path=None if path is None else path.c2w,
+        whole=True,
+    )
     try:
         if spec.state is not None:
             session.walk.prompt(run.text, run.rollout.contexts[0])

@@ -58,8 +58,10 @@ class LiveView:
     @property
     def nobody(self) -> str:
         """What is said where nobody has come."""
-        return (f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
-                "node's view opens by itself, or connect a camera path to `recorded path`, which is walked then")
+        return (
+            f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
+            "node's view opens by itself, or connect a camera path to `recorded path`, which is walked then"
+        )
 
     def somebody(self, alone: bool) -> bool:
         """Whether somebody comes in time. If the walk can be made `alone`, nobody is waited for where no page is

@@ -115,17 +115,19 @@ def _set_parameter(model: HostModel, name: str, tensor: Tensor) -> None:
     layer._parameters[parameter] = torch.nn.Parameter(tensor, requires_grad=False)
 
 
-def _log_memory(
-    checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmetic, attention: AttentionMode
-) -> None:
+def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmetic, attention: AttentionMode) -> None:
     causal, (height, width) = checkpoint.config.causal, (60, 104)
     frames, made = (CHUNK, "a chunk") if causal else (21, "81 frames")
     step = activation_bytes(checkpoint.config, frames, height, width, Precision(dtype, arithmetic, attention))
     name = "/".join(checkpoint.path.parts[-2:])  # both experts' files are often called model.safetensors
     logging.info(
         "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, %s",
-        name, checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9, made,
-    )  # fmt: skip
+        name,
+        checkpoint.nbytes / 1e9,
+        checkpoint.quantization or "not quantized",
+        step / 1e9,
+        made,
+    )
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:

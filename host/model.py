@@ -26,9 +26,12 @@ CAMERA_CACHE = "camera_cache"
 
 _LATENT = "lingbot_world_latent"
 _ATTENTION_SWITCHES = (
-    "use_sage_attention", "use_flash_attention", "use_ck_attention", "use_split_cross_attention",
+    "use_sage_attention",
+    "use_flash_attention",
+    "use_ck_attention",
+    "use_split_cross_attention",
     "use_quad_cross_attention",
-)  # fmt: skip
+)
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
@@ -43,9 +46,7 @@ def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping
     return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
 
 
-def self_attention_8bit(
-    q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping
-) -> Tensor:
+def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
     """Self-attention in 8 bits, whatever ComfyUI's switches and overrides ask for, then every `attn1_patch`."""
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
@@ -68,9 +69,13 @@ class HostModel(LingBotWorldModel):
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype):
         super().__init__(
-            config, operations=HostOperations, attention=self_attention, cross_attention=cross_attention,
-            device="meta", dtype=dtype,
-        )  # fmt: skip
+            config,
+            operations=HostOperations,
+            attention=self_attention,
+            cross_attention=cross_attention,
+            device="meta",
+            dtype=dtype,
+        )
         self.dtype = dtype
 
     def forward(
@@ -83,9 +88,16 @@ class HostModel(LingBotWorldModel):
         ).execute(x, timestep, context, clip_fea, time_dim_concat, options, **kwargs)
 
     def _forward(
-        self, x, timestep, context, clip_fea=None, time_dim_concat=None, transformer_options=None, lingbot_camera=None,
+        self,
+        x,
+        timestep,
+        context,
+        clip_fea=None,
+        time_dim_concat=None,
+        transformer_options=None,
+        lingbot_camera=None,
         **kwargs,
-    ):  # fmt: skip
+    ):
         options = transformer_options
         options["grid_sizes"] = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         options["total_blocks"], options["block_type"], options[_LATENT] = len(self.blocks), "double", x
@@ -123,8 +135,16 @@ class HostModel(LingBotWorldModel):
             given = {"img": x, "txt": context, "vec": e0, "pe": rope, "transformer_options": options}
             x = replace(given, {"original_block": partial(_original, run, camera)})["img"]
         for patch in options.get("patches", {}).get("double_block", ()):
-            x = patch({"img": x, "x": options[_LATENT], "vec": e0, "block_index": index, "img_offset": 0,
-                       "transformer_options": options})["img"]  # fmt: skip
+            x = patch(
+                {
+                    "img": x,
+                    "x": options[_LATENT],
+                    "vec": e0,
+                    "block_index": index,
+                    "img_offset": 0,
+                    "transformer_options": options,
+                }
+            )["img"]
         return x
 
 

@@ -30,8 +30,10 @@ def new_parts(name: str, what: str) -> list[str]:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")
     for part in parts:
         if _FORBIDDEN.search(part) or _RESERVED.match(part) or part != part.strip() or part.endswith((".", ".part")):
-            raise InputError(f"`name` {name!r}: {part!r} cannot be a folder's name on every system; choose letters, "
-                             "digits, spaces, - and _")  # fmt: skip
+            raise InputError(
+                f"`name` {name!r}: {part!r} cannot be a folder's name on every system; choose letters, "
+                "digits, spaces, - and _"
+            )
         if _bytes(part) > _MOST_BYTES_OF_NEW:
             raise InputError(f"`name` {part[:40]!r}... is too long, at most {_MOST_BYTES_OF_NEW} bytes are possible")
     return parts

@@ -63,14 +63,17 @@ _MODEL = _names("""
     comfy.utils: ProgressBar get_attr load_torch_file set_attr_param
     comfy.weight_adapter: LoRAAdapter
 """)
-_SAMPLING = (*_MODEL, *_names("""
+_SAMPLING = (
+    *_MODEL,
+    *_names("""
     comfy.sample: fix_empty_latent_channels prepare_noise
     comfy.sampler_helpers: prepare_sampling
     comfy.samplers: CFGGuider.inner_set_conds CFGGuider.sample CFGGuider.set_conds CFGGuider.set_cfg KSamplerX0Inpaint
         Sampler
     comfy.utils: PROGRESS_BAR_ENABLED
     latent_preview: prepare_callback
-"""))
+"""),
+)
 _STATE = _names("folder_paths: get_output_directory get_save_image_path")
 _PREVIEWS = _names("latent_preview: Latent2RGBPreviewer LatentPreviewer get_previewer")
 NEEDS: dict[str, tuple[str, ...]] = {
@@ -93,17 +96,25 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "camera_files": _CAMERA,
     "camera_preview": _DRAWN,
-    "measure": (*_DRAWN, *_names("""
+    "measure": (
+        *_DRAWN,
+        *_names("""
     comfy.model_management: throw_exception_if_processing_interrupted
     comfy.utils: ProgressBar
-""")),
+"""),
+    ),
     "sampling": (*_SAMPLING, *_names("comfy_api.latest: io.Guider io.Sampler io.Sigmas")),
     "rollout": (*_SAMPLING, *_STATE, *_PREVIEWS),
-    "live": (*_SAMPLING, *_STATE, *_PREVIEWS, *_names("""
+    "live": (
+        *_SAMPLING,
+        *_STATE,
+        *_PREVIEWS,
+        *_names("""
     comfy.model_management: load_models_gpu
     comfy.sd: CLIP.encode_from_tokens_scheduled CLIP.tokenize VAE.get_sd
     comfy_api.latest: io.Clip
-""")),
+"""),
+    ),
     "state": _STATE,
     "quantize": _names("""
     comfy.model_management: get_torch_device throw_exception_if_processing_interrupted
@@ -111,7 +122,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     comfy_api.latest: ui.PreviewText
 """),
     "toy": (),
-}  # fmt: skip
+}
 """For each module of nodes/ what it and the parts of host/ under it use, as `module:name`."""
 
 
@@ -125,8 +136,12 @@ def usable(modules: Iterable[str], ours: str) -> list[str]:
     theirs = getattr(sys.modules.get("comfyui_version"), "__version__", "of an unknown version")
     logging.warning(
         "LingBot-World %s needs ComfyUI %s or newer, and this ComfyUI %s lacks %s: update the older of the two; the "
-        "nodes that do without it are there", ours, OLDEST, theirs, _listed(missing),
-    )  # fmt: skip
+        "nodes that do without it are there",
+        ours,
+        OLDEST,
+        theirs,
+        _listed(missing),
+    )
     found = []
     for module in modules:
         if lacks := missing.intersection((*EVERY_NODE, *NEEDS[module])):

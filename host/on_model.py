@@ -28,25 +28,39 @@ _OURS = "lingbot"
 """What our own keys of transformer_options begin with."""
 
 _GUIDANCE = {
-    "sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function", "sampler_calc_cond_batch_function",
+    "sampler_cfg_function",
+    "sampler_pre_cfg_function",
+    "sampler_post_cfg_function",
+    "sampler_calc_cond_batch_function",
     "disable_cfg1_optimization",
-}  # fmt: skip
+}
 _ABOUT_STEPS = {
-    **dict.fromkeys(_GUIDANCE, "guidance"), "denoise_mask_function": "Differential Diffusion",
+    **dict.fromkeys(_GUIDANCE, "guidance"),
+    "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
-}  # fmt: skip
+}
 """Model options that a rollout has no use for: it has steps, guidance and a window of its own, and no mask."""
 
 _RUN_OPTIONS = {
-    "transformer_options", "to_load_options", "registered_hooks", "multigpu_clones", "multigpu_thread_pool",
+    "transformer_options",
+    "to_load_options",
+    "registered_hooks",
+    "multigpu_clones",
+    "multigpu_thread_pool",
     "multigpu_options",
-}  # fmt: skip
+}
 OPTIONS = {*_ABOUT_STEPS, *_RUN_OPTIONS, "model_function_wrapper", "torch_compile_kwargs"}
 """Keys of model_options that ComfyUI's sampling uses."""
 
 TRANSFORMER_OPTIONS = {
-    "patches", "patches_replace", "wrappers", "callbacks", "optimized_attention_override", "rope_options", "easycache",
-}  # fmt: skip
+    "patches",
+    "patches_replace",
+    "wrappers",
+    "callbacks",
+    "optimized_attention_override",
+    "rope_options",
+    "easycache",
+}
 """Keys of transformer_options that nodes set, and that LingBot-World or a wrapper of ComfyUI's reads."""
 
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
@@ -56,9 +70,14 @@ _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn",
 """Keys of transformer_options that nodes for other models set in the middle of a run."""
 
 WRAPPERS = {
-    KEY, "easycache", "lazycache", "torch.compile", "ContextWindows_prepare_sampling", "ContextWindows_sampler_sample",
+    KEY,
+    "easycache",
+    "lazycache",
+    "torch.compile",
+    "ContextWindows_prepare_sampling",
+    "ContextWindows_sampler_sample",
     "None",
-}  # fmt: skip
+}
 """Names of the wrappers that are known. Those without a name count as known: nothing can be said of them."""
 
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
@@ -73,8 +92,10 @@ def check_sampling(patcher) -> None:
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
-        raise InputError("a Model Sampling node on the model is for models of another kind: take it off (only Model "
-                         "Sampling SD3, which sets the shift, is for Wan and LingBot-World)")  # fmt: skip
+        raise InputError(
+            "a Model Sampling node on the model is for models of another kind: take it off (only Model "
+            "Sampling SD3, which sets the shift, is for Wan and LingBot-World)"
+        )
 
 
 def raise_for_node(error: Exception) -> None:
@@ -84,18 +105,24 @@ def raise_for_node(error: Exception) -> None:
         return
     frames = traceback.extract_tb(error.__traceback__)
     files = [Path(frame.filename) for frame in frames]
-    packs = [number for number, file in enumerate(files)
-             if PACK in file.parents or {"comfy_extras", "custom_nodes"}.intersection(file.parts)]  # fmt: skip
+    packs = [
+        number
+        for number, file in enumerate(files)
+        if PACK in file.parents or {"comfy_extras", "custom_nodes"}.intersection(file.parts)
+    ]
     last, calls_patch = frames[packs[-1]], "patch(" in (frames[packs[-1]].line or "")
     if PACK in Path(last.filename).parents and calls_patch:
         if last is not frames[-1]:
             last = frames[packs[-1] + 1]
         elif isinstance(error, TypeError):
-            raise InputError(f"a node on the model patches its attention as a U-Net's or Flux's ({error}): take the "
-                             "node off") from error  # fmt: skip
+            raise InputError(
+                f"a node on the model patches its attention as a U-Net's or Flux's ({error}): take the node off"
+            ) from error
     if PACK not in Path(last.filename).parents:
-        raise InputError(f"what a node of {Path(last.filename).name} does in this run failed ({error}): it may be for "
-                         "models of another kind; take the node off") from error  # fmt: skip
+        raise InputError(
+            f"what a node of {Path(last.filename).name} does in this run failed ({error}): it may be for "
+            "models of another kind; take the node off"
+        ) from error
 
 
 def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
@@ -116,8 +143,14 @@ def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
 
 
 def _changes_nothing(does: str, names: list[str]) -> str:
-    return (f"A node on the model {does} {', '.join(names)}, which neither LingBot-World nor ComfyUI's Wan has: it "
-            "changes nothing.") if names else ""  # fmt: skip
+    return (
+        (
+            f"A node on the model {does} {', '.join(names)}, which neither LingBot-World nor ComfyUI's Wan has: it "
+            "changes nothing."
+        )
+        if names
+        else ""
+    )
 
 
 def not_called_words(patcher) -> Iterator[str]:
@@ -136,8 +169,10 @@ def unknown(patcher) -> Iterator[str]:
     names |= (patcher.object_patches.keys() - _REPLACED.keys()) | patcher.weight_wrapper_patches.keys()
     names |= patcher.injections.keys() - _INJECTED
     if names:
-        yield (f"A node has put {', '.join(sorted(names))} on the model, which LingBot-World does not know: it may "
-               "change nothing.")  # fmt: skip
+        yield (
+            f"A node has put {', '.join(sorted(names))} on the model, which LingBot-World does not know: it may "
+            "change nothing."
+        )
 
 
 def on_one_only(high, low) -> str:
@@ -145,8 +180,14 @@ def on_one_only(high, low) -> str:
     first, second = _features(high), _features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
-    return (f"On one expert only: {', '.join(one)}. Put the same node behind the other expert, unless that is what you "
-            "want.") if one else ""  # fmt: skip
+    return (
+        (
+            f"On one expert only: {', '.join(one)}. Put the same node behind the other expert, unless that is what you "
+            "want."
+        )
+        if one
+        else ""
+    )
 
 
 def _features(patcher) -> set[str]:
@@ -190,15 +231,26 @@ def loras_of_the_other(patcher) -> Iterator[str]:
         for name in loras_of(getattr(after, "made_by", None)):
             own = is_lora_of(name)
             if own not in (None, role):
-                yield (f"{name} is the {own}-noise expert's LoRA by its name, and hangs on the {role}-noise expert: "
-                       "connect it to the other one.")  # fmt: skip
+                yield (
+                    f"{name} is the {own}-noise expert's LoRA by its name, and hangs on the {role}-noise expert: "
+                    "connect it to the other one."
+                )
         after = after.parent
 
 
 def _same(before, after) -> bool:
     """Whether two clones of a MODEL are alike."""
-    names = ("patches_uuid", "object_patches", "weight_wrapper_patches", "model_options", "wrappers", "callbacks",
-             "injections", "attachments", "load_device")  # fmt: skip
+    names = (
+        "patches_uuid",
+        "object_patches",
+        "weight_wrapper_patches",
+        "model_options",
+        "wrappers",
+        "callbacks",
+        "injections",
+        "attachments",
+        "load_device",
+    )
     try:
         counts = [len(each.additional_models) for each in (before, after)]
         return counts[0] == counts[1] and all(getattr(before, name) == getattr(after, name) for name in names)
@@ -211,12 +263,16 @@ def for_rollout(patcher) -> tuple[Any, list[str]]:
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}
-    found |= dict.fromkeys("a wrapper of the steps" if name is None else str(name) for name in sorted(steps, key=str)
-                           if not str(name).startswith("ContextWindows"))  # fmt: skip
+    found |= dict.fromkeys(
+        "a wrapper of the steps" if name is None else str(name)
+        for name in sorted(steps, key=str)
+        if not str(name).startswith("ContextWindows")
+    )
     found |= dict.fromkeys(_REPLACED[name] for name in _REPLACED if name in patcher.object_patches)
     if found:
-        notes.append(f"A rollout goes without {', '.join(found)} on the model: it has steps, guidance and a window of "
-                     "its own.")  # fmt: skip
+        notes.append(
+            f"A rollout goes without {', '.join(found)} on the model: it has steps, guidance and a window of its own."
+        )
         patcher = patcher.clone()
         _take_off(patcher, steps)
     return patcher, notes

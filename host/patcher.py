@@ -97,8 +97,12 @@ class ExactPatches(_AnyPatcher):
         layers = [layer for layer in network.modules() if getattr(layer, "arithmetic", None) in DTYPES]
         patched = sum(not layer.computes_in_8_bits for layer in layers)
         if patched:
-            logging.info("%d of %d layers have a LoRA and compute in the weight dtype, not in %s",
-                         patched, len(layers), layers[0].arithmetic)  # fmt: skip
+            logging.info(
+                "%d of %d layers have a LoRA and compute in the weight dtype, not in %s",
+                patched,
+                len(layers),
+                layers[0].arithmetic,
+            )
         if not comfy.model_management.is_device_cpu(device_to):
             self.keep_loras_on(device_to)
 

@@ -58,9 +58,15 @@ class Made(NamedTuple):
 
 
 def prepare_rollout(
-    patcher, prompts: tuple[list, list | None], asked: RolloutRequest, *, image: Tensor | None = None,
-    camera: CameraPath | None = None, state: WorldState | None = None, latent: dict | None = None,
-) -> NodeRollout:  # fmt: skip
+    patcher,
+    prompts: tuple[list, list | None],
+    asked: RolloutRequest,
+    *,
+    image: Tensor | None = None,
+    camera: CameraPath | None = None,
+    state: WorldState | None = None,
+    latent: dict | None = None,
+) -> NodeRollout:
     """Checks what a rollout is asked for. The video begins with an image, with the last frame of a LATENT, or goes on
     from a state. `prompts`: positive and, for causal-pretrain, negative.
 
@@ -76,8 +82,10 @@ def prepare_rollout(
     if image is not None and len(image) > 1:
         notes.append(f"start_image holds {len(image)} images; the video begins with the first.")
     if camera is not None and config.control is None:
-        raise CameraError("this checkpoint has no camera layers that take a path: disconnect the camera, or load a "
-                          "LingBot-World model that takes one")  # fmt: skip
+        raise CameraError(
+            "this checkpoint has no camera layers that take a path: disconnect the camera, or load a "
+            "LingBot-World model that takes one"
+        )
     check_start(image is not None, latent is not None, state is not None)
     start = None if latent is None else _video_latent(latent["samples"])
     frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))
@@ -85,8 +93,9 @@ def prepare_rollout(
     used = [positive]
     if spec.guided:
         if prompts[1] is None:
-            raise InputError(f"{release.name} is guided by a negative prompt: connect one to negative, or set "
-                             "guide_scale to 1")  # fmt: skip
+            raise InputError(
+                f"{release.name} is guided by a negative prompt: connect one to negative, or set guide_scale to 1"
+            )
         negative, unread = text_of_rollout("negative", prompts[1], config)
         notes += unread
         used.append(negative)
@@ -207,14 +216,17 @@ def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
-            raise InputError(f"start_image is {width}x{height}, and both have to be multiples of {STEP}: put "
-                             "LingBot-World Prepare Image before it")  # fmt: skip
+            raise InputError(
+                f"start_image is {width}x{height}, and both have to be multiples of {STEP}: put "
+                "LingBot-World Prepare Image before it"
+            )
     if state is None:
         return _as_frame(image)
     made = tuple(state.frame.shape[1:])
     if image is not None and (height, width) != made:
-        raise InputError(f"the state is of {made[1]}x{made[0]}, start_image is {width}x{height}: disconnect the image, "
-                         "or resize it")  # fmt: skip
+        raise InputError(
+            f"the state is of {made[1]}x{made[0]}, start_image is {width}x{height}: disconnect the image, or resize it"
+        )
     return state.frame
 
 
@@ -227,8 +239,10 @@ def _video_latent(samples: Tensor) -> Tensor:
     """`samples` if they are a video's [1, 16, n, h, w], of a size that can be made. Raises InputError."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
-        raise InputError(f"start_latent is {shape}, expected [1, {LATENT_CHANNELS}, frames, height, width]: connect "
-                         "the latent of one video, which the VAE of Wan 2.1 can decode")  # fmt: skip
+        raise InputError(
+            f"start_latent is {shape}, expected [1, {LATENT_CHANNELS}, frames, height, width]: connect "
+            "the latent of one video, which the VAE of Wan 2.1 can decode"
+        )
     height, width = (CELL * side for side in shape[3:])
     if height % STEP or width % STEP:
         raise InputError(f"start_latent is of {width}x{height}, and both have to be multiples of {STEP}")

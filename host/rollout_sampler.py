@@ -29,9 +29,14 @@ BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
 
 
 def run_prepared(
-    patcher, prompt: list, loop: ChunkLoop, work: Callable[[CausalModel, torch.device], None], *, seed: int,
+    patcher,
+    prompt: list,
+    loop: ChunkLoop,
+    work: Callable[[CausalModel, torch.device], None],
+    *,
+    seed: int,
     held: int = 0,
-) -> None:  # fmt: skip
+) -> None:
     """Calls `work(model, device)` with a MODEL that ComfyUI has prepared for a chunk of this prompt, and that is
     prepared as long as it runs. `held`: bytes on the device beside the weights."""
     guider = comfy.samplers.CFGGuider(patcher)
@@ -73,9 +78,11 @@ class _PreparedModel:
         if camera is not None:
             camera = self._kept(self, camera, lambda: camera.to(self.compute_dtype, copy=True))
         inner = {
-            **given.get("transformer_options", {}), TIMESTEP: step, "kv_cache": history,
+            **given.get("transformer_options", {}),
+            TIMESTEP: step,
+            "kv_cache": history,
             CHUNK_INPUTS: ChunkInputs(y, context, camera),
-        }  # fmt: skip
+        }
         if self._plain and "graphs" in options:
             inner |= {name: options[name] for name in ("graphs", CAMERA_CACHE)}
             model.kept_by_rollout |= {options["graphs"], *filter(None, [options[CAMERA_CACHE]])}
@@ -100,9 +107,7 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
-def plan_memory(
-    patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0
-) -> tuple[WorldMemory, int]:
+def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
     """What a rollout keeps where, beside the weights, which ComfyUI manages, and `reserved` bytes; and what it and
     these take on the device. Raises InputError where keys and values do not fit anywhere."""
     model, device = patcher.model.diffusion_model, patcher.load_device

@@ -86,8 +86,10 @@ class Controls:
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
         with self._lock:
             self._told(event)
-            self._look = [max(-FURTHEST_LOOK, min(FURTHEST_LOOK, was + more))
-                          for was, more in zip(self._look, turned, strict=True)]  # fmt: skip
+            self._look = [
+                max(-FURTHEST_LOOK, min(FURTHEST_LOOK, was + more))
+                for was, more in zip(self._look, turned, strict=True)
+            ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
         """Sticks of a gamepad, -1 to 1 each, which stay so until they are told anew."""

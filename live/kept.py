@@ -134,11 +134,18 @@ class Kept:
         _save({"context": context}, self.folder / f"prompt.{len(self._prompts) - 1}.safetensors")
         engine = self._engine
         head = {
-            "format": FORMAT, "cells": engine.cells, "chunk": engine.chunk, "window": engine.window.frames,
-            "sink": engine.window.sink, "release": engine.release, "config": dataclasses.asdict(engine.config),
-            "lens": self.lens.tolist(), "unit": self._unit, "continued": self._before is not None,
+            "format": FORMAT,
+            "cells": engine.cells,
+            "chunk": engine.chunk,
+            "window": engine.window.frames,
+            "sink": engine.window.sink,
+            "release": engine.release,
+            "config": dataclasses.asdict(engine.config),
+            "lens": self.lens.tolist(),
+            "unit": self._unit,
+            "continued": self._before is not None,
             "prompts": [{"text": text, "first": first} for text, _, first in self._prompts],
-        }  # fmt: skip
+        }
         part = self.folder / (HEAD + ".part")
         part.write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
         os.replace(part, self.folder / HEAD)
@@ -197,29 +204,43 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
     before = None if state is None else state.last_pose.numpy()
     size = 4 * CHANNELS * head["cells"][0] * head["cells"][1]
     counts = {"latent.f32": size, "steps.f64": 128, "poses.f64": 128 * FRAMES_OF_ONE}
-    made = min(-(-(folder / name).stat().st_size // row) if "poses" in name else (folder / name).stat().st_size // row
-               for name, row in counts.items()) // head["chunk"] * head["chunk"]
+    made = (
+        min(
+            -(-(folder / name).stat().st_size // row) if "poses" in name else (folder / name).stat().st_size // row
+            for name, row in counts.items()
+        )
+        // head["chunk"]
+        * head["chunk"]
+    )
     if not made:
         raise ValueError("no chunk of it is whole")
     lens, frame = np.array(head["lens"]), _load(folder / START)["frame"]
     steps = _poses(folder / "steps.f64", made)
     world = _poses(folder / "poses.f64", _video_frames(made, state))[3 if before is not None else 0 :: FRAMES_OF_ONE]
     parts = {
-        "latent": _latent(folder / "latent.f32", tuple(head["cells"]), 0, made), "poses": torch.from_numpy(steps),
+        "latent": _latent(folder / "latent.f32", tuple(head["cells"]), 0, made),
+        "poses": torch.from_numpy(steps),
         "lens": torch.from_numpy(np.tile(lens, (made, 1))),
-    }  # fmt: skip
+    }
     if state is not None:
-        parts = {name: torch.cat([getattr(state, name), part], dim=2 * (name == "latent"))
-                 for name, part in parts.items()}  # fmt: skip
+        parts = {
+            name: torch.cat([getattr(state, name), part], dim=2 * (name == "latent")) for name, part in parts.items()
+        }
     prompts = [
         Prompt(text, _load(folder / f"prompt.{index}.safetensors")["context"], frames // head["chunk"])
         for index, text, frames in _parts(head["prompts"], made)
     ]
     return WorldState(
-        **parts, frame=frame, last_pose=torch.from_numpy(world[made - 1].copy()), scale=head["unit"],
-        prompts=(*(() if state is None else state.prompts), *prompts), window=Window(head["window"], head["sink"]),
-        config=ModelConfig(**head["config"]), release=head["release"], chunk=head["chunk"],
-    )  # fmt: skip
+        **parts,
+        frame=frame,
+        last_pose=torch.from_numpy(world[made - 1].copy()),
+        scale=head["unit"],
+        prompts=(*(() if state is None else state.prompts), *prompts),
+        window=Window(head["window"], head["sink"]),
+        config=ModelConfig(**head["config"]),
+        release=head["release"],
+        chunk=head["chunk"],
+    )
 
 
 def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:

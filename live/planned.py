@@ -25,8 +25,9 @@ def latent_frames(window: int | None) -> int:
 def check_walkable(spec: RolloutSpec, model: str) -> None:
     """Raises InputError, naming `model`, for one that a walk cannot be made with."""
     if spec.guided:
-        raise InputError(f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one "
-                         "takes many")  # fmt: skip
+        raise InputError(
+            f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
+        )
     if spec.config.control != 6:
         raise InputError(f"{model}: a walk takes a model that is given a camera, and no keys")
 
@@ -39,6 +40,7 @@ def without_end(
     if spec.window.frames:
         return spec, said
     held = LIVE_WINDOW.changed(window, sink, spec.chunk)
-    note = (f"{spec.release} looks back on the whole video, and a walk has no end: window {held.frames}, sink "
-            f"{held.sink}.")  # fmt: skip
+    note = (
+        f"{spec.release} looks back on the whole video, and a walk has no end: window {held.frames}, sink {held.sink}."
+    )
     return replace(spec, window=held), (*said, note)

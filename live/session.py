@@ -55,9 +55,17 @@ class Session(Steered):
     With a `path` nobody steers: it is walked from its first pose to its last whole chunk, and that is the end."""
 
     def __init__(
-        self, engine: Engine, begin: Start | WorldState, *, folder: str | Path | None = None, fps: float = FPS,
-        speed: float = 1.0, path: np.ndarray | None = None, seed: int | None = None, whole: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        begin: Start | WorldState,
+        *,
+        folder: str | Path | None = None,
+        fps: float = FPS,
+        speed: float = 1.0,
+        path: np.ndarray | None = None,
+        seed: int | None = None,
+        whole: bool = False,
+    ) -> None:
         """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state
         and a camera path are kept too. Raises InputError."""
         self.engine, self.controls, self.pace = engine, Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
@@ -247,8 +255,12 @@ class Session(Steered):
                     self._decoding.wait()
         except Exception as error:
             self.failure = str(error).split("\n", 1)[0] or type(error).__name__
-            log.log(logging.WARNING if isinstance(error, LingBotError) else logging.ERROR, "The walk ended: %s",
-                    self.failure, exc_info=not isinstance(error, LingBotError))  # fmt: skip
+            log.log(
+                logging.WARNING if isinstance(error, LingBotError) else logging.ERROR,
+                "The walk ended: %s",
+                self.failure,
+                exc_info=not isinstance(error, LingBotError),
+            )
             self._tell("failed", {"what": "walk", "reason": self.failure, "ended": True})
         finally:
             if self._decoding is not None:

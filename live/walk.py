@@ -83,9 +83,15 @@ class Walk:
     _decoder: VideoDecoder
 
     def __init__(
-        self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0,
-        path: np.ndarray | None = None, seed: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        start: Start | WorldState,
+        controls: Controls,
+        folder: Path,
+        speed: float = 1.0,
+        path: np.ndarray | None = None,
+        seed: int | None = None,
+    ) -> None:
         """`path`: poses [n, 4, 4] that are walked, whatever is asked for. `seed`: in place of the Start's. Raises
         InputError, CameraError for a path that is none."""
         start = Start.of(start)
@@ -97,8 +103,9 @@ class Walk:
         self._rays = pixel_rays(self._lens[None], *engine.size)
         path = None if path is None else check_poses(path, "path")
         pose = None if before is None else before.last_pose.numpy()
-        self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(
-            path, pose, scale)
+        self.camera = (
+            WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(path, pose, scale)
+        )
         self._conditioning = self._settling(engine.encode_image(self.frame))
         self._generator = torch.Generator().manual_seed(start.seed if seed is None else seed)
         self._drawn = None if path is None else self._all_noise(len(path))

@@ -28,15 +28,19 @@ _KEYS_OF_OTHER_KINDS = (
     ("a T5 text encoder", ("token_embedding.", "shared.weight", "encoder.block.", "relative_attention_bias")),
     ("a VAE", ("encoder.conv1.", "decoder.conv1.", "encoder.downsamples.", "encoder.down_blocks.", "quant_conv.")),
     ("a Matrix-Game model", (".action_model.", "keyboard_", "mouse_")),
-    ("a Wan 2.1 image-to-video model with image cross-attention", ("img_emb.", ".k_img.", ".v_img.",
-                                                                      "image_embedder.", ".add_k_proj.")),
+    (
+        "a Wan 2.1 image-to-video model with image cross-attention",
+        ("img_emb.", ".k_img.", ".v_img.", "image_embedder.", ".add_k_proj."),
+    ),
     ("a nunchaku (SVDQuant) quantization", (".wscales", ".smooth_factor")),
     ("a GPTQ or AWQ quantization", (".qweight", ".qzeros")),
     ("an 8-bit bitsandbytes quantization", (".SCB",)),
-)  # fmt: skip
+)
 _PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
-_EXPECTED = ("expected a LingBot-World expert: bitsandbytes NF4 or FP4, ComfyUI's fp8 or int8, bf16, fp16 or fp32, in "
-             "the official key names or diffusers'")  # fmt: skip
+_EXPECTED = (
+    "expected a LingBot-World expert: bitsandbytes NF4 or FP4, ComfyUI's fp8 or int8, bf16, fp16 or fp32, in "
+    "the official key names or diffusers'"
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,12 @@ class Checkpoint:
         note = None if self.taken else release_note(self.names, self.config)
         named, shift = f"{self.release.name} ({self.release.licence}): {self.name}", self.release.shift
         stated = diffusers_names.stated_shift(self.path)
-        other = (None if stated in (None, shift) else f"The scheduler's config beside it says shift {stated:g}; taken "
-                 f"is {self.release.name}'s {shift:g}, unless `shift` names another.")  # fmt: skip
+        other = (
+            None
+            if stated in (None, shift)
+            else f"The scheduler's config beside it says shift {stated:g}; taken "
+            f"is {self.release.name}'s {shift:g}, unless `shift` names another."
+        )
         return (named, *(line for line in (note, other) if line is not None))
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
@@ -136,8 +144,11 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
-    shapes = {key: quantized[key].shape if key in quantized else entry.shape
-              for key, entry in tensors.items() if not _owner(key)}  # fmt: skip
+    shapes = {
+        key: quantized[key].shape if key in quantized else entry.shape
+        for key, entry in tensors.items()
+        if not _owner(key)
+    }
     folder = next(iter(tensors.values())).path.parent
     stated = diffusers_names.official_config(read_json(folder / "config.json", optional=True))
     config = _config(path.name, shapes, stated)
@@ -165,8 +176,10 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
     known = {*owners, *owners.values(), *scaled}
     for key, entry in tensors.items():
         if key not in known and entry.dtype not in _PLAIN_DTYPES:
-            raise CheckpointError(f"{path.name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a "
-                                  f"bitsandbytes quant_state or ComfyUI's weight_scale; {_EXPECTED}")  # fmt: skip
+            raise CheckpointError(
+                f"{path.name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a "
+                f"bitsandbytes quant_state or ComfyUI's weight_scale; {_EXPECTED}"
+            )
     return tensors, {**find_four_bit(path.name, tensors), **scaled}
 
 
@@ -198,20 +211,28 @@ def _check_config(name: str, config: ModelConfig, stated: dict) -> None:
     shared = sorted(found.keys() & stated.keys())
     differing = [f"{key} {stated[key]} (tensors: {found[key]})" for key in shared if stated[key] != found[key]]
     if differing:
-        raise CheckpointError(f"{name}: its config.json belongs to another model: {', '.join(differing)}; "
-                              "put the right config.json beside it, or none")  # fmt: skip
+        raise CheckpointError(
+            f"{name}: its config.json belongs to another model: {', '.join(differing)}; "
+            "put the right config.json beside it, or none"
+        )
 
 
 def _check_keys(name: str, found: Mapping[str, tuple], wanted: Mapping[str, tuple]) -> None:
     missing, unexpected = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
-    misshaped = [f"{key} {list(found[key])} (expected {list(wanted[key])})" for key in wanted
-                 if key in found and tuple(found[key]) != tuple(wanted[key])]  # fmt: skip
+    misshaped = [
+        f"{key} {list(found[key])} (expected {list(wanted[key])})"
+        for key in wanted
+        if key in found and tuple(found[key]) != tuple(wanted[key])
+    ]
     lists = (("missing", missing), ("unexpected", unexpected), ("of another shape", misshaped))
-    problems = [f"{len(keys)} {what}: {', '.join(keys[:5])}{', ...' if len(keys) > 5 else ''}"
-                for what, keys in lists if keys]  # fmt: skip
+    problems = [
+        f"{len(keys)} {what}: {', '.join(keys[:5])}{', ...' if len(keys) > 5 else ''}" for what, keys in lists if keys
+    ]
     if problems:
-        raise CheckpointError(f"{name}: not the tensors of an expert; {'; '.join(problems)}. Download the file again, "
-                              "or check that it is the right one")  # fmt: skip
+        raise CheckpointError(
+            f"{name}: not the tensors of an expert; {'; '.join(problems)}. Download the file again, "
+            "or check that it is the right one"
+        )
 
 
 def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
@@ -219,8 +240,10 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
     stated = quant.get("quant_type") if isinstance(quant, dict) else None
     if stated is not None and stated != checkpoint.quantization:
         found = checkpoint.quantization or "not quantized"
-        raise CheckpointError(f"{checkpoint.name}: quantization_meta.json says {stated}, the tensors are {found}; "
-                              "the files do not belong together")  # fmt: skip
+        raise CheckpointError(
+            f"{checkpoint.name}: quantization_meta.json says {stated}, the tensors are {found}; "
+            "the files do not belong together"
+        )
 
 
 def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
@@ -248,5 +271,7 @@ def _refuse_other_shapes(name: str, entries: Mapping[str, TensorEntry]) -> None:
         raise CheckpointError(f"{name}: {kind} by its shapes (patch_embedding takes 48 channels); {_EXPECTED}")
     if channels != 36:
         kind = "a text-to-video model" if channels == 16 else "another model"
-        raise CheckpointError(f"{name}: {kind}: patch_embedding takes {channels} channels, expected 36 "
-                              "(16 noise, 4 mask, 16 image latent)")  # fmt: skip
+        raise CheckpointError(
+            f"{name}: {kind}: patch_embedding takes {channels} channels, expected 36 "
+            "(16 noise, 4 mask, 16 image latent)"
+        )

@@ -61,8 +61,10 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
     for other in sorted(folder.glob("*.gguf")):
         raise gguf_refusal(other)
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
-    raise CheckpointError(f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
-                          "model.pt or a set of shards with their index")  # fmt: skip
+    raise CheckpointError(
+        f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
+        "model.pt or a set of shards with their index"
+    )
 
 
 def _indexed_files(index: Path) -> list[Path]:
@@ -71,8 +73,10 @@ def _indexed_files(index: Path) -> list[Path]:
         raise CheckpointError(f"{index}: no weight_map in this index of shards; download it again")
     elsewhere = next((name for name in names.values() if PureWindowsPath(name).name != name), None)
     if elsewhere is not None:
-        raise CheckpointError(f"{index}: names {elsewhere!r:.200}, expected the name of a file beside it; download it "
-                              "again, from a source that you trust")  # fmt: skip
+        raise CheckpointError(
+            f"{index}: names {elsewhere!r:.200}, expected the name of a file beside it; download it "
+            "again, from a source that you trust"
+        )
     return _existing(index, [index.parent / name for name in sorted(set(names.values()))])
 
 
@@ -80,8 +84,10 @@ def _existing(path: Path, files: list[Path]) -> list[Path]:
     # Unlike Path.is_file, os.path.isfile takes any name that an index may hold, one that is too long too.
     absent = [file.name for file in files if not os.path.isfile(file)]
     if absent:
-        raise CheckpointError(f"{path.name}: {len(absent)} of its {len(files)} shards missing in {path.parent}: "
-                              f"{', '.join(absent[:5]):.500}; download them")  # fmt: skip
+        raise CheckpointError(
+            f"{path.name}: {len(absent)} of its {len(files)} shards missing in {path.parent}: "
+            f"{', '.join(absent[:5]):.500}; download them"
+        )
     return files
 
 
@@ -96,9 +102,10 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
     _refuse_other_formats(file, start)
     if start[8:9] == b"{" or file.suffix == ".safetensors":
         return read_safetensors(file)
-    raise CheckpointError(f"{file}: cannot be read: neither safetensors nor torch.save's zip format (it starts with "
-                          f"{start[:12]!r}); save it again with a current torch, or use the safetensors file"
-                          )  # fmt: skip
+    raise CheckpointError(
+        f"{file}: cannot be read: neither safetensors nor torch.save's zip format (it starts with "
+        f"{start[:12]!r}); save it again with a current torch, or use the safetensors file"
+    )
 
 
 def _refuse_other_formats(file: Path, start: bytes) -> None:
@@ -115,8 +122,10 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
 
 def gguf_refusal(file: Path) -> CheckpointError:
     """What is said of a GGUF file."""
-    return CheckpointError(f"{file}: a GGUF file, whose blocks are not decoded here; use safetensors weights, or make "
-                           "4-bit ones of the official files with `lingbot-world quantize`")  # fmt: skip
+    return CheckpointError(
+        f"{file}: a GGUF file, whose blocks are not decoded here; use safetensors weights, or make "
+        "4-bit ones of the official files with `lingbot-world quantize`"
+    )
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict:

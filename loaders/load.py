@@ -81,9 +81,7 @@ def load_expert(
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
         building = pool.submit(build, checkpoint.config)
         staying = staying_weights(checkpoint, streamed)
-        tensors = state_tensors(
-            checkpoint, dtype, device, names=staying, copy=copy, progress=progress, quantized=False
-        )
+        tensors = state_tensors(checkpoint, dtype, device, names=staying, copy=copy, progress=progress, quantized=False)
         streamer = BlockStreamer(checkpoint, streamed, device, shared_by) if streamed else None
         model = building.result()
         for name, tensor in (tensors | (streamer.parameters if streamer else {})).items():

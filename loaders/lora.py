@@ -50,8 +50,10 @@ class Change(NamedTuple):
         """Raises CheckpointError for NaN and infinity."""
         for half in (self.up, self.down):
             if half is not None and not half.view().isfinite().all():
-                raise CheckpointError(f"{half.path}: {half.name} holds NaN or infinity, expected finite numbers; a "
-                                      "corrupt file, download it again")  # fmt: skip
+                raise CheckpointError(
+                    f"{half.path}: {half.name} holds NaN or infinity, expected finite numbers; a "
+                    "corrupt file, download it again"
+                )
 
 
 Changes = Mapping[str, Sequence[Change]]
@@ -73,8 +75,10 @@ def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
     """InputError for a LoRA that is for one of two experts where the model at `path` is one by itself."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
-        raise InputError(f"`lora`: {for_one.path} is for the {for_one.expert}-noise expert, and {path} is one model by "
-                         "itself; leave the `high=` or `low=` out")  # fmt: skip
+        raise InputError(
+            f"`lora`: {for_one.path} is for the {for_one.expert}-noise expert, and {path} is one model by "
+            "itself; leave the `high=` or `low=` out"
+        )
 
 
 def change_bytes(changes: Changes) -> int:
@@ -113,9 +117,10 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Ch
         parts.setdefault(layer, {})[_ROLES.get(match[2], match[2])] = entry
     if strange or not parts:
         sample = ", ".join(strange[:3]) or "nothing"
-        raise CheckpointError(f"{lora.path}: {len(strange)} of its tensors belong to no layer of the model ({sample}), "
-                              "expected a LoRA for LingBot-World or Wan 2.2 A14B in the official key names"
-                              )  # fmt: skip
+        raise CheckpointError(
+            f"{lora.path}: {len(strange)} of its tensors belong to no layer of the model ({sample}), "
+            "expected a LoRA for LingBot-World or Wan 2.2 A14B in the official key names"
+        )
     return {name: change for layer, found in parts.items() for name, change in _changes(lora, layer, found, shapes)}
 
 
@@ -133,8 +138,12 @@ def _changes(
     if up is None or down is None:
         raise CheckpointError(f"{lora.path}: {layer} has only one half of a LoRA ({', '.join(found)})")
     rank, shape = down.shape[0] if down.shape else 0, shapes[weight]
-    fits = len(up.shape) > 1 and math.prod(up.shape) == shape[0] * rank and math.prod(down.shape[1:]) == math.prod(
-        shape[1:]) and up.shape[0] == shape[0]  # fmt: skip
+    fits = (
+        len(up.shape) > 1
+        and math.prod(up.shape) == shape[0] * rank
+        and math.prod(down.shape[1:]) == math.prod(shape[1:])
+        and up.shape[0] == shape[0]
+    )
     _need(fits, lora, weight, shape, (*up.shape[:1], *down.shape[1:]))
     alpha = found["alpha"].view().float().item() if "alpha" in found else rank
     yield weight, Change(lora.strength * alpha / rank, up, down)
@@ -142,5 +151,7 @@ def _changes(
 
 def _need(fits: bool, lora: LoraFile, name: str, wanted: tuple | None, got: tuple) -> None:
     if not fits:
-        raise CheckpointError(f"{lora.path}: its change of {name} is {list(got)}, the weight is "
-                              f"{list(wanted) if wanted else 'missing'}; it is a LoRA for another model")  # fmt: skip
+        raise CheckpointError(
+            f"{lora.path}: its change of {name} is {list(got)}, the weight is "
+            f"{list(wanted) if wanted else 'missing'}; it is a LoRA for another model"
+        )

@@ -60,8 +60,12 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
     staying = by_key(checkpoint.entries(staying_weights(checkpoint, names)), block_of)
     pieces = [piece_bytes(block, processes) for block in blocks] if processes > 1 else []
     slot = max([*blocks, *(processes * piece for piece in pieces)], default=0)
-    return min(SLOTS, len(blocks)) * slot + sum(pieces) + sum(map(buffer_bytes, staying)) + change_bytes(
-        checkpoint.changes)  # fmt: skip
+    return (
+        min(SLOTS, len(blocks)) * slot
+        + sum(pieces)
+        + sum(map(buffer_bytes, staying))
+        + change_bytes(checkpoint.changes)
+    )
 
 
 def piece_bytes(block: int, processes: int) -> int:

@@ -48,9 +48,12 @@ class Package:
 
 
 def find_package(
-    folder: str | Path | None, *, assets: str | Path | None = None, release: str | None = None,
+    folder: str | Path | None,
+    *,
+    assets: str | Path | None = None,
+    release: str | None = None,
     **overrides: str | Path | None,
-) -> Package:  # fmt: skip
+) -> Package:
     """The parts of a package, found by their names. `high`, `low`, `text_encoder`, `tokenizer` and `vae` name parts
     that are somewhere else, `assets` a folder that has the last three; `folder` may be None when both experts are
     named.
@@ -92,8 +95,10 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
         release_called(release)
     elif not is_causal_file(file):
         kind = open_checkpoint(file).kind  # raises for another model
-        raise CheckpointError(f"{file}: a file of one {kind}; give the package's folder, or, if it is a causal model, "
-                              f"`release` {', '.join(RELEASES)}")  # fmt: skip
+        raise CheckpointError(
+            f"{file}: a file of one {kind}; give the package's folder, or, if it is a causal model, "
+            f"`release` {', '.join(RELEASES)}"
+        )
     parts = {part: given.get(part) or _beside(file, part) or _beside(file.parent, part) for part in ASSETS}
     return Package(None, file, **parts)
 
@@ -105,8 +110,10 @@ def _assets(folder: Path) -> dict[str, Path]:
     items = sorted(folder.iterdir())
     found = {part: path for part in ASSETS if (path := _FINDERS[part](items)) is not None}
     if not found:
-        raise CheckpointError(f"{folder}: neither text encoder, tokenizer nor VAE in it, given as `assets_dir`; name "
-                              "the folder that has them, such as that of the 14B")  # fmt: skip
+        raise CheckpointError(
+            f"{folder}: neither text encoder, tokenizer nor VAE in it, given as `assets_dir`; name "
+            "the folder that has them, such as that of the 14B"
+        )
     return found
 
 
@@ -183,17 +190,25 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
     hint = ""
     if root is not None and is_expert_folder(root):
         kind = open_checkpoint(root).kind  # raises for another model
-        hint = (f" This is the folder of one {kind}; give the folder above it, or, if it is a causal model, `release` "
-                f"{', '.join(RELEASES)}.")  # fmt: skip
-    return CheckpointError(f"{root or 'package'}: missing {' and '.join(missing)}; found "
-                           f"{', '.join(found) or 'no part'} (the folder holds {content}).{hint}")  # fmt: skip
+        hint = (
+            f" This is the folder of one {kind}; give the folder above it, or, if it is a causal model, `release` "
+            f"{', '.join(RELEASES)}."
+        )
+    return CheckpointError(
+        f"{root or 'package'}: missing {' and '.join(missing)}; found "
+        f"{', '.join(found) or 'no part'} (the folder holds {content}).{hint}"
+    )
 
 
 def _expert(role: str, items: list[Path]) -> Path | None:
     """What is named for its role. Diffusers calls the high-noise model of two `transformer`, the other
     `transformer_2`."""
-    named = [item for item in items if f"{role}_noise" in item.name.lower()
-             and (is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES))]  # fmt: skip
+    named = [
+        item
+        for item in items
+        if f"{role}_noise" in item.name.lower()
+        and (is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES))
+    ]
     folders = {item.name: item for item in items if is_expert_folder(item)}
     if not named and "transformer_2" in folders:
         return folders.get("transformer" if role == "high" else "transformer_2")
@@ -237,19 +252,25 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
     high, low = map(_name, experts)
     roles = PerExpert(*(named_role(checkpoint.path) for checkpoint in experts))
     if roles.high == "low" and roles.low != "low" or roles.low == "high" and roles.high != "high":
-        raise CheckpointError(f"the experts look swapped: high-noise is {high}, low-noise is {low}; "
-                              "exchange them, or rename the files if their names are wrong")  # fmt: skip
+        raise CheckpointError(
+            f"the experts look swapped: high-noise is {high}, low-noise is {low}; "
+            "exchange them, or rename the files if their names are wrong"
+        )
     causal = next((_name(checkpoint) for checkpoint in experts if checkpoint.config.causal), None)
     if causal is not None:
-        raise CheckpointError(f"{causal} is a causal model (LingBot-World Fast or 2.0), not one of two experts; it "
-                              "makes videos by itself: give its own folder as the package")  # fmt: skip
+        raise CheckpointError(
+            f"{causal} is a causal model (LingBot-World Fast or 2.0), not one of two experts; it "
+            "makes videos by itself: give its own folder as the package"
+        )
     if _same_weights(experts):
         raise CheckpointError(f"{high} and {low} are the same weights; give the high-noise and the low-noise expert")
     if experts.high.config != experts.low.config:
         ours, theirs = asdict(experts.high.config), asdict(experts.low.config)
         other = [f"{key} {ours[key]} and {theirs[key]}" for key in ours if ours[key] != theirs[key]]
-        raise CheckpointError(f"the experts are of different architectures: {high} and {low} have {', '.join(other)}; "
-                              "both have to come from one release")  # fmt: skip
+        raise CheckpointError(
+            f"the experts are of different architectures: {high} and {low} have {', '.join(other)}; "
+            "both have to come from one release"
+        )
 
 
 def named_role(path: Path) -> str | None:

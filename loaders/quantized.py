@@ -63,10 +63,18 @@ class FourBitWeight:
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
         """The scales made of these tensors; see `parameter`."""
-        nested_absmax, nested_code = (None if entry is None else tensors[entry.name]
-                                      for entry in (self.nested_absmax, self.nested_code))  # fmt: skip
-        return Scales(tensors[self.absmax.name], tensors[self.code.name], nested_absmax, nested_code, offset,
-                      self.blocksize, self.nested_blocksize)  # fmt: skip
+        nested_absmax, nested_code = (
+            None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
+        )
+        return Scales(
+            tensors[self.absmax.name],
+            tensors[self.code.name],
+            nested_absmax,
+            nested_code,
+            offset,
+            self.blocksize,
+            self.nested_blocksize,
+        )
 
     def rows(self, rows: Tensor) -> Tensor:
         """float32 [len(rows), width]: these rows (int64) of the weight, read from the mapped file."""
@@ -84,11 +92,18 @@ class FourBitWeight:
         scales = self.scales(tensors, offset)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
-        return frozen_parameter(load_layouts().four_bit_tensor(
-            tensors[self.packed.name], scales, self.shape, self.quant_type, state_dtype=self.state_dtype, dtype=dtype,
-            # The file's own table is looked at, not its copy on a GPU, which would have to be waited for.
-            standard_code=torch.equal(self.code.view(), torch.tensor(CODES[self.quant_type])),
-        ))  # fmt: skip
+        return frozen_parameter(
+            load_layouts().four_bit_tensor(
+                tensors[self.packed.name],
+                scales,
+                self.shape,
+                self.quant_type,
+                state_dtype=self.state_dtype,
+                dtype=dtype,
+                # The file's own table is looked at, not its copy on a GPU, which would have to be waited for.
+                standard_code=torch.equal(self.code.view(), torch.tensor(CODES[self.quant_type])),
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +143,9 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight
 
 
 def quantized_tensors(
-    weights: Mapping[str, QuantizedWeight], tensors: Mapping[str, Tensor], dtype: torch.dtype | None,
+    weights: Mapping[str, QuantizedWeight],
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
     """The weights' parameters (see `FourBitWeight.parameter`) by name, over tensors on `device` by entry name."""
@@ -173,10 +190,19 @@ def _four_bit_weight(name: str, packed: TensorEntry | None, found: dict[str, Ten
     if packed is None or missing:
         raise CheckpointError(f"{name}: {', '.join(missing)} missing")
     weight = FourBitWeight(
-        name, state["quant_type"], tuple(state["shape"]), state["blocksize"],
-        state.get("nested_blocksize", NESTED_BLOCKSIZE), state.get("nested_offset"), _STATE_DTYPES[state["dtype"]],
-        packed, found["absmax"], found["quant_map"], found.get("nested_absmax"), found.get("nested_quant_map"),
-    )  # fmt: skip
+        name,
+        state["quant_type"],
+        tuple(state["shape"]),
+        state["blocksize"],
+        state.get("nested_blocksize", NESTED_BLOCKSIZE),
+        state.get("nested_offset"),
+        _STATE_DTYPES[state["dtype"]],
+        packed,
+        found["absmax"],
+        found["quant_map"],
+        found.get("nested_absmax"),
+        found.get("nested_quant_map"),
+    )
     _check_sizes(weight)
     return weight
 
@@ -188,17 +214,24 @@ def _read_state(name: str, entry: TensorEntry, suffix: str) -> dict:
         kind, dtype = str(kind), str(dtype)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name}: unreadable quant_state ({error})") from error
-    _need(kind in CODES and kind == suffix, name,
-          f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4")  # fmt: skip
+    _need(
+        kind in CODES and kind == suffix, name, f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4"
+    )
     _need(blocksize in BLOCK_SIZES, name, f"block size {blocksize}, expected one of {BLOCK_SIZES}")
     _need(dtype in _STATE_DTYPES, name, f"dtype {dtype!r}, expected one of {', '.join(_STATE_DTYPES)}")
-    _need(isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape), name,
-          f"shape {shape}, expected two positive sizes")  # fmt: skip
+    _need(
+        isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape),
+        name,
+        f"shape {shape}, expected two positive sizes",
+    )
     if "nested_blocksize" in state or "nested_offset" in state:
         _need(state.get("nested_blocksize") in BLOCK_SIZES, name, f"nested block size {state.get('nested_blocksize')}")
         offset = state.get("nested_offset")
-        _need(isinstance(offset, float | int) and math.isfinite(offset), name,
-              f"nested offset {offset}, expected a finite number")  # fmt: skip
+        _need(
+            isinstance(offset, float | int) and math.isfinite(offset),
+            name,
+            f"nested offset {offset}, expected a finite number",
+        )
     return state
 
 
@@ -216,9 +249,12 @@ def _check_sizes(weight: FourBitWeight) -> None:
         wanted["nested_quant_map"] = (weight.nested_code, torch.float32, 256)
     for component, (entry, dtype, count) in wanted.items():
         found = math.prod(entry.shape)
-        _need(entry.dtype == dtype and found == count, weight.name,
-              f"{component}: found {found:,} of {entry.dtype}, expected {count:,} of {dtype} (shape "
-              f"{list(weight.shape)}, block size {weight.blocksize})".replace("torch.", ""))  # fmt: skip
+        _need(
+            entry.dtype == dtype and found == count,
+            weight.name,
+            f"{component}: found {found:,} of {entry.dtype}, expected {count:,} of {dtype} (shape "
+            f"{list(weight.shape)}, block size {weight.blocksize})".replace("torch.", ""),
+        )
 
 
 def _need(condition: bool, name: str, problem: str) -> None:
@@ -281,8 +317,10 @@ def find_scaled(
             found[name] = ScaledWeight(left[name], scales.get(name))
     if problems:
         more = f"; and {len(problems) - 3} more weights" if len(problems) > 3 else ""
-        raise CheckpointError(f"{file}: 8-bit weights that cannot be read: {'; '.join(problems[:3])}{more}; use "
-                              "another file of this model")  # fmt: skip
+        raise CheckpointError(
+            f"{file}: 8-bit weights that cannot be read: {'; '.join(problems[:3])}{more}; use "
+            "another file of this model"
+        )
     return found, left
 
 

@@ -72,12 +72,16 @@ def tell_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -
     if not told_causal(names, {"_class_name": class_name}):
         return None
     if config.control is None and not class_name:
-        raise CheckpointError(f"{names[1]}: a LingBot-World model by its name, but without camera layers, so a plain "
-                              "Wan model; give LingBot-World's own weights, or rename it")  # fmt: skip
+        raise CheckpointError(
+            f"{names[1]}: a LingBot-World model by its name, but without camera layers, so a plain "
+            "Wan model; give LingBot-World's own weights, or rename it"
+        )
     named = named_release(names)
     if named == "v2-1.3b" and config.dim > SMALL[1]:
-        raise CheckpointError(f"{names[1]}: 2.0's 1.3B by its name, but it has {config.num_layers} layers of width "
-                              f"{config.dim}, expected {SMALL[0]} of {SMALL[1]}; rename its folder")  # fmt: skip
+        raise CheckpointError(
+            f"{names[1]}: 2.0's 1.3B by its name, but it has {config.num_layers} layers of width "
+            f"{config.dim}, expected {SMALL[0]} of {SMALL[1]}; rename its folder"
+        )
     return RELEASES[named or "v1"]
 
 
@@ -85,8 +89,10 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
     """What should be said of a causal model whose release is a guess; None where it is none."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
-    return (f"Nothing in its name tells which causal release this is: taken for {RELEASES['v1'].name}. The name that "
-            f"it was released with says another, or the command's `release` ({', '.join(RELEASES)}).")  # fmt: skip
+    return (
+        f"Nothing in its name tells which causal release this is: taken for {RELEASES['v1'].name}. The name that "
+        f"it was released with says another, or the command's `release` ({', '.join(RELEASES)})."
+    )
 
 
 def release_called(name: str) -> Release:
@@ -100,6 +106,12 @@ def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
     """Name and licence of a base model of two experts, and what is assumed of it."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name, licence = "LingBot-World 2.0 bidirectional", RELEASES["v2"].licence
-        return name, licence, (f"{name}: its files are those of the base model, so it runs as that does: steps, "
-                               "shift, boundary and guidance are assumed, since none are published.")  # fmt: skip
+        return (
+            name,
+            licence,
+            (
+                f"{name}: its files are those of the base model, so it runs as that does: steps, "
+                "shift, boundary and guidance are assumed, since none are published."
+            ),
+        )
     return "LingBot-World", RELEASES["v1"].licence, None

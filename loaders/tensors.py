@@ -23,11 +23,22 @@ from torch import Tensor
 from ..errors import CheckpointError
 
 DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
-    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
-}  # fmt: skip
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
 _HEADER_LIMIT = 100_000_000
 _SIZE_LIMIT = 1 << 48
 _READ_BYTES = 1 << 22
@@ -95,8 +106,9 @@ def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
     except OSError as error:
         raise unreadable(path, error) from error
     if buffer and not got:
-        raise CheckpointError(f"{path}: ends at byte {size:,} while it is being read, expected more; it changed or is "
-                              "truncated")  # fmt: skip
+        raise CheckpointError(
+            f"{path}: ends at byte {size:,} while it is being read, expected more; it changed or is truncated"
+        )
     return got
 
 
@@ -166,8 +178,10 @@ def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
         suspects += [] if torch.isfinite(values).all() else joined
     bad = [entry.name for entry in suspects if not torch.isfinite(entry.view()).all()]
     if bad:
-        raise CheckpointError(f"{file}: NaN or infinity in {len(bad)} scales ({', '.join(bad[:5])}), expected finite "
-                              "numbers; the file is corrupt, download it again")  # fmt: skip
+        raise CheckpointError(
+            f"{file}: NaN or infinity in {len(bad)} scales ({', '.join(bad[:5])}), expected finite "
+            "numbers; the file is corrupt, download it again"
+        )
 
 
 def _joined(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
@@ -198,16 +212,21 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
     for name, begin, stop, dtype, shape in sorted(_byte_ranges(path, header), key=lambda found: found[1:3]):
         if begin != end:
             relation = "overlaps" if begin < end else "leaves a gap after"
-            raise CheckpointError(f"{path}: {name} at byte {begin} {relation} the tensor that ends at byte {end}; "
-                                  "the file is corrupt, download it again")  # fmt: skip
+            raise CheckpointError(
+                f"{path}: {name} at byte {begin} {relation} the tensor that ends at byte {end}; "
+                "the file is corrupt, download it again"
+            )
         entries[name] = TensorEntry(name, path, dtype, shape, source, data_start + begin)
         end = stop
     if end > data_bytes:
-        raise CheckpointError(f"{path}: truncated or corrupt: {data_start + data_bytes:,} bytes, its header describes "
-                              f"{data_start + end:,}; download it again")  # fmt: skip
+        raise CheckpointError(
+            f"{path}: truncated or corrupt: {data_start + data_bytes:,} bytes, its header describes "
+            f"{data_start + end:,}; download it again"
+        )
     if end < data_bytes:
-        raise CheckpointError(f"{path}: {data_bytes - end:,} bytes after the last tensor; the file is corrupt, "
-                              "download it again")  # fmt: skip
+        raise CheckpointError(
+            f"{path}: {data_bytes - end:,} bytes after the last tensor; the file is corrupt, download it again"
+        )
     return entries
 
 
@@ -217,8 +236,10 @@ def _read_header(path: Path) -> tuple[dict, int]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, _HEADER_LIMIT):
-            raise CheckpointError(f"{path}: truncated or corrupt: {size:,} bytes, but a safetensors header of "
-                                  f"{length:,} bytes is announced; download it again")  # fmt: skip
+            raise CheckpointError(
+                f"{path}: truncated or corrupt: {size:,} bytes, but a safetensors header of "
+                f"{length:,} bytes is announced; download it again"
+            )
         text = file.read(length)
     try:
         header = json.loads(text)
@@ -228,8 +249,10 @@ def _read_header(path: Path) -> tuple[dict, int]:
         raise CheckpointError(f"{path}: the safetensors header is a {type(header).__name__}, expected an object")
     longest = max(map(len, header), default=0)
     if len(header) > _MOST_TENSORS or longest > _LONGEST_NAME:
-        raise CheckpointError(f"{path}: {len(header):,} tensors, the longest name of {longest:,} characters; expected "
-                              f"at most {_MOST_TENSORS:,} and {_LONGEST_NAME:,}; this is no model's file")  # fmt: skip
+        raise CheckpointError(
+            f"{path}: {len(header):,} tensors, the longest name of {longest:,} characters; expected "
+            f"at most {_MOST_TENSORS:,} and {_LONGEST_NAME:,}; this is no model's file"
+        )
     return header, 8 + length
 
 
@@ -244,8 +267,10 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
         if not isinstance(dtype, str) or dtype not in DTYPES:
             raise CheckpointError(f"{path}: {name} has the unknown dtype {dtype!r}")
         if not whole or stop - begin != math.prod(shape) * DTYPES[dtype].itemsize:
-            raise CheckpointError(f"{path}: {name} is {dtype} {list(shape)}, which does not fill its byte range "
-                                  f"[{begin}, {stop}]; the header is corrupt, download the file again")  # fmt: skip
+            raise CheckpointError(
+                f"{path}: {name} is {dtype} {list(shape)}, which does not fill its byte range "
+                f"[{begin}, {stop}]; the header is corrupt, download the file again"
+            )
         yield name, begin, stop, DTYPES[dtype], shape
 
 
@@ -263,11 +288,14 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
     other = [str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
     if other:
-        raise CheckpointError(f"{path}: {len(other)} values are not tensors ({', '.join(other[:3])}); "
-                              "expected a plain dictionary of tensors")  # fmt: skip
+        raise CheckpointError(
+            f"{path}: {len(other)} values are not tensors ({', '.join(other[:3])}); "
+            "expected a plain dictionary of tensors"
+        )
     tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
-    return {name: TensorEntry(name, path, tensor.dtype, tuple(tensor.shape), tensor)
-            for name, tensor in tensors.items()}  # fmt: skip
+    return {
+        name: TensorEntry(name, path, tensor.dtype, tuple(tensor.shape), tensor) for name, tensor in tensors.items()
+    }
 
 
 def _load(path: Path) -> object:
@@ -275,8 +303,10 @@ def _load(path: Path) -> object:
     with suppress(Exception), ZipFile(path) as archive:  # what is broken is told below
         names = archive.namelist()
     if names and not any(name.endswith("data.pkl") for name in names):
-        raise CheckpointError(f"{path}: cannot be read: a zip archive of other files ({', '.join(names)[:60]}), not "
-                              "torch.save's; unpack it, and name the weight file in it")  # fmt: skip
+        raise CheckpointError(
+            f"{path}: cannot be read: a zip archive of other files ({', '.join(names)[:60]}), not "
+            "torch.save's; unpack it, and name the weight file in it"
+        )
     try:
         return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:  # a broken or hostile archive can raise anything
@@ -287,5 +317,6 @@ def _load(path: Path) -> object:
                 "only. Use the safetensors file, or download it from a source that you trust"
             ) from error
         reason = str(error).strip().split("\n")[0][:200]
-        raise CheckpointError(f"{path}: cannot be read as torch.save weights ({reason}): truncated or corrupt; "
-                              "download it again") from error  # fmt: skip
+        raise CheckpointError(
+            f"{path}: cannot be read as torch.save weights ({reason}): truncated or corrupt; download it again"
+        ) from error

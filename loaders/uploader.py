@@ -202,15 +202,15 @@ class Lane:
 
 
 class CudaLane(Lane):
-    """Pinned buffers and a CUDA stream. A buffer is free again once the device has passed the event behind its copies.
-    """
+    """Pinned buffers and a CUDA stream. A buffer is free once the device has passed the event after its copies."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream(device)
-            self._buffers = [torch.empty(settings.chunk_bytes, dtype=torch.uint8, pin_memory=True)
-                             for _ in range(settings.buffers)]  # fmt: skip
+            self._buffers = [
+                torch.empty(settings.chunk_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(settings.buffers)
+            ]
         self._sent: dict[int, torch.cuda.Event] = {}
         self._sleep = settings.sleep
         self._turns = count()

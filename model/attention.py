@@ -74,8 +74,9 @@ def _by_ours(
     """Of [L, heads*128]."""
     from .kernels.attention_hopper import attend
 
-    q, k, v = (x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous()
-               for x in (q, k, v))  # fmt: skip
+    q, k, v = (
+        x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous() for x in (q, k, v)
+    )
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     return attend(out, q, k, v, heads, shares=shares, unlike=unlike)
 
@@ -203,8 +204,10 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
     raises."""
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
-    q, k, v = (x.unflatten(0, (count, -1)).unflatten(-1, (heads, -1)).transpose(1, 2)
-               for x, count in ((q, 1), (k, len(shares)), (v, len(shares))))  # fmt: skip
+    q, k, v = (
+        x.unflatten(0, (count, -1)).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for x, count in ((q, 1), (k, len(shares)), (v, len(shares)))
+    )
     out, log_sums = _cudnn_attention(q.expand(len(shares), -1, -1, -1), k, v)
     return merge_(out[0], out, log_sums + shares[:, None, None]).flatten(1)
 

@@ -40,7 +40,11 @@ class Kernel(NamedTuple):
 
 
 def attend_8bit(
-    q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping  # noqa: ARG001
+    q: Tensor,
+    k: Tensor | Operand,
+    v: Tensor | Operand,
+    heads: int,
+    options: Mapping,  # noqa: ARG001
 ) -> Tensor:
     """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim] in 8 bits. q may be overwritten. For a
     single row k and v may be Operands, where the device `takes_operands`.

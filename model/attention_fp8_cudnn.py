@@ -124,9 +124,11 @@ class _Graph:
         self._device, self._shape = device, shape
         rows, queries, keys, heads, head_dim, in_parts = shape
         graph = _cudnn().pygraph(
-            io_data_type=kind.FP8_E4M3, intermediate_data_type=kind.FLOAT, compute_data_type=kind.FLOAT,
+            io_data_type=kind.FP8_E4M3,
+            intermediate_data_type=kind.FLOAT,
+            compute_data_type=kind.FLOAT,
             handle=_handle(device),
-        )  # fmt: skip
+        )
 
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
             """[rows, heads, tokens, head_dim] of memory that lies as [rows, tokens, heads, head_dim]."""
@@ -137,8 +139,10 @@ class _Graph:
         one: dict[str, Any] = {"dim": (1, 1, 1, 1), "stride": (1, 1, 1, 1), "data_type": kind.FLOAT}
         given = layout(queries, shared=in_parts), layout(keys), layout(keys)
         self._values = [graph.tensor(**each, data_type=kind.FP8_E4M3) for each in given]
-        self._scales = {name: graph.tensor(**one) for name in
-                        ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")}  # fmt: skip
+        self._scales = {
+            name: graph.tensor(**one)
+            for name in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+        }
         self._out, self._log_sums, *largest = graph.sdpa_fp8(
             *self._values, **self._scales, generate_stats=in_parts, attn_scale=head_dim**-0.5, use_causal_mask=False
         )

@@ -25,8 +25,10 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         queries, keys, values = operands(q, k, v)
         if len(q) == 1:
             return _attend(queries, keys, values, heads, into=q[0]).to(q.dtype)[None]
-        made = [_attend(_row(queries, i, len(q)), _row(keys, i, len(q)), _row(values, i, len(q)), heads)
-                for i in range(len(q))]  # fmt: skip
+        made = [
+            _attend(_row(queries, i, len(q)), _row(keys, i, len(q)), _row(values, i, len(q)), heads)
+            for i in range(len(q))
+        ]
         return torch.stack(made).to(q.dtype)
 
 
@@ -57,8 +59,10 @@ def puts_across(device: torch.device) -> bool:
     apart = 100 + torch.randperm(200, device=device, generator=generator)[:100]
     places = places_across(torch.cat([torch.arange(100, device=device), apart]))
     scaling = x[0].float(), torch.full((1,), 16.0, device=device)
-    made = [put(torch.zeros(128, 320, dtype=FP8, device=device), places, x, *scaling).view(torch.uint8)
-            for put in (put_across_, plainly_put_across_)]  # fmt: skip
+    made = [
+        put(torch.zeros(128, 320, dtype=FP8, device=device), places, x, *scaling).view(torch.uint8)
+        for put in (put_across_, plainly_put_across_)
+    ]
     return torch.equal(*made)
 
 

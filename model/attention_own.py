@@ -42,8 +42,10 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
 
 def _sampled(given: Unturned) -> Unturned:
     """Some of its tokens, in memory of their own."""
-    x, cos, sin = (sample(each).clone(memory_format=torch.contiguous_format)
-                   for each in (given.x, given.turning.cos, given.turning.sin))  # fmt: skip
+    x, cos, sin = (
+        sample(each).clone(memory_format=torch.contiguous_format)
+        for each in (given.x, given.turning.cos, given.turning.sin)
+    )
     return Unturned(x, given.turning._replace(cos=cos, sin=sin))
 
 

@@ -30,6 +30,7 @@ nothing, because the self-attention needs more memory."""
 CAMERA_TOKENS = 32768
 """Tokens in the camera layers at once. A longer video's scale and shift are computed and applied part by part."""
 
+
 class Block(nn.Module):
     """Self-attention, camera layers if the model has them, cross-attention and feed-forward, each around a residual."""
 

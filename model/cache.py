@@ -35,8 +35,10 @@ class BlockCache:
     @property
     def addresses(self) -> tuple[tuple[int, ...], ...]:
         """Where the tensors lie, and those that the next ones are written over."""
-        return tuple(tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
-                     for blocks in (self._blocks, self._spare))  # fmt: skip
+        return tuple(
+            tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
+            for blocks in (self._blocks, self._spare)
+        )
 
     @property
     def kept(self) -> Mapping[int, Pair]:

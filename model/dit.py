@@ -304,11 +304,17 @@ class Head(nn.Module):
         """Cells [B, tokens, 4*16] of the residual stream x [B, tokens, dim] and the time embedding e [B, dim]."""
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
         with prepared(self.head, x) as project:
-            return torch.stack([
-                torch.cat([project(layer_norm(row[part], 1 + scale, shift, self.eps, row.dtype))
-                           for part in slices(len(row), EMBEDDING_TOKENS)])
-                for row, (shift, scale) in zip(x, modulation, strict=True)
-            ])  # fmt: skip
+            return torch.stack(
+                [
+                    torch.cat(
+                        [
+                            project(layer_norm(row[part], 1 + scale, shift, self.eps, row.dtype))
+                            for part in slices(len(row), EMBEDDING_TOKENS)
+                        ]
+                    )
+                    for row, (shift, scale) in zip(x, modulation, strict=True)
+                ]
+            )
 
 
 def sinusoid(timestep: Tensor, width: int) -> Tensor:

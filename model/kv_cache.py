@@ -157,8 +157,10 @@ class KeyValueCache:
         if self._places is not None:
             self._places.copy_(upload(places_across(rows), self._own.device))
         # Each frame's slot where it is stored, if that is elsewhere, and where attention sees it.
-        places = {frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
-                  for frame in (*past, *kept)}  # fmt: skip
+        places = {
+            frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
+            for frame in (*past, *kept)
+        }
         self._kept = [Kept(*run) for run in self._runs((frame - first, *places[frame][::-1]) for frame in kept)]
         self._past = [Past(*run) for run in self._runs(places[frame] for frame in past)]
         self._used = min(after, self.window) * self._frame_tokens

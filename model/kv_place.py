@@ -74,8 +74,9 @@ def key_value_bytes(
 
 def _nbytes(shapes: Shapes, most: int | None = None) -> int:
     """Bytes of tensors, of which no more than `most` rows are counted."""
-    return sum((rows if most is None else min(rows, most)) * columns * dtype.itemsize
-               for (rows, columns), dtype in shapes)  # fmt: skip
+    return sum(
+        (rows if most is None else min(rows, most)) * columns * dtype.itemsize for (rows, columns), dtype in shapes
+    )
 
 
 _HOST = KeyValuePlace(on_host=True)

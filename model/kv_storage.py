@@ -26,8 +26,9 @@ class DeviceStorage:
     themselves. Other storages have the same three methods."""
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
-        self._blocks = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
-                        for _ in range(blocks)]  # fmt: skip
+        self._blocks = [
+            [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes] for _ in range(blocks)
+        ]
 
     def begin(self, past: Sequence[Past]) -> None:
         """From now on `fetch` is asked for these tokens."""
@@ -65,8 +66,9 @@ class HostStorage:
         self._device = device
         self._past: Sequence[Past] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
-        self._buffers = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
-                         for _ in range(self.BUFFERS)]  # fmt: skip
+        self._buffers = [
+            [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes] for _ in range(self.BUFFERS)
+        ]
         self._turn, self._stream = 0, None
         self._pinning: Pinning | None = None
         self._coming: _Coming | None = None

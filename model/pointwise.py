@@ -239,10 +239,17 @@ def _eager_own(plain: Callable[..., Tensor], out: Tensor, values_out: Tensor, ro
 
 
 _EAGER: dict[str, Callable[..., Tensor]] = {
-    "layer_norm": _eager_layer_norm, "rms_silu": _eager_whole, "modulated": _eager_whole, "put_": _eager_whole,
-    "put_fp8_": _eager_whole, "put_across_": _eager_whole, "merge_": _eager_whole, "merge_fp8_": _eager_whole,
-    "put_turned_": _eager_rows, "put_own_": _eager_own,
-}  # fmt: skip
+    "layer_norm": _eager_layer_norm,
+    "rms_silu": _eager_whole,
+    "modulated": _eager_whole,
+    "put_": _eager_whole,
+    "put_fp8_": _eager_whole,
+    "put_across_": _eager_whole,
+    "merge_": _eager_whole,
+    "merge_fp8_": _eager_whole,
+    "put_turned_": _eager_rows,
+    "put_own_": _eager_own,
+}
 
 
 def _tokens_of(argument: Any, part: slice) -> Any:

@@ -80,9 +80,7 @@ def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: T
     return out
 
 
-def merge_(
-    out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None
-) -> Tensor:
+def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
     if rest is not None and rest_log_sums is not None:
         parts, log_sums = (torch.cat(pair).float() for pair in ((parts, rest), (log_sums, rest_log_sums)))
     shares = log_sums.softmax(0).transpose(1, 2).unsqueeze(-1)
@@ -90,9 +88,13 @@ def merge_(
 
 
 def add_norm_(
-    x: Tensor, out: Tensor, scales: Tensor | None, added: tuple[Tensor | None, Tensor | None],
-    affine: tuple[Tensor | None, Tensor | None], norm: tuple[Tensor, Tensor, float],
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    out: Tensor,
+    scales: Tensor | None,
+    added: tuple[Tensor | None, Tensor | None],
+    affine: tuple[Tensor | None, Tensor | None],
+    norm: tuple[Tensor, Tensor, float],
+) -> Tensor:
     (y, gate), (scale, shift) = added, affine
     if y is not None:
         gated_add_(x, y, gate)
@@ -113,9 +115,14 @@ def put_turned_(
 
 
 def put_own_(
-    out: Tensor, values_out: Tensor | None, rows: Tensor, given: tuple[Tensor, Tensor, Tensor],
-    turnings: tuple[Turning, Turning], made: tuple[Tensor, Tensor, Tensor] | None, scalings: tuple[Pair, Pair] | None,
-) -> Tensor:  # fmt: skip
+    out: Tensor,
+    values_out: Tensor | None,
+    rows: Tensor,
+    given: tuple[Tensor, Tensor, Tensor],
+    turnings: tuple[Turning, Turning],
+    made: tuple[Tensor, Tensor, Tensor] | None,
+    scalings: tuple[Pair, Pair] | None,
+) -> Tensor:
     q, k, v = given
     if made is None or scalings is None:
         rms_rope_(q, *turnings[0])
@@ -134,9 +141,15 @@ def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: 
 
 
 def merge_fp8_(
-    out: Tensor, scales: Tensor | None, parts: Tensor, log_sums: Tensor | None, rest: Tensor | None,
-    rest_log_sums: Tensor | None, shift: Tensor, factor: Tensor,
-) -> Tensor:  # fmt: skip
+    out: Tensor,
+    scales: Tensor | None,
+    parts: Tensor,
+    log_sums: Tensor | None,
+    rest: Tensor | None,
+    rest_log_sums: Tensor | None,
+    shift: Tensor,
+    factor: Tensor,
+) -> Tensor:
     whole = log_sums is None or scales is None  # several parts on their way to 8 bits are bf16
     made = torch.empty_like(parts[0], dtype=torch.float32 if whole else torch.bfloat16)
     if log_sums is None:

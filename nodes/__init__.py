@@ -8,16 +8,27 @@ from .. import __version__
 from ..host import folders, installed, needs
 
 MODULES = (
-    "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "measure", "sampling",
-    "rollout", "live", "state", "quantize", "toy",
-)  # fmt: skip
+    "load_models",
+    "text",
+    "image",
+    "camera",
+    "camera_make",
+    "camera_files",
+    "camera_preview",
+    "measure",
+    "sampling",
+    "rollout",
+    "live",
+    "state",
+    "quantize",
+    "toy",
+)
 
 folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """Every node class of those modules above of which ComfyUI has what they need; none in a second copy of the pack.
-    """
+    """The node classes of the modules above whose requirements ComfyUI meets; none in a second copy of the pack."""
 
     modules = MODULES
 
@@ -37,6 +48,10 @@ class LingBotWorldExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         modules = [import_module(f".{name}", __name__) for name in needs.usable(self.modules, __version__)]
-        own = [thing for module in modules for name, thing in vars(module).items()
-               if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__]  # fmt: skip
+        own = [
+            thing
+            for module in modules
+            for name, thing in vars(module).items()
+            if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__
+        ]
         return [thing for thing in own if isinstance(thing, type) and issubclass(thing, io.ComfyNode)]

@@ -65,8 +65,10 @@ def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input
 def drawing_size() -> list[io.Int.Input]:
     """Width and height of a drawing, in pixels."""
     sides = ("width", 800, WIDTHS), ("height", 500, HEIGHTS)
-    return [whole(name, (least, pixels, most), f"{name.title()} of the drawing.", step=2, advanced=True)
-            for name, pixels, (least, most) in sides]  # fmt: skip
+    return [
+        whole(name, (least, pixels, most), f"{name.title()} of the drawing.", step=2, advanced=True)
+        for name, pixels, (least, most) in sides
+    ]
 
 
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:

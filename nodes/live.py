@@ -81,7 +81,8 @@ class LingBotWorldLive(io.ComfyNode):
                     "can be tried again; another seed is another walk."
                 ),
                 choice(
-                    "walked_by", [ME, PATH],
+                    "walked_by",
+                    [ME, PATH],
                     "Who steers, where a recorded path is connected: whoever has the view open, or nobody.",
                 ),
                 chunk_input("Latent frames, of four frames each, made at a time: 1 answers soonest, more are faster."),
@@ -93,7 +94,8 @@ class LingBotWorldLive(io.ComfyNode):
                 ),
                 kv_cache_input("Where the keys and values of the frames before lie. auto: by what is free."),
                 whole(
-                    "wait", (1, WAIT, 3600),
+                    "wait",
+                    (1, WAIT, 3600),
                     "Seconds in which somebody has to open the view, when the model is loaded; else the "
                     "recorded path is walked, or without one the run ends with a sentence.",
                     advanced=True,
@@ -104,12 +106,13 @@ class LingBotWorldLive(io.ComfyNode):
                 io.Latent.Output("latent", display_name="latent", tooltip="The latent of the whole video."),
                 State.Output("out_state", display_name="state", tooltip="For a Rollout, or another walk, to go on."),
                 Camera.Output(
-                    "path", display_name="camera path", tooltip="The way that was walked, a pose a frame: the base "
-                    "model can render it again."
+                    "path",
+                    display_name="camera path",
+                    tooltip="The way that was walked, a pose a frame: the base model can render it again.",
                 ),
                 io.Int.Output("frame_count", display_name="frames", tooltip="Poses of the camera path."),
             ],
-        )  # fmt: skip
+        )
 
     @classmethod
     def validate_inputs(cls, model=None):
@@ -119,9 +122,24 @@ class LingBotWorldLive(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model, vae, prompt, frames, seed, walked_by, chunk, window, sink, kv_cache, wait, positive=None,
-        clip=None, start_image=None, state=None, camera=None,
-    ) -> io.NodeOutput:  # fmt: skip
+        cls,
+        model,
+        vae,
+        prompt,
+        frames,
+        seed,
+        walked_by,
+        chunk,
+        window,
+        sink,
+        kv_cache,
+        wait,
+        positive=None,
+        clip=None,
+        start_image=None,
+        state=None,
+        camera=None,
+    ) -> io.NodeOutput:
         from ..host.before_text import unseen_words
         from ..host.live import first_prompt, prepare_live, run_live
         from ..host.live_view import live_view
@@ -129,9 +147,18 @@ class LingBotWorldLive(io.ComfyNode):
         with live_view(wait) as view:
             first, text = first_prompt(positive, clip, prompt, state)
             run = prepare_live(
-                model, first, request(frames, chunk, window, sink), image=start_image, state=state, path=camera,
-                steered=camera is None or walked_by == ME, text=text, seed=seed, kv_cache=kv_cache, clip=clip,
-            )  # fmt: skip
+                model,
+                first,
+                request(frames, chunk, window, sink),
+                image=start_image,
+                state=state,
+                path=camera,
+                steered=camera is None or walked_by == ME,
+                text=text,
+                seed=seed,
+                kv_cache=kv_cache,
+                clip=clip,
+            )
             for words in (" ".join(run.rollout.notes), *unseen_words()):
                 show_warning(words)
             made = run_live(run, vae, view)

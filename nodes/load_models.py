@@ -269,6 +269,8 @@ def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
         return PerExpert(**chosen)
     experts = find_package(folders.resolve_package(package), **chosen).experts
     if experts is None:
-        raise InputError(f"{package} holds a causal model, not two experts; open it with Load LingBot-World "
-                         "Causal Model, or choose another package")  # fmt: skip
+        raise InputError(
+            f"{package} holds a causal model, not two experts; open it with Load LingBot-World "
+            "Causal Model, or choose another package"
+        )
     return experts

@@ -108,8 +108,10 @@ def _plan(source: str, name: str, search: bool, t5: bool, lora: str, lora_streng
     from ..quantize import QuantizeOptions, plan_quantize
 
     if source == NOTHING:
-        raise InputError("there is nothing to quantize yet: put official weights at models/lingbot_world/<folder>, as "
-                         "`hf download` leaves them, and press R")  # fmt: skip
+        raise InputError(
+            "there is nothing to quantize yet: put official weights at models/lingbot_world/<folder>, as "
+            "`hf download` leaves them, and press R"
+        )
     loras: tuple[LoraFile, ...] = ()
     if lora != NO_LORA:
         loras = (LoraFile(folders.resolve(lora, ("loras",), "LoRA", Path.is_file), lora_strength),)

@@ -39,9 +39,12 @@ def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "
     from ..pipeline.spec import RolloutRequest
 
     return RolloutRequest(
-        frames=frames, chunk=None if chunk == AS_TRAINED else int(chunk), window=None if window == UNSET else window,
-        sink=None if sink == UNSET else sink, **others,
-    )  # fmt: skip
+        frames=frames,
+        chunk=None if chunk == AS_TRAINED else int(chunk),
+        window=None if window == UNSET else window,
+        sink=None if sink == UNSET else sink,
+        **others,
+    )
 
 
 class LingBotWorldRollout(io.ComfyNode):
@@ -64,7 +67,7 @@ class LingBotWorldRollout(io.ComfyNode):
                 "long video",
                 "infinite",
                 "world",
-            ],  # fmt: skip
+            ],
             inputs=[
                 io.Model.Input("model", tooltip="Load LingBot-World Causal Model, with its LoRAs if you use any."),
                 io.Conditioning.Input("positive", tooltip="The prompt, straight from the text node."),
@@ -180,17 +183,40 @@ class LingBotWorldRollout(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model, positive, vae, frames, seed, steps, shift, indices, window, sink, kv_cache,
-        chunk=AS_TRAINED, guided_steps=GUIDED_STEPS, guide_scale=GUIDE_SCALE,
-        start_image=None, camera=None, state=None, start_latent=None, negative=None,
-    ) -> io.NodeOutput:  # fmt: skip
+        cls,
+        model,
+        positive,
+        vae,
+        frames,
+        seed,
+        steps,
+        shift,
+        indices,
+        window,
+        sink,
+        kv_cache,
+        chunk=AS_TRAINED,
+        guided_steps=GUIDED_STEPS,
+        guide_scale=GUIDE_SCALE,
+        start_image=None,
+        camera=None,
+        state=None,
+        start_latent=None,
+        negative=None,
+    ) -> io.NodeOutput:
         from ..host.before_text import unseen_words
         from ..host.rollout import prepare_rollout, run_rollout
 
         asked = request(
-            frames, chunk, window, sink, indices=_indices(steps, indices), shift=shift or None, steps=guided_steps,
+            frames,
+            chunk,
+            window,
+            sink,
+            indices=_indices(steps, indices),
+            shift=shift or None,
+            steps=guided_steps,
             guide_scale=guide_scale,
-        )  # fmt: skip
+        )
         run = prepare_rollout(
             model, (positive, negative), asked, image=start_image, camera=camera, state=state, latent=start_latent
         )

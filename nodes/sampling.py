@@ -234,9 +234,23 @@ class LingBotWorldSampler(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, high_noise, low_noise, positive, negative, latent, seed, steps, shift, cfg_high, cfg_low, boundary, solver,
-        camera_cache="auto", reuse_threshold=0.0, denoise=1.0,
-    ) -> io.NodeOutput:  # fmt: skip
+        cls,
+        high_noise,
+        low_noise,
+        positive,
+        negative,
+        latent,
+        seed,
+        steps,
+        shift,
+        cfg_high,
+        cfg_low,
+        boundary,
+        solver,
+        camera_cache="auto",
+        reuse_threshold=0.0,
+        denoise=1.0,
+    ) -> io.NodeOutput:
         from ..host.sampler import FlowSolver, sample_latent
 
         models, cfg = PerExpert(high_noise, low_noise), PerExpert(cfg_high, cfg_low)
@@ -245,8 +259,10 @@ class LingBotWorldSampler(io.ComfyNode):
         if shifts:
             show_warning(f"Shift {shifts} of a model sampling node is not used: this node's own shift is {shift:g}.")
         if denoise < 1 and not latent["samples"].any():
-            show_warning(f"The latent is empty, and denoise {denoise:g} keeps it in part: for a new video set denoise "
-                         "to 1; to change a video connect its latent, from VAE Encode.")  # fmt: skip
+            show_warning(
+                f"The latent is empty, and denoise {denoise:g} keeps it in part: for a new video set denoise "
+                "to 1; to change a video connect its latent, from VAE Encode."
+            )
         sigmas, timesteps = _schedule(steps, shift, solver, denoise)
         return io.NodeOutput(
             sample_latent(guider, FlowSolver(solver, timesteps, reuse_threshold), sigmas, latent, seed)

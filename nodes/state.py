@@ -91,6 +91,8 @@ class LingBotWorldLoadState(io.ComfyNode):
 def _load(name: str):
     """Raises InputError, CheckpointError."""
     if name == NO_STATE:
-        raise InputError("there is no state yet: Save LingBot-World State writes one, or put a .state file into "
-                         "ComfyUI's input folder, and press R")  # fmt: skip
+        raise InputError(
+            "there is no state yet: Save LingBot-World State writes one, or put a .state file into "
+            "ComfyUI's input folder, and press R"
+        )
     return states.load(name)

@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     from .world import World
 
 __all__ = [
-    "CHUNK", "Geometry", "World", "explicit_geometry", "output_geometry", "rollout", "rollout_guided", "sample",
-]  # fmt: skip
+    "CHUNK",
+    "Geometry",
+    "World",
+    "explicit_geometry",
+    "output_geometry",
+    "rollout",
+    "rollout_guided",
+    "sample",
+]
 
 _PUBLIC = {
     "Geometry": ".geometry",

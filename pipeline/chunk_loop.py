@@ -56,9 +56,15 @@ class ChunkLoop:
     ) -> World:
         """A World for such a video, for those who run the loop step by step."""
         return World(
-            model, self.size, self.held, chunk=self.chunk, guided=self.schedule.guide_scale != 1, device=device,
-            memory=memory, sequence_parallel=sequence_parallel,
-        )  # fmt: skip
+            model,
+            self.size,
+            self.held,
+            chunk=self.chunk,
+            guided=self.schedule.guide_scale != 1,
+            device=device,
+            memory=memory,
+            sequence_parallel=sequence_parallel,
+        )
 
     def run(
         self,
@@ -121,9 +127,13 @@ def rollout(
     """
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(
-        model, _cut(chunk, noise, y, camera, context), renoise, device=noise.device,
-        sequence_parallel=sequence_parallel, callback=callback,
-    )  # fmt: skip
+        model,
+        _cut(chunk, noise, y, camera, context),
+        renoise,
+        device=noise.device,
+        sequence_parallel=sequence_parallel,
+        callback=callback,
+    )
 
 
 def rollout_guided(
@@ -152,22 +162,26 @@ def rollout_guided(
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(
-        model, _cut(chunk, noise, y, camera, context, negative), torch.zeros, device=noise.device,
-        sequence_parallel=sequence_parallel, callback=callback,
-    )  # fmt: skip
+        model,
+        _cut(chunk, noise, y, camera, context, negative),
+        torch.zeros,
+        device=noise.device,
+        sequence_parallel=sequence_parallel,
+        callback=callback,
+    )
 
 
-def _loop(
-    noise: Tensor, y: Tensor, camera: Tensor | None, schedule: Schedule, window: Window, chunk: int
-) -> ChunkLoop:
+def _loop(noise: Tensor, y: Tensor, camera: Tensor | None, schedule: Schedule, window: Window, chunk: int) -> ChunkLoop:
     """Raises InputError for sizes that do not fit."""
     frames, height, width = noise.shape[2:]
     if chunk < 1 or not frames or frames % chunk:
         raise InputError(f"the noise has {frames} latent frames, expected a multiple of {chunk}, at least 1")
     for name, given in (("y", y), ("camera", camera)):
         if given is not None and given.shape[2:] != noise.shape[2:]:
-            raise InputError(f"frames, height and width of `{name}` are {list(given.shape[2:])}, of the noise "
-                             f"{list(noise.shape[2:])}; make both for the same video")  # fmt: skip
+            raise InputError(
+                f"frames, height and width of `{name}` are {list(given.shape[2:])}, of the noise "
+                f"{list(noise.shape[2:])}; make both for the same video"
+            )
     window.check(chunk)
     return ChunkLoop((height, width), window.held(frames, chunk), chunk, schedule)
 

@@ -154,10 +154,14 @@ class SamplingWork:
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
-            larger_first[:experts], self.geometry, replace(self.precision, processes=self.together.size),
-            camera=self.camera, guided=self.guided and self.together.guidance is None,
-            resident_blocks=resident_blocks, holders=1 if weights is None else weights.size(),
-        )  # fmt: skip
+            larger_first[:experts],
+            self.geometry,
+            replace(self.precision, processes=self.together.size),
+            camera=self.camera,
+            guided=self.guided and self.together.guidance is None,
+            resident_blocks=resident_blocks,
+            holders=1 if weights is None else weights.size(),
+        )
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
@@ -188,8 +192,12 @@ def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.dev
     if mode == "auto" and one > free:
         layers = work.experts.high.config.num_layers
         resident = next((count for count in range(layers - 1, 0, -1) if work.needed(1, count) <= free), 0)
-        log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
-                    "come from the file in every step.", resident, layers)  # fmt: skip
+        log.warning(
+            "An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
+            "come from the file in every step.",
+            resident,
+            layers,
+        )
         return Residency(resident_blocks=resident)
     cache = work.camera_cache(wishes.camera_cache, free - (two if mode == "both" else one))
     return Residency(mode == "both" or (mode == "auto" and two + cache <= free), cache)

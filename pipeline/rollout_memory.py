@@ -30,6 +30,7 @@ PAGES_SHARE = 0.85
 """The share of the free host memory that pinned keys and values may take together with the file's pages that every
 forward reads. Beyond it the disk would be read in every forward, so 8 bits are taken, if that helps."""
 
+
 class Free(NamedTuple):
     """Free bytes on the device and in host memory."""
 
@@ -94,9 +95,7 @@ class RolloutWork:
         return whole if mode == "gpu" else max(0, min(whole, room))
 
 
-def choose_world(
-    work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int
-) -> WorldMemory:
+def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
     """What is kept where if another hand keeps the weights, of so many bytes. Keys and values go to the best place that
     leaves room for all of these, or else to the best one in host memory, or to the one that leaves most. Where all of
     it is on a GPU and room is left, forwards are recorded, with a camera cache. `free`: bytes that can be had on the

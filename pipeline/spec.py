@@ -97,10 +97,17 @@ class RolloutSpec:
         for first in range(0, self.geometry.lat_f, self.chunk):
             part = slice(first, first + self.chunk)
             flags = None if track.flags is None else track.flags[part]
-            camera = None if self.config.control is None else pose_embedding(
-                track.poses[part], track.lens[None], height=self.geometry.height, width=self.geometry.width,
-                flags=flags,
-            )  # fmt: skip
+            camera = (
+                None
+                if self.config.control is None
+                else pose_embedding(
+                    track.poses[part],
+                    track.lens[None],
+                    height=self.geometry.height,
+                    width=self.geometry.width,
+                    flags=flags,
+                )
+            )
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, prompt: Prompt) -> WorldState:
@@ -116,14 +123,21 @@ class RolloutSpec:
             "flags": None if track.flags is None else torch.from_numpy(track.flags[:done].copy()),
         }
         if before is not None:
-            parts = {name: None if new is None else torch.cat([getattr(before, name), new], dim=2 * (name == "latent"))
-                     for name, new in parts.items()}  # fmt: skip
+            parts = {
+                name: None if new is None else torch.cat([getattr(before, name), new], dim=2 * (name == "latent"))
+                for name, new in parts.items()
+            }
         return WorldState(
             **parts,  # type: ignore[arg-type]
-            frame=self.frame, last_pose=torch.from_numpy(track.world[done - 1].copy()), scale=track.scale,
-            prompts=(*(() if before is None else before.prompts), prompt), window=self.window, config=self.config,
-            release=self.release, chunk=self.chunk,
-        )  # fmt: skip
+            frame=self.frame,
+            last_pose=torch.from_numpy(track.world[done - 1].copy()),
+            scale=track.scale,
+            prompts=(*(() if before is None else before.prompts), prompt),
+            window=self.window,
+            config=self.config,
+            release=self.release,
+            chunk=self.chunk,
+        )
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
@@ -132,9 +146,13 @@ def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[C
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
         flags = None if state.flags is None else state.flags[part].numpy()
-        camera = None if state.config.control is None else pose_embedding(
-            state.poses[part].numpy(), state.lens[part].numpy(), height=height, width=width, flags=flags
-        )  # fmt: skip
+        camera = (
+            None
+            if state.config.control is None
+            else pose_embedding(
+                state.poses[part].numpy(), state.lens[part].numpy(), height=height, width=width, flags=flags
+            )
+        )
         yield Chunk(state.latent[:, :, part], next(conditioning), camera, prompt.context, prompt.negative, made=True)
 
 
@@ -172,9 +190,17 @@ def plan_rollout(
     if state is not None:
         notes += state.notes(release.name, window)
     return RolloutSpec(
-        config=config, release=release.name, frame=frame, geometry=geometry, track=track, schedule=schedule,
-        window=window, chunk=chunk, state=state, notes=notes,
-    )  # fmt: skip
+        config=config,
+        release=release.name,
+        frame=frame,
+        geometry=geometry,
+        track=track,
+        schedule=schedule,
+        window=window,
+        chunk=chunk,
+        state=state,
+        notes=notes,
+    )
 
 
 def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> int:
@@ -186,15 +212,15 @@ def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> i
     return release.chunk if state is None else state.chunk
 
 
-def _track(
-    config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None
-) -> CameraTrack:
+def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
     """The path over a new video's latent frames, or over those that go on from a state."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:
-        raise InputError("this model takes the keys W, A, S, D besides the poses, and the path has none: give an "
-                         "action.npy, or a path made of keys")  # fmt: skip
+        raise InputError(
+            "this model takes the keys W, A, S, D besides the poses, and the path has none: give an "
+            "action.npy, or a path made of keys"
+        )
     if state is None:
         track = begin_track(c2w, lens, frames, chunk, actions)
     else:

@@ -84,11 +84,15 @@ class WorldState:
         if sizes:
             raise InputError(f"the state was made with another model: {sizes}; go on with the same")
         if chunk not in (None, self.chunk):
-            raise InputError(f"`chunk` {chunk}: the state was made in chunks of {self.chunk} latent frames, in which "
-                             "its keys and values are computed again; it goes on with these: leave `chunk` out")
+            raise InputError(
+                f"`chunk` {chunk}: the state was made in chunks of {self.chunk} latent frames, in which "
+                "its keys and values are computed again; it goes on with these: leave `chunk` out"
+            )
         if guided != (self.prompts[-1].negative is not None):
-            raise InputError("the state was made with guidance by a negative prompt, or without, and this run is not; "
-                             "go on with the same model, and the same side of a guidance scale of 1")  # fmt: skip
+            raise InputError(
+                "the state was made with guidance by a negative prompt, or without, and this run is not; "
+                "go on with the same model, and the same side of a guidance scale of 1"
+            )
 
     def notes(self, release: str, window: Window) -> tuple[str, ...]:
         """What the user is told where this `release` goes on with the video, with this window. The models are alike in
@@ -97,8 +101,10 @@ class WorldState:
         if self.release not in ("", release):
             notes.append(f"The video so far was made by {self.release}; {release} goes on.")
         if self.window != window:
-            notes.append(f"The video so far was made with window {self.window.frames} and sink {self.window.sink}; it "
-                         f"goes on with {window.frames} and {window.sink}.")  # fmt: skip
+            notes.append(
+                f"The video so far was made with window {self.window.frames} and sink {self.window.sink}; it "
+                f"goes on with {window.frames} and {window.sink}."
+            )
         return tuple(notes)
 
     def continue_track(
@@ -124,11 +130,15 @@ class WorldState:
         if self.flags is not None:
             tensors["flags"] = self.flags.contiguous()
         metadata = {
-            "format": FORMAT, "scale": self.scale, "window": self.window.frames, "sink": self.window.sink,
+            "format": FORMAT,
+            "scale": self.scale,
+            "window": self.window.frames,
+            "sink": self.window.sink,
             "chunk": self.chunk,
-            "config": dataclasses.asdict(self.config), "release": self.release,
+            "config": dataclasses.asdict(self.config),
+            "release": self.release,
             "prompts": [{"text": prompt.text, "chunks": prompt.chunks} for prompt in self.prompts],
-        }  # fmt: skip
+        }
         part = path.with_name(path.name + ".part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,16 +175,24 @@ def load_state(path: str | Path) -> WorldState:
             raise InputError(f"{path.name}: {name} is missing or not what a state holds; write the state again")
     try:
         prompts = tuple(
-            Prompt(str(prompt["text"]), tensors[f"prompt.{index}"], _whole("chunks", prompt["chunks"]),
-                   tensors.get(f"negative.{index}"))
+            Prompt(
+                str(prompt["text"]),
+                tensors[f"prompt.{index}"],
+                _whole("chunks", prompt["chunks"]),
+                tensors.get(f"negative.{index}"),
+            )
             for index, prompt in enumerate(metadata["prompts"])
         )
         state = WorldState(
-            **{name: tensors[name] for name in _TENSORS}, scale=float(metadata["scale"]), prompts=prompts,
+            **{name: tensors[name] for name in _TENSORS},
+            scale=float(metadata["scale"]),
+            prompts=prompts,
             window=Window(_whole("window", metadata["window"]), _whole("sink", metadata["sink"])),
-            config=ModelConfig(**metadata["config"]), release=str(metadata.get("release", "")),
-            chunk=_whole("chunk", metadata.get("chunk", CHUNK)), flags=tensors.get("flags"),
-        )  # fmt: skip
+            config=ModelConfig(**metadata["config"]),
+            release=str(metadata.get("release", "")),
+            chunk=_whole("chunk", metadata.get("chunk", CHUNK)),
+            flags=tensors.get("flags"),
+        )
         _check_sizes(state)
         _check_camera(state)
         for index, prompt in enumerate(prompts):
@@ -254,7 +272,9 @@ def _check_prompt(name: str, context: Tensor, config: ModelConfig) -> None:
     """Raises InputError for what is no embedding [1, L, D] that the model reads."""
     tokens = context.shape[1] if context.ndim == 3 else 0
     if tuple(context.shape) != (1, tokens, config.text_dim) or not 0 < tokens <= config.text_len:
-        raise InputError(f"{name}: shape {list(context.shape)}, expected 1 to {config.text_len} tokens of "
-                         f"{config.text_dim} values, [1, tokens, {config.text_dim}]")  # fmt: skip
+        raise InputError(
+            f"{name}: shape {list(context.shape)}, expected 1 to {config.text_len} tokens of "
+            f"{config.text_dim} values, [1, tokens, {config.text_dim}]"
+        )
     if context.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not context.isfinite().all():
         raise InputError(f"{name}: expected finite floating-point numbers")

@@ -152,12 +152,17 @@ def sample_videos(
         expert = experts.of(high)
         model = expert if isinstance(expert, LingBotWorldModel) else expert()
         if model.config.causal:
-            raise InputError("this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: "
-                             "use rollout; sampling over two experts takes those of the base model")  # fmt: skip
+            raise InputError(
+                "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: "
+                "use rollout; sampling over two experts takes those of the base model"
+            )
         for run in runs:
             cache = CameraCache(camera_cache_bytes) if camera_cache_bytes else None
-            run.advance(high, levels.count(high), partial(predict, model, scale=scales.of(high), camera_cache=cache,
-                                                          together=together))  # fmt: skip
+            run.advance(
+                high,
+                levels.count(high),
+                partial(predict, model, scale=scales.of(high), camera_cache=cache, together=together),
+            )
         del model
     return [run.result() for run in runs]
 

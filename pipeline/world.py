@@ -42,8 +42,10 @@ class CausalModel(Protocol):
 def check_causal(config: ModelConfig) -> None:
     """Raises InputError for an expert of the base model."""
     if not config.causal:
-        raise InputError("this is an expert of the base model, which makes a video as a whole; a rollout takes a "
-                         "causal checkpoint (LingBot-World Fast or 2.0)")  # fmt: skip
+        raise InputError(
+            "this is an expert of the base model, which makes a video as a whole; a rollout takes a "
+            "causal checkpoint (LingBot-World Fast or 2.0)"
+        )
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
@@ -140,9 +142,14 @@ class World:
         self, number: int, config: ModelConfig, tokens: int, held: Window, memory: WorldMemory, options: ForwardOptions
     ) -> _Lane:
         history = KeyValueCache(
-            config, tokens, held, chunk=self.chunk_frames, device=self._device, dtype=self._model.compute_dtype,
+            config,
+            tokens,
+            held,
+            chunk=self.chunk_frames,
+            device=self._device,
+            dtype=self._model.compute_dtype,
             place=memory.place,
-        )  # fmt: skip
+        )
         graphs = memory.graphs and self._device.type == "cuda" and history.in_place
         limit = memory.camera_cache_bytes
         cache = None if limit == 0 else CameraCache(limit, steady=graphs)
@@ -277,8 +284,10 @@ class World:
     def _remember_made(self) -> bool:
         """Remember the chunk that `chunk` made last, if that was not done. Whether there was one."""
         if self._cut_short:
-            raise InputError("keys and values may no longer be whole, since a forward was cut short while a chunk "
-                             "was remembered; go on from a state that was saved, in a new World")  # fmt: skip
+            raise InputError(
+                "keys and values may no longer be whole, since a forward was cut short while a chunk "
+                "was remembered; go on from a state that was saved, in a new World"
+            )
         if self._made is None:
             return False
         while self._forgetful:

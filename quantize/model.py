@@ -61,8 +61,14 @@ def quantize_source(
     """
     with (
         Journal(journal_of(file), _task(source, options)) as journal,
-        TensorFile(file, source.shapes, source.quantized, quant_type=options.quant_type, blocksize=options.blocksize,
-                   resume=True) as target,
+        TensorFile(
+            file,
+            source.shapes,
+            source.quantized,
+            quant_type=options.quant_type,
+            blocksize=options.blocksize,
+            resume=True,
+        ) as target,
     ):
         for item in journal.written.values():
             target.states |= {key: state.encode() for key, state in item.states.items()}
@@ -72,8 +78,10 @@ def quantize_source(
         target.finish()
         wrong = damaged(target, journal.written, checking)
         if wrong:
-            raise CheckpointError(f"{file}: {len(wrong)} tensors read back otherwise than they were written "
-                                  f"({', '.join(wrong[:3])}); the disk may be failing. Run it again")  # fmt: skip
+            raise CheckpointError(
+                f"{file}: {len(wrong)} tensors read back otherwise than they were written "
+                f"({', '.join(wrong[:3])}); the disk may be failing. Run it again"
+            )
         return _meta(source, options, journal.written)
 
 
@@ -85,8 +93,9 @@ def damaged(target: TensorFile, written: Mapping[str, Written], progress: Progre
     """The parameters whose bytes in the file are not those that were written."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
-        intact = pool.map(lambda item: all(target.digest(key) == digest for key, digest in item.sha256.items()),
-                          written.values())  # fmt: skip
+        intact = pool.map(
+            lambda item: all(target.digest(key) == digest for key, digest in item.sha256.items()), written.values()
+        )
         try:
             for done, (name, whole) in enumerate(zip(written, intact, strict=True), 1):
                 if not whole:
@@ -103,10 +112,12 @@ def _task(source: Source, options: QuantizeOptions) -> dict:
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
-        "quantized": sorted(source.quantized), "blocksize": options.blocksize, "search": options.search,
+        "quantized": sorted(source.quantized),
+        "blocksize": options.blocksize,
+        "search": options.search,
         "format": options.format,
         "strengths": [lora.strength for lora in options.loras],
-    }  # fmt: skip
+    }
 
 
 def _write_missing(
@@ -162,8 +173,9 @@ def _stored(
     total = codec.squared_sum(tensor)
     if not math.isfinite(total):
         where = " with ".join(dict.fromkeys(map(str, (entry.path, *(change.up.path for change in changes)))))
-        raise CheckpointError(f"{where}: {entry.name} holds NaN or infinity, expected finite numbers; a corrupt file, "
-                              "download it again")  # fmt: skip
+        raise CheckpointError(
+            f"{where}: {entry.name} holds NaN or infinity, expected finite numbers; a corrupt file, download it again"
+        )
     if entry.name not in source.quantized:
         return tensor, None
     if options.quant_type == FP8:
@@ -180,14 +192,15 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
     return {
         "quant": {"format": options.format, "quant_type": FP8} if options.quant_type == FP8 else quant,
         "source": source.folder_name,
-        "kept": sorted(name for name in source.tensors if len(source.tensors[name].shape) == 2
-                       and name not in source.quantized),
+        "kept": sorted(
+            name for name in source.tensors if len(source.tensors[name].shape) == 2 and name not in source.quantized
+        ),
         "loras": [{"file": lora.path.name, "strength": lora.strength} for lora in options.loras],
         "sizes": {"source_bytes": source.nbytes, "parameters": sum(map(math.prod, source.shapes.values()))},
         "versions": {"torch": str(torch.__version__), "lingbot-world": __version__},
         "relative_rms": {name: item.error for name, item in sorted(written.items()) if item.error is not None},
         "sha256": dict(sorted(pair for item in written.values() for pair in item.sha256.items())),
-    }  # fmt: skip
+    }
 
 
 def report(file: Path, meta: dict) -> str:

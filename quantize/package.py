@@ -101,8 +101,12 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = loras_for(options.loras, role)
         source = open_model(path, options.keep, loras)
-        yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_{_SUFFIXES[options.format]}", WEIGHTS),
-                  replace(options, loras=loras))  # fmt: skip
+        yield Job(
+            f"{role}-noise expert",
+            source,
+            Path(f"{role}_noise_model_{_SUFFIXES[options.format]}", WEIGHTS),
+            replace(options, loras=loras),
+        )
 
 
 def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
@@ -185,8 +189,10 @@ def _require_room(plan: QuantizePlan) -> None:
         needed += copied.stat().st_size if copied.stat().st_dev != device else 0
     free = shutil.disk_usage(plan.unfinished).free
     if free < needed:
-        raise InputError(f"{plan.unfinished.parent}: {needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB are free; "
-                         "make room, or name a folder on another disk")  # fmt: skip
+        raise InputError(
+            f"{plan.unfinished.parent}: {needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB are free; "
+            "make room, or name a folder on another disk"
+        )
 
 
 def _link(source: Path, target: Path) -> None:

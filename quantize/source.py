@@ -57,8 +57,10 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> So
     """
     checkpoint = open_checkpoint(path)
     if checkpoint.quantized:
-        raise CheckpointError(f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
-                              "weights that they were made from")  # fmt: skip
+        raise CheckpointError(
+            f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
+            "weights that they were made from"
+        )
     tensors = {entry.name: entry for entry in in_file_order(checkpoint.plain.values())}
     config = read_json(checkpoint.files[0].parent / CONFIG, optional=True)
     if "dim" not in config:
@@ -85,8 +87,10 @@ def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> froze
     for pattern in keep:
         if not any(fnmatchcase(layer, pattern) for layer in layers.values()):
             some = ", ".join(sorted(set(layers.values()) - {"head.head"})[:3])
-            raise InputError(f"`keep`: {pattern} is no linear layer of this model; they are called head.head, {some}, "
-                             "..., and a * stands for anything")  # fmt: skip
+            raise InputError(
+                f"`keep`: {pattern} is no linear layer of this model; they are called head.head, {some}, "
+                "..., and a * stands for anything"
+            )
     picked = frozenset(name for name, layer in layers.items() if not any(fnmatchcase(layer, p) for p in keep))
     if not picked:
         raise InputError(f"`keep`: {' '.join(keep)} keeps every linear layer; nothing is left to quantize")

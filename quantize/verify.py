@@ -18,6 +18,7 @@ from .writer import bytes_of
 
 _THREADS = 4
 
+
 @dataclass(frozen=True)
 class Verified:
     """A file that was checked: what it is, in words, and how many of its tensors have the checksums written with them;
@@ -79,20 +80,21 @@ def _checked(file: Path, kind: str, tensors: Mapping[str, TensorEntry], show: Sh
         return Verified(file, kind + source, len(tensors), None)
     differing = sorted(stored.keys() ^ tensors.keys())
     if differing:
-        raise CheckpointError(f"{file}: {len(differing)} tensors are in the file or in {meta_of(file).name} only "
-                              f"({', '.join(differing[:3])}); the files do not belong together")  # fmt: skip
+        raise CheckpointError(
+            f"{file}: {len(differing)} tensors are in the file or in {meta_of(file).name} only "
+            f"({', '.join(differing[:3])}); the files do not belong together"
+        )
     if not fast:
         wrong = _wrong(file.name, tensors, stored, show)
         if wrong:
-            raise CheckpointError(f"{file}: {len(wrong)} of {len(tensors)} tensors are not what was written "
-                                  f"({', '.join(wrong[:5])}); the file is damaged, make or download it again"
-                                  )  # fmt: skip
+            raise CheckpointError(
+                f"{file}: {len(wrong)} of {len(tensors)} tensors are not what was written "
+                f"({', '.join(wrong[:5])}); the file is damaged, make or download it again"
+            )
     return Verified(file, kind + source, len(tensors), None if fast else len(tensors))
 
 
-def _wrong(
-    name: str, tensors: Mapping[str, TensorEntry], stored: Mapping[str, str], show: ShowProgress
-) -> list[str]:
+def _wrong(name: str, tensors: Mapping[str, TensorEntry], stored: Mapping[str, str], show: ShowProgress) -> list[str]:
     wrong, done, total = [], 0, sum(entry.nbytes for entry in tensors.values())
     with show(f"verify {name}", "B") as progress, ThreadPoolExecutor(_THREADS) as pool:
         for key, digest in zip(tensors, pool.map(_digest, tensors.values()), strict=True):

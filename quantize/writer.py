@@ -200,11 +200,18 @@ def config_json(config: ModelConfig, guided: bool = False) -> dict:
     """What the config.json beside a model says, as officially; a `guided` one is causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     return {
-        "_class_name": causal if config.causal else "WanModel", "model_type": "i2v",
-        "text_len": config.text_len, "in_dim": config.in_dim,
-        "dim": config.dim, "ffn_dim": config.ffn_dim, "freq_dim": config.freq_dim, "out_dim": config.out_dim,
-        "num_heads": config.num_heads, "num_layers": config.num_layers, "eps": config.eps,
-    }  # fmt: skip
+        "_class_name": causal if config.causal else "WanModel",
+        "model_type": "i2v",
+        "text_len": config.text_len,
+        "in_dim": config.in_dim,
+        "dim": config.dim,
+        "ffn_dim": config.ffn_dim,
+        "freq_dim": config.freq_dim,
+        "out_dim": config.out_dim,
+        "num_heads": config.num_heads,
+        "num_layers": config.num_layers,
+        "eps": config.eps,
+    }
 
 
 def write_json(path: Path, content: dict) -> None:

@@ -7,7 +7,19 @@ from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
 from .solvers import SOLVERS, solve
 
 __all__ = [
-    "SOLVERS", "TRAIN_TIMESTEPS", "FewStepSchedule", "GuidedSchedule", "StepReuse", "chosen_shift",
-    "few_step_schedule", "first_low_step", "flow_sigmas", "flow_timesteps", "guide", "guide_scales", "is_high_noise",
-    "solve", "step_indices",
-]  # fmt: skip
+    "SOLVERS",
+    "TRAIN_TIMESTEPS",
+    "FewStepSchedule",
+    "GuidedSchedule",
+    "StepReuse",
+    "chosen_shift",
+    "few_step_schedule",
+    "first_low_step",
+    "flow_sigmas",
+    "flow_timesteps",
+    "guide",
+    "guide_scales",
+    "is_high_noise",
+    "solve",
+    "step_indices",
+]

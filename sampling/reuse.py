@@ -30,8 +30,10 @@ class StepReuse:
 
     def __init__(self, threshold: float = 0.0) -> None:
         if not 0 <= threshold <= 1:
-            raise InputError(f"`reuse_threshold` {threshold}: a share of the velocity from 0 to 1 is expected; with 0 "
-                             "the model predicts every step")  # fmt: skip
+            raise InputError(
+                f"`reuse_threshold` {threshold}: a share of the velocity from 0 to 1 is expected; with 0 "
+                "the model predicts every step"
+            )
         self.threshold, self.calls = threshold, 0
         self._expert: object = None
         self._forget()

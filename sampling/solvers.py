@@ -53,9 +53,7 @@ def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
 SOLVERS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 
 
-def solve(
-    solver: SolverName, denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None
-) -> Tensor:
+def solve(solver: SolverName, denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
     """All steps of a solver, one after the other; the arguments as in `unipc_steps`."""
     steps, denoised = SOLVERS[solver](x, sigmas), None
     while True:

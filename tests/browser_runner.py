@@ -80,9 +80,14 @@ def _run(arguments: list[str], environment: dict[str, str]) -> subprocess.Comple
         pytest.skip(f"BROWSER TESTS SKIPPED: {reason}")
     with FileLock(FOLDER / ".browser.lock"):  # two that draw in software leave a small machine no time
         process = subprocess.Popen(
-            ["node", *arguments], env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, encoding="utf-8", start_new_session=True,
-        )  # fmt: skip
+            ["node", *arguments],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            start_new_session=True,
+        )
         ending = Timer(SECONDS, os.killpg, (process.pid, signal.SIGTERM))
         ending.start()
         try:

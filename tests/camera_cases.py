@@ -69,8 +69,10 @@ def colmap_binary(folder: Path, model=1, terms=(1000, 1000, 832, 480)) -> Path:
     folder.mkdir(exist_ok=True)
     cameras = struct.pack("<QiiQQ4d", 1, 7, model, 1664, 960, *terms)
     poses = {"frame10.png": (HALF, 0, -HALF, 0, 3, -2, -1), "frame9.png": (1, 0, 0, 0, 0, 0, 0)}
-    images = b"".join(struct.pack("<i7di", 2 - n, *pose, 7) + name.encode() + b"\0" + struct.pack("<Qddq", 1, 5, 6, -1)
-                      for n, (name, pose) in enumerate(poses.items()))  # fmt: skip
+    images = b"".join(
+        struct.pack("<i7di", 2 - n, *pose, 7) + name.encode() + b"\0" + struct.pack("<Qddq", 1, 5, 6, -1)
+        for n, (name, pose) in enumerate(poses.items())
+    )
     (folder / "cameras.bin").write_bytes(cameras)
     (folder / "images.bin").write_bytes(struct.pack("<Q", 2) + images)
     return folder

@@ -19,21 +19,64 @@ os.environ["LINGBOT_WORLD_PROMPTS"] = ""  # nor is what prompts become
 
 BROWSER = ("test_web.py", "test_host_workflows.py", "test_host_server_models.py", "test_host_blueprints.py")
 """Files that draw in a browser, which one process after the other may (browser_runner.py)."""
-SCRIPTS = ("test_host_guider.py", "test_host_rollout.py", "test_host_cache.py", "test_host_lora.py",
-           "test_host_arithmetic.py")  # fmt: skip
+SCRIPTS = (
+    "test_host_guider.py",
+    "test_host_rollout.py",
+    "test_host_cache.py",
+    "test_host_lora.py",
+    "test_host_arithmetic.py",
+)
 """Files whose checks run in one interpreter with ComfyUI in it (host_runner.py)."""
-COMPILER = ("test_model_compile.py", "test_model_accuracy.py", "test_model_eight_bit.py", "test_vae_memory.py",
-            "test_model_eight_bit_attention.py", "test_loader_experts.py", "test_loader_checkpoint.py", "test_nf4.py",
-            "test_loader_damage.py", "test_quantize_writer.py", "test_quantize.py", "test_fuzz.py")  # fmt: skip
+COMPILER = (
+    "test_model_compile.py",
+    "test_model_accuracy.py",
+    "test_model_eight_bit.py",
+    "test_vae_memory.py",
+    "test_model_eight_bit_attention.py",
+    "test_loader_experts.py",
+    "test_loader_checkpoint.py",
+    "test_nf4.py",
+    "test_loader_damage.py",
+    "test_quantize_writer.py",
+    "test_quantize.py",
+    "test_fuzz.py",
+)
 """Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes, or to count bytes."""
-LONG = ("test_parallel.py", "test_toyworld_walks.py", *COMPILER, "test_toyworld.py", "test_camera_measure.py",
-        "test_cluster.py", "test_cli.py", "test_live_bad_days.py", "test_live_messages.py", "test_package.py",
-        "test_toyworld_training.py", "test_live_browser.py", "test_live_session.py", "test_toyworld_lora.py",
-        "test_batch.py", "test_rollout_interrupts.py", "test_maze_training.py", "test_maze.py",
-        "test_maze_package.py", "test_maze_savings.py", "test_rollout_run.py", "test_kills.py",
-        "test_toyworld_causal.py", "test_python.py", "test_faults.py", "test_kv_cache.py", "test_publishing.py",
-        "test_rollout_states.py", "test_world.py", "test_quantize_faults.py", "test_vae.py", "test_loader_offload.py",
-        "test_rollout.py")  # fmt: skip
+LONG = (
+    "test_parallel.py",
+    "test_toyworld_walks.py",
+    *COMPILER,
+    "test_toyworld.py",
+    "test_camera_measure.py",
+    "test_cluster.py",
+    "test_cli.py",
+    "test_live_bad_days.py",
+    "test_live_messages.py",
+    "test_package.py",
+    "test_toyworld_training.py",
+    "test_live_browser.py",
+    "test_live_session.py",
+    "test_toyworld_lora.py",
+    "test_batch.py",
+    "test_rollout_interrupts.py",
+    "test_maze_training.py",
+    "test_maze.py",
+    "test_maze_package.py",
+    "test_maze_savings.py",
+    "test_rollout_run.py",
+    "test_kills.py",
+    "test_toyworld_causal.py",
+    "test_python.py",
+    "test_faults.py",
+    "test_kv_cache.py",
+    "test_publishing.py",
+    "test_rollout_states.py",
+    "test_world.py",
+    "test_quantize_faults.py",
+    "test_vae.py",
+    "test_loader_offload.py",
+    "test_rollout.py",
+)
 """Files that take long without ComfyUI, the longest first: of the others none takes 5 s."""
 
 

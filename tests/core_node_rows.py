@@ -11,32 +11,22 @@ ROWS = {
         "TextEncodeAceStepAudio1.5, TextEncodeHunyuanVideo_ImageToVideo, TextEncodeJoyImageEdit, "
         "TextEncodeQwenImageEdit, TextEncodeQwenImageEditPlus, TextEncodeZImageOmni"
     ),
-    "UUUI": (
-        "ModelMergeBlocks, ModelMergeSimple"
-    ),
+    "UUUI": ("ModelMergeBlocks, ModelMergeSimple"),
     "UUUT": (
         "APG, CFGNorm, CFGOverride, CFGZeroStar, ConditioningConcat, ContextWindowsManual, Epsilon Scaling, FreSca, "
         "LatentApplyOperationCFG, Mahiro, ModelComputeDtype, ModelNoiseScale, PerpNeg, RescaleCFG, "
         "SkipLayerGuidanceDiT, SkipLayerGuidanceDiTSimple, SkipLayerGuidanceSD3, StyleModelApply, TCFG, "
         "TemporalScoreRescaling, VideoLinearCFGGuidance, VideoTriangleCFGGuidance, WanContextWindowsManual"
     ),
-    "UUUR": (
-        "ConditioningCombine, WanDancerVideo, WanFirstLastFrameToVideo, WanFunInpaintToVideo"
-    ),
-    "IIII": (
-        "LTXVCropGuides, ModelAttentionBackend, wanBlockSwap"
-    ),
+    "UUUR": ("ConditioningCombine, WanDancerVideo, WanFirstLastFrameToVideo, WanFunInpaintToVideo"),
+    "IIII": ("LTXVCropGuides, ModelAttentionBackend, wanBlockSwap"),
     "IIIR": (
         "ConditioningSetAreaStrength, ConditioningSetDefaultCombine, ConditioningSetPropertiesAndCombine, "
         "PairConditioningCombine, PairConditioningSetDefaultCombine, PairConditioningSetPropertiesAndCombine, "
         "WanImageToVideo, WanMoveTrackToVideo, WanTrackToVideo"
     ),
-    "IIIT": (
-        "EasyCache, LazyCache, LTXVContextWindows"
-    ),
-    "TIUT": (
-        "ModelSamplingSD3"
-    ),
+    "IIIT": ("EasyCache, LazyCache, LTXVContextWindows"),
+    "TIUT": ("ModelSamplingSD3"),
     "TTTT": (
         "ARVideoI2V, BerniniConditioning, ChromaRadianceOptions, CLIPTextEncodeControlnet, CLIPTextEncodePixArtAlpha, "
         "CLIPTextEncodeSDXLRefiner, ConditioningStableAudio, ControlNetApply, ControlNetApplyAdvanced, "
@@ -76,17 +66,18 @@ ROWS = {
         "PhotoMakerEncode, ResolutionBucket, SeedVR2Conditioning, SUPIRApply, Trellis2TextureStage, "
         "Trellis2UpsampleStage, TripoSplatSamplingPreview, WanUni3CControlnetApply"
     ),
-    "----": (
-        "TorchCompileModel"
-    ),
+    "----": ("TorchCompileModel"),
 }
 """Four letters, one for each of FRONTS, and the nodes that they are true of. `idle`: what the checks ask of the node
 changes nothing that could be seen, and should not."""
 
 WORDS = {
-    "U": "used", "I": "used", "T": "said: of no effect, or in part", "R": "refused, in a sentence",
+    "U": "used",
+    "I": "used",
+    "T": "said: of no effect, or in part",
+    "R": "refused, in a sentence",
     "F": "fails by itself, for want of another model's inputs",
-}  # fmt: skip
+}
 WANTING = {"see the guider's checks": "the compiler: run above, on a server"}
 """What the checks have nothing for, as they say it and as docs/comfyui.md does."""
 _SHIFT = "the shift is used by ComfyUI's schedulers; Sampler has its own and says so"

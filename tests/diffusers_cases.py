@@ -24,9 +24,18 @@ RENAMED = {
     "ffn.0": "ffn.net.0.proj",
     "ffn.2": "ffn.net.2",
     "norm3": "norm2",
-} | {f"{ours}_attn.{part}": f"attn{number}.{theirs}" for ours, number in (("self", 1), ("cross", 2))
-     for part, theirs in (("q.", "to_q."), ("k.", "to_k."), ("v.", "to_v."), ("o.", "to_out.0."),
-                          ("norm_q", "norm_q"), ("norm_k", "norm_k"))}  # fmt: skip
+} | {
+    f"{ours}_attn.{part}": f"attn{number}.{theirs}"
+    for ours, number in (("self", 1), ("cross", 2))
+    for part, theirs in (
+        ("q.", "to_q."),
+        ("k.", "to_k."),
+        ("v.", "to_v."),
+        ("o.", "to_out.0."),
+        ("norm_q", "norm_q"),
+        ("norm_k", "norm_k"),
+    )
+}
 """Parts of official names, as diffusers' script renames them in turn."""
 
 
@@ -36,8 +45,13 @@ def transformer_name(name):
     return name
 
 
-RESIDUAL = {"residual.0": "norm1", "residual.2": "conv1", "residual.3": "norm2", "residual.6": "conv2",
-            "shortcut": "conv_shortcut"}  # fmt: skip
+RESIDUAL = {
+    "residual.0": "norm1",
+    "residual.2": "conv1",
+    "residual.3": "norm2",
+    "residual.6": "conv2",
+    "shortcut": "conv_shortcut",
+}
 
 
 def vae_name(name):
@@ -87,22 +101,42 @@ def write_diffusers(root, package, *, renamed=True):
     """A Package at `root`; its transformer has diffusers' names, or if not `renamed` the official ones."""
     config = json.loads((package.causal / "config.json").read_text())
     weights = tensors_of(package.causal)
-    write_shards(root / "transformer", "diffusion_pytorch_model",
-                 {transformer_name(name) if renamed else name: tensor for name, tensor in weights.items()})  # fmt: skip
-    (root / "transformer/config.json").write_text(json.dumps({
-        "_class_name": "CausalLingBotWorldTransformer3DModel", "_diffusers_version": "0.35.0.dev0",
-        "attention_head_dim": config["dim"] // config["num_heads"], "num_attention_heads": config["num_heads"],
-        "in_channels": config["in_dim"], "out_channels": config["out_dim"], "num_layers": config["num_layers"],
-        "ffn_dim": config["ffn_dim"], "freq_dim": config["freq_dim"], "patch_size": [1, 2, 2], "eps": config["eps"],
-        "text_dim": weights["text_embedding.0.weight"].shape[1], "rope_max_seq_len": 1024, "sink_size": 9,
-        "num_frames_per_block": 3, "sliding_window_num_frames": 18, "local_attn_size": -1,
-    }))  # fmt: skip
+    write_shards(
+        root / "transformer",
+        "diffusion_pytorch_model",
+        {transformer_name(name) if renamed else name: tensor for name, tensor in weights.items()},
+    )
+    (root / "transformer/config.json").write_text(
+        json.dumps(
+            {
+                "_class_name": "CausalLingBotWorldTransformer3DModel",
+                "_diffusers_version": "0.35.0.dev0",
+                "attention_head_dim": config["dim"] // config["num_heads"],
+                "num_attention_heads": config["num_heads"],
+                "in_channels": config["in_dim"],
+                "out_channels": config["out_dim"],
+                "num_layers": config["num_layers"],
+                "ffn_dim": config["ffn_dim"],
+                "freq_dim": config["freq_dim"],
+                "patch_size": [1, 2, 2],
+                "eps": config["eps"],
+                "text_dim": weights["text_embedding.0.weight"].shape[1],
+                "rope_max_seq_len": 1024,
+                "sink_size": 9,
+                "num_frames_per_block": 3,
+                "sliding_window_num_frames": 18,
+                "local_attn_size": -1,
+            }
+        )
+    )
     text = {huggingface_key(name): tensor for name, tensor in tensors_of(package.text_encoder).items()}
     write_shards(root / "text_encoder", "model", text, count=2)
     (root / "text_encoder/config.json").write_text('{"architectures": ["UMT5EncoderModel"], "model_type": "umt5"}')
     (root / "vae").mkdir()
-    save_file({vae_name(name): tensor.contiguous() for name, tensor in tensors_of(package.vae).items()},
-              root / "vae/diffusion_pytorch_model.safetensors")  # fmt: skip
+    save_file(
+        {vae_name(name): tensor.contiguous() for name, tensor in tensors_of(package.vae).items()},
+        root / "vae/diffusion_pytorch_model.safetensors",
+    )
     (root / "vae/config.json").write_text('{"_class_name": "AutoencoderKLWan", "z_dim": 16}')
     shutil.copytree(package.tokenizer, root / "tokenizer")
     (root / "scheduler").mkdir()

@@ -35,9 +35,14 @@ class Interpreter:
 
     def __init__(self, host: Host):
         self._process = subprocess.Popen(
-            [host.python, SCRIPTS / "interpreter.py"], cwd=SCRIPTS, env=environment(host), stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            [host.python, SCRIPTS / "interpreter.py"],
+            cwd=SCRIPTS,
+            env=environment(host),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         atexit.register(self._process.kill)
 
     def run(self, script: str, *arguments: str) -> tuple[int, str, str]:
@@ -67,8 +72,15 @@ def run_checks(host: Host, script: str, *arguments: str, shared: bool = True) ->
     if shared and hasattr(os, "fork"):
         code, output, errors = interpreter(host).run(script, *arguments)
     else:
-        done = subprocess.run([host.python, SCRIPTS / script, *arguments], cwd=SCRIPTS, env=environment(host),
-                              capture_output=True, text=True, timeout=SECONDS, check=False)  # fmt: skip
+        done = subprocess.run(
+            [host.python, SCRIPTS / script, *arguments],
+            cwd=SCRIPTS,
+            env=environment(host),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         code, output, errors = done.returncode, done.stdout, done.stderr
     if code:
         raise RuntimeError(f"{script} ended with {code}:\n{output[-3000:]}\n{errors[-5000:]}")

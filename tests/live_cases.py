@@ -27,10 +27,18 @@ PATIENCE = 120
 def opened(package, **changes):
     """The toy's causal model, two steps a chunk, 48x32, loaded once for each way of asking."""
     options = {
-        "ckpt_dir": package / "lingbot_world_fast", "image": package / "example/image.png", "prompt": "a castle",
-        "output": package.parent / "unused.mp4", "width": 48, "height": 32, "schedule": "0,500", "device": "cpu",
-        "window": 6, "sink": 2, "chunk": 1,
-    }  # fmt: skip
+        "ckpt_dir": package / "lingbot_world_fast",
+        "image": package / "example/image.png",
+        "prompt": "a castle",
+        "output": package.parent / "unused.mp4",
+        "width": 48,
+        "height": 32,
+        "schedule": "0,500",
+        "device": "cpu",
+        "window": 6,
+        "sink": 2,
+        "chunk": 1,
+    }
     return Opened(plan_live(GenerateOptions(**{**options, **changes})))
 
 

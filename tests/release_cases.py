@@ -7,8 +7,9 @@ from dataclasses import replace
 from lingbot_world.toy.weights import EXPERT, expert_tensors
 from safetensors.torch import save_file
 
-SMALL_RELEASE = replace(EXPERT, dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096,
-                        text_len=512)  # fmt: skip
+SMALL_RELEASE = replace(
+    EXPERT, dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096, text_len=512
+)
 """The sizes of 2.0's 1.3B."""
 
 

@@ -41,14 +41,23 @@ def _case(folder: str, row: dict) -> Case:
     window = row["window"] if "window" in row else row["local_attn_size"]
     sink = row["sink"] if "sink" in row else row["sink_size"]
     return Case(
-        row["name"], GOLDEN / folder / row["file"], row["frame_num"], row.get("chunk", 3),
-        None if window < 0 else window, max(0, sink), row["shift"], tuple(row["timesteps_index"]),
+        row["name"],
+        GOLDEN / folder / row["file"],
+        row["frame_num"],
+        row.get("chunk", 3),
+        None if window < 0 else window,
+        max(0, sink),
+        row["shift"],
+        tuple(row["timesteps_index"]),
         row["recommended_atol_latent_fp32"],
-    )  # fmt: skip
+    )
 
 
-CASES = [_case(folder, row) for folder in ("causal", "releases")
-         for row in json.loads((GOLDEN / folder / "manifest.json").read_text())]  # fmt: skip
+CASES = [
+    _case(folder, row)
+    for folder in ("causal", "releases")
+    for row in json.loads((GOLDEN / folder / "manifest.json").read_text())
+]
 GLOBAL, WINDOW, STRETCHED, CHUNKS_OF_4, CHUNKS_OF_1, GUIDED, ACTIONS = CASES
 FEW_STEPS = [case for case in CASES if case is not GUIDED]
 
@@ -107,8 +116,13 @@ def run(case, given=None, model=None, **changes):
     if case is GUIDED:
         chunks = rollout_guided(model, *inputs, given["context_null"], given["plucker"], shift=case.shift, **common)
     else:
-        chunks = rollout(model, *inputs, given["plucker"], renoise=draws(given["renoise"]),
-                         **{"schedule": schedule_of(case)} | common)  # fmt: skip
+        chunks = rollout(
+            model,
+            *inputs,
+            given["plucker"],
+            renoise=draws(given["renoise"]),
+            **{"schedule": schedule_of(case)} | common,
+        )
     return torch.cat(list(chunks), dim=2)
 
 
@@ -122,9 +136,14 @@ def world_of(case, given, model=None, place=ON_DEVICE, device="cpu", window=None
     """A World that can make a case's first chunk."""
     window = window or case.window or given["noise"].shape[2]
     world = World(
-        model or model_of(case), given["noise"].shape[-2:], Window(window, case.sink), chunk=case.chunk,
-        guided=case is GUIDED, device=device, memory=WorldMemory(place, **memory),
-    )  # fmt: skip
+        model or model_of(case),
+        given["noise"].shape[-2:],
+        Window(window, case.sink),
+        chunk=case.chunk,
+        guided=case is GUIDED,
+        device=device,
+        memory=WorldMemory(place, **memory),
+    )
     world.prompt = given["context"]
     if case is GUIDED:
         world.negative = given["context_null"]

@@ -42,8 +42,15 @@ def length_of(video) -> int:
 
 def words_of(options, **changes):
     """Arguments of the command for a small run."""
-    given = {"ckpt_dir": options.ckpt_dir, "image": options.image, "prompt": "a castle", "width": 48, "height": 32,
-             "frame_num": 21, "device": "cpu"} | changes  # fmt: skip
+    given = {
+        "ckpt_dir": options.ckpt_dir,
+        "image": options.image,
+        "prompt": "a castle",
+        "width": 48,
+        "height": 32,
+        "frame_num": 21,
+        "device": "cpu",
+    } | changes
     given = {name: value for name, value in given.items() if value is not None}
     return ["generate", *(str(word) for name, value in given.items() for word in (f"--{name}", value))]
 

@@ -72,9 +72,10 @@ def digest(path: Path) -> str:
 
 def test_a_dry_run_checks_every_job_and_writes_nothing(jobs, run, tmp_path):
     path = jobs(
-        {"prompt": "a castle", "keys": "w-8", "name": "one"}, {"prompt": "a house", "keys": "w-8", "name": "two"},
+        {"prompt": "a castle", "keys": "w-8", "name": "one"},
+        {"prompt": "a house", "keys": "w-8", "name": "two"},
         {"prompt": "a castle", "image": "nowhere.png", "name": "three"},
-    )  # fmt: skip
+    )
     code, said, _ = run(path, "--dry-run")
     *_, failing, together, last = said.out.splitlines()
     assert failing.startswith("three would fail: ")
@@ -122,8 +123,13 @@ def test_a_lora_is_for_all_jobs_and_the_experts_are_loaded_once(jobs, run, loads
 def write_lora(path, package):
     """Of rank 2, on the head of the package's models."""
     shape = open_checkpoint(package / "low_noise_model_bnb_nf4").shapes["head.head.weight"]
-    save_file({"head.head.lora_A.weight": torch.ones(2, shape[1]),
-               "head.head.lora_B.weight": torch.ones(shape[0], 2) / shape[1]}, path)  # fmt: skip
+    save_file(
+        {
+            "head.head.lora_A.weight": torch.ones(2, shape[1]),
+            "head.head.lora_B.weight": torch.ones(shape[0], 2) / shape[1],
+        },
+        path,
+    )
 
 
 def test_done_jobs_are_skipped_and_changed_or_lost_ones_made(jobs, run, tmp_path):
@@ -149,8 +155,10 @@ def copied_package(toy_package, tmp_path):
 
 def test_a_job_is_made_again_when_the_files_behind_its_names_have_changed(jobs, run, copied_package, tmp_path):
     image, poses = copied_package / "example/image.png", copied_package / "example/poses.npy"
-    path = jobs({"prompt": "a castle", "image": "package/example/image.png", "name": "one"},
-                {"prompt": "a castle", "action_path": "package/example", "name": "two"})  # fmt: skip
+    path = jobs(
+        {"prompt": "a castle", "image": "package/example/image.png", "name": "one"},
+        {"prompt": "a castle", "action_path": "package/example", "name": "two"},
+    )
     run(path, *ONE_STEP, package=copied_package)
     before, video = digest(tmp_path / "out/one.mp4"), tmp_path / "out/one.mp4"
     os.utime(image)

@@ -111,10 +111,18 @@ def test_a_lens_that_cannot_be_is_told_with_what_it_may_have_been(lens, said):
 def test_a_run_says_of_its_path_what_a_preview_says(path, said, model, toy_package, tmp_path):
     """A causal run's latent frames are taken at other distances: its numbers may differ."""
     write_lingbot(path, tmp_path / "path")
-    plan = make_plan(GenerateOptions(
-        ckpt_dir=toy_package / model, image=toy_package / "example/image.png", prompt="A room.",
-        output=tmp_path / "a.mp4", action_path=tmp_path / "path", width=48, height=32, device="cpu",
-    ))  # fmt: skip
+    plan = make_plan(
+        GenerateOptions(
+            ckpt_dir=toy_package / model,
+            image=toy_package / "example/image.png",
+            prompt="A room.",
+            output=tmp_path / "a.mp4",
+            action_path=tmp_path / "path",
+            width=48,
+            height=32,
+            device="cpu",
+        )
+    )
     assert said in " ".join(plan.notes)
     if model == ".":
         assert list(plan.notes) == warnings(path, 81)

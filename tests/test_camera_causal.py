@@ -146,8 +146,10 @@ def test_poses_that_are_left_over_are_told():
     assert not still.notes
     assert not go_on(still, None, 40).notes
     (note,) = go_on(still, dolly(33), 24).notes
-    assert note == ("The first 24 of the camera path's 33 poses are used; a run that goes on begins with the first "
-                    "pose of the path that it is given.")  # fmt: skip
+    assert note == (
+        "The first 24 of the camera path's 33 poses are used; a run that goes on begins with the first "
+        "pose of the path that it is given."
+    )
 
 
 def test_the_scale_is_the_longest_step_unless_given():

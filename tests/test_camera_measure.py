@@ -37,9 +37,22 @@ HEIGHT, WIDTH, FRAMES = 96, 160, 9
 AMOUNTS = {"pan": 6, "tilt": 6, "roll": 6, "dolly": 0.4, "truck": 0.4, "pedestal": 0.4, "orbit": 6}
 """Degrees or world units over the video; the walls are 3 units away."""
 REACH = 3.0
-MOVES = ("pan_left", "pan_right", "tilt_up", "tilt_down", "roll_clockwise", "roll_counterclockwise", "dolly_in",
-         "dolly_out", "truck_left", "truck_right", "pedestal_up", "pedestal_down", "orbit_left",
-         "orbit_right")  # fmt: skip
+MOVES = (
+    "pan_left",
+    "pan_right",
+    "tilt_up",
+    "tilt_down",
+    "roll_clockwise",
+    "roll_counterclockwise",
+    "dolly_in",
+    "dolly_out",
+    "truck_left",
+    "truck_right",
+    "pedestal_up",
+    "pedestal_down",
+    "orbit_left",
+    "orbit_right",
+)
 OPPOSITE = {name: other for pair in zip(MOVES[::2], MOVES[1::2], strict=True) for name, other in (pair, pair[::-1])}
 TURN_BOUND_DEG, DIRECTION_BOUND_DEG = 0.4, 4.0
 """Measured on videos of these moves: at most 0.15 and 1.7 degrees, but for a dolly 0.70 and 10.0."""
@@ -306,8 +319,10 @@ def test_a_missing_opencv_is_said_with_the_command_that_installs_it(tmp_path, ca
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that is handled")
 def test_sigterm_is_heard_by_python_once_pycolmap_is_there():
     """Its own handler prints a trace and ends the process before the command can say what it did."""
-    ask = ("import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(143));"
-           "from lingbot_world.camera.measure import pycolmap; pycolmap(); os.kill(os.getpid(), signal.SIGTERM);"
-           "signal.pause()")  # fmt: skip
+    ask = (
+        "import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(143));"
+        "from lingbot_world.camera.measure import pycolmap; pycolmap(); os.kill(os.getpid(), signal.SIGTERM);"
+        "signal.pause()"
+    )
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, timeout=120)
     assert (done.returncode, done.stderr) == (143, b"")

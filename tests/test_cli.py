@@ -160,8 +160,11 @@ def test_frames_that_are_not_4n_plus_1_are_rounded_and_said(command, tmp_path, c
 def test_ctrl_c_ends_the_run_within_a_step_and_leaves_nothing(command, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", WITH_CTRL_C, *command(sampling_steps=2000)],
-        stderr=subprocess.PIPE, text=True, bufsize=1, cwd=tmp_path,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        cwd=tmp_path,
+    )
     shown = ""
     while "high-noise steps" not in shown and (letter := process.stderr.read(1)):
         shown += letter
@@ -266,9 +269,17 @@ def test_the_same_frames_are_the_same_bytes_whatever_lay_in_memory(tmp_path):
 def test_inspect_describes_packages_and_parts(toy_package, capsys):
     assert main(["inspect", str(toy_package), "--size", "240*416"]) == 0
     report = capsys.readouterr().out
-    for part in ("416x240, 81 frames (8190 tokens)", "quantization nf4", "camera (6 values", "umt5, 2 blocks",
-                 "width 8", "steps, both experts resident", "steps, 0 of 3 blocks resident, used where memory is short",
-                 "VAE encode, tiled, used where memory is short", "VAE decode, tiled"):  # fmt: skip
+    for part in (
+        "416x240, 81 frames (8190 tokens)",
+        "quantization nf4",
+        "camera (6 values",
+        "umt5, 2 blocks",
+        "width 8",
+        "steps, both experts resident",
+        "steps, 0 of 3 blocks resident, used where memory is short",
+        "VAE encode, tiled, used where memory is short",
+        "VAE decode, tiled",
+    ):
         assert part in report, part
     for name in ("Wan2.1_VAE.pth", "models_t5_umt5-xxl-enc-bf16.pth", "low_noise_model_bnb_nf4"):
         assert main(["inspect", str(toy_package / name)]) == 0
@@ -370,7 +381,9 @@ def test_the_trained_toy_is_a_whole_package_shipped_in_less_than_10_mb(tmp_path,
     assert np.load(tmp_path / "toy/example/poses.npy").shape == (33, 4, 4)
     assert (tmp_path / "toy/example/prompt.txt").read_text().startswith("a green room")
     assert {file.name for file in (tmp_path / "toy/loras/night").iterdir()} == {
-        "night_high.safetensors", "night_low.safetensors"}  # fmt: skip
+        "night_high.safetensors",
+        "night_low.safetensors",
+    }
     (tmp_path / "file").write_text("")
     assert main(["toy", str(tmp_path / "file/toy")]) == 2
     assert "cannot be written" in capsys.readouterr().err

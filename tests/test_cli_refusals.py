@@ -278,7 +278,9 @@ def test_a_png_pattern_may_have_a_percent_sign(command, tmp_path):
     assert main(command(output=tmp_path / "100%d_%02d%.png", sampling_steps=1)) == 2
     assert main(command(output=tmp_path / "50%_%02d.png", sampling_steps=1)) == 0
     assert {file.name for file in tmp_path.glob("*.png")} == {
-        *(f"100%_{index:05}.png" for index in range(5)), *(f"50%_{index:02}.png" for index in range(5))}  # fmt: skip
+        *(f"100%_{index:05}.png" for index in range(5)),
+        *(f"50%_{index:02}.png" for index in range(5)),
+    }
 
 
 def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
@@ -286,8 +288,13 @@ def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
     pictures[0].save(tmp_path / "two.webp", save_all=True, append_images=pictures[1:], lossless=True)
     file = tmp_path / "night_high.safetensors"
     layer = "diffusion_model.blocks.0.ffn.0"
-    save_file({f"{layer}.lora_A.weight": torch.zeros(1, EXPERT.dim),
-               f"{layer}.lora_B.weight": torch.zeros(EXPERT.ffn_dim, 1)}, file)  # fmt: skip
+    save_file(
+        {
+            f"{layer}.lora_A.weight": torch.zeros(1, EXPERT.dim),
+            f"{layer}.lora_B.weight": torch.zeros(EXPERT.ffn_dim, 1),
+        },
+        file,
+    )
     given = ["generate", "--ckpt_dir", str(toy_package), "--image", str(tmp_path / "two.webp"), "--device", "cpu"]
     given += ["--output", str(tmp_path / "video.mp4"), "--dry_run", "--frame_num", "5", "--prompt"]
 

@@ -110,8 +110,10 @@ def test_an_address_without_a_cluster_is_refused_within_seconds(toy_package, tmp
     with socket.create_server(("127.0.0.1", 0)) as another, socket.create_server(("127.0.0.1", 0)) as nobody:
         addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in (another, nobody)]
         nobody.close()
-        runs = [subprocess.Popen([*command, "--ray", address], env=environment, stderr=subprocess.PIPE, text=True)
-                for address in addresses]  # fmt: skip
+        runs = [
+            subprocess.Popen([*command, "--ray", address], env=environment, stderr=subprocess.PIPE, text=True)
+            for address in addresses
+        ]
         try:
             said = [run.communicate(timeout=120)[1] for run in runs]
         finally:

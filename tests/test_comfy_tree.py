@@ -32,8 +32,19 @@ def install(host: Host, *names: str) -> None:
 
 
 def test_a_python_without_a_requirement_is_no_host_and_the_command_that_installs_it_is_named(host):
-    install(host, "torch", "bitsandbytes", "safetensors", "einops", "numpy", "pillow", "tokenizers", "comfy-kitchen",
-            "packaging", "tqdm")  # fmt: skip
+    install(
+        host,
+        "torch",
+        "bitsandbytes",
+        "safetensors",
+        "einops",
+        "numpy",
+        "pillow",
+        "tokenizers",
+        "comfy-kitchen",
+        "packaging",
+        "tqdm",
+    )
     with pytest.raises(HostMissingError) as missing:
         find_host()
     command = f"{host.python} -m pip install 'scipy>=1.10' ftfy"
@@ -57,8 +68,13 @@ def test_without_a_comfyui_the_places_are_named(tmp_path, monkeypatch):
 
 def test_its_host_tests_are_skipped_and_say_so(host):
     test = PACK / "tests/test_host_uploads.py"
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test], cwd=PACK,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
+        cwd=PACK,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
     assert "HOST TESTS SKIPPED: ComfyUI's Python lacks" in done.stdout
     assert " passed" not in done.stdout

@@ -122,9 +122,14 @@ class Fault:
 
 @pytest.mark.parametrize(
     ("place", "first", "stage"),
-    [("load_expert", 1, "load high-noise expert"), ("load_expert", 2, "load low-noise expert"),
-     ("decode_latent", 1, "VAE decode"), ("encode_first_frame", 1, "VAE encode"), ("encode", 1, "text")],
-)  # fmt: skip
+    [
+        ("load_expert", 1, "load high-noise expert"),
+        ("load_expert", 2, "load low-noise expert"),
+        ("decode_latent", 1, "VAE decode"),
+        ("encode_first_frame", 1, "VAE encode"),
+        ("encode", 1, "text"),
+    ],
+)
 def test_out_of_gpu_memory_at_load_switch_and_decode(
     frames, want, toy_package, monkeypatch, capsys, place, first, stage
 ):
@@ -141,9 +146,13 @@ def test_out_of_gpu_memory_at_load_switch_and_decode(
 
 @pytest.mark.parametrize(
     ("module", "place"),
-    [(preparation, "load_model"), (preparation, "encode_first_frame"), (preparation, "divided_decoder"),
-     (chunk_loop, "World")],
-)  # fmt: skip
+    [
+        (preparation, "load_model"),
+        (preparation, "encode_first_frame"),
+        (preparation, "divided_decoder"),
+        (chunk_loop, "World"),
+    ],
+)
 def test_out_of_gpu_memory_in_a_rollout(frames, want, causal, toy_package, monkeypatch, capsys, module, place):
     whole = want(**causal)
     error = torch.OutOfMemoryError("CUDA out of memory")
@@ -248,14 +257,27 @@ def open_package(toy_package):
 @pytest.mark.skipif(sys.platform == "win32", reason="has rights of another kind")
 @pytest.mark.parametrize(
     "name",
-    [EXPERTS[0], "low_noise_model_bnb_nf4/config.json", "low_noise_model_bnb_nf4", "tokenizer/tokenizer.json",
-     "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth", "example/poses.npy", "example/image.png", "."],
-)  # fmt: skip
+    [
+        EXPERTS[0],
+        "low_noise_model_bnb_nf4/config.json",
+        "low_noise_model_bnb_nf4",
+        "tokenizer/tokenizer.json",
+        "models_t5_umt5-xxl-enc-bf16.pth",
+        "Wan2.1_VAE.pth",
+        "example/poses.npy",
+        "example/image.png",
+        ".",
+    ],
+)
 def test_a_file_or_folder_without_rights_is_named(command, open_package, capsys, name):
     (open_package / name).chmod(0)
     example = open_package / "example"
-    arguments = command(ckpt_dir=open_package, image=example / "image.png", action_path=example,
-                        output=open_package.parent / "video.mp4")  # fmt: skip
+    arguments = command(
+        ckpt_dir=open_package,
+        image=example / "image.png",
+        action_path=example,
+        output=open_package.parent / "video.mp4",
+    )
     with as_nobody():
         assert main(arguments) == 2
     error = line(capsys)

@@ -26,8 +26,29 @@ hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 EXAMPLES = int(os.environ.get("LINGBOT_FUZZ", 40))
 MEMORY, SECONDS = 512 << 20, 2
-TOKENS = (b"0", b"-1", b"1e400", b"NaN", b"null", b"[]", b"{}", b'""', b"true", b"9" * 30, b"[" * 3000, b'"\\ud800"',
-          b"\x00", b"\xff\xfe", b"'", b"(", b",", b":", b"}", b"shape", b"__class__")  # fmt: skip
+TOKENS = (
+    b"0",
+    b"-1",
+    b"1e400",
+    b"NaN",
+    b"null",
+    b"[]",
+    b"{}",
+    b'""',
+    b"true",
+    b"9" * 30,
+    b"[" * 3000,
+    b'"\\ud800"',
+    b"\x00",
+    b"\xff\xfe",
+    b"'",
+    b"(",
+    b",",
+    b":",
+    b"}",
+    b"shape",
+    b"__class__",
+)
 
 edit = st.one_of(
     st.tuples(st.just("flip"), st.integers(0, 1 << 20), st.integers(1, 255)),
@@ -62,8 +83,13 @@ def mutated(content: bytes, edits, head: int) -> bytes:
 def fuzz(read, content: bytes, target: Path, head: int = 1500) -> None:
     """Write mutations of `content` to `target` and `read` them."""
 
-    @hypothesis.settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 40, database=None,
-                         suppress_health_check=list(hypothesis.HealthCheck))  # fmt: skip
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=EXAMPLES <= 40,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
     @hypothesis.given(st.lists(edit, min_size=1, max_size=3))
     def attempt(edits):
         target.write_bytes(mutated(content, edits, head))
@@ -146,8 +172,12 @@ def test_tokenizers(toy_package, tmp_path):
 
 def test_pose_arrays(toy_package, tmp_path):
     for name in ("poses.npy", "intrinsics.npy"):
-        fuzz(lambda: load_array(tmp_path / "x.npy"), (toy_package / "example" / name).read_bytes(), tmp_path / "x.npy",
-             head=130)  # fmt: skip
+        fuzz(
+            lambda: load_array(tmp_path / "x.npy"),
+            (toy_package / "example" / name).read_bytes(),
+            tmp_path / "x.npy",
+            head=130,
+        )
 
 
 def test_pose_folders(toy_package, tmp_path):
@@ -163,18 +193,28 @@ def test_vipe_archives(tmp_path):
     fuzz(lambda: read_camera(file, "vipe"), file.read_bytes(), file, head=700)
 
 
-NERF = {"fl_x": 500, "fl_y": 500, "cx": 416, "cy": 240, "w": 832, "h": 480, "frames": [
-    {"file_path": f"images/{n:03}.png", "transform_matrix": np.eye(4).tolist()} for n in range(6)
-]}  # fmt: skip
+NERF = {
+    "fl_x": 500,
+    "fl_y": 500,
+    "cx": 416,
+    "cy": 240,
+    "w": 832,
+    "h": 480,
+    "frames": [{"file_path": f"images/{n:03}.png", "transform_matrix": np.eye(4).tolist()} for n in range(6)],
+}
 REAL_ESTATE = "https://x\n" + "".join(
     f"{n * 33333} 0.6 1.0 0.5 0.5 0 0 1 0 0 0 0 1 0 0 0 0 1 {n / 10}\n" for n in range(9)
 )
 
 
-@pytest.mark.parametrize(("name", "format_", "content"), [
-    ("transforms.json", "transforms", json.dumps(NERF)), ("clip.txt", "realestate10k", REAL_ESTATE),
-    ("00.txt", "kitti", "1 0 0 0 0 1 0 0 0 0 1 0\n" * 9),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "format_", "content"),
+    [
+        ("transforms.json", "transforms", json.dumps(NERF)),
+        ("clip.txt", "realestate10k", REAL_ESTATE),
+        ("00.txt", "kitti", "1 0 0 0 0 1 0 0 0 0 1 0\n" * 9),
+    ],
+)
 def test_camera_text_files(tmp_path, name, format_, content):
     file = tmp_path / name
     fuzz(lambda: read_camera(file, format_), content.encode(), file)

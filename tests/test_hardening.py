@@ -7,9 +7,14 @@ from source_files import calls
 from test_package import EVERY_FILE, ROOT, SHIPPED, dotted
 
 PROCESSES = ("popen", "fork", "forkpty", "startfile", "posix_spawn")
-BY_NAME = {"errors.py": "require", "__init__.py": "__getattr__", "loaders/__init__.py": "__getattr__",
-           "pipeline/__init__.py": "__getattr__",
-           "host/needs.py": "_is_there", "nodes/__init__.py": "get_node_list"}  # fmt: skip
+BY_NAME = {
+    "errors.py": "require",
+    "__init__.py": "__getattr__",
+    "loaders/__init__.py": "__getattr__",
+    "pipeline/__init__.py": "__getattr__",
+    "host/needs.py": "_is_there",
+    "nodes/__init__.py": "get_node_list",
+}
 """Where a module is imported by a name that is no constant: what the callers of `require` write out, and tables."""
 
 

@@ -15,12 +15,21 @@ from toy_prompt import ToyPrompt, toy_prompt
 pytestmark = pytest.mark.host
 
 POSES, APPLY, VIDEO, SAMPLER = (
-    "LingBotWorldLoadPoses", "LingBotWorldApplyCamera", "WanImageToVideo", "LingBotWorldSampler",
-)  # fmt: skip
+    "LingBotWorldLoadPoses",
+    "LingBotWorldApplyCamera",
+    "WanImageToVideo",
+    "LingBotWorldSampler",
+)
 PRESET, IMPORT = "LingBotWorldCameraPreset", "LingBotWorldCameraImport"
 PRESET_VALUES = {
-    "preset": "pan_left", "amount": 0, "easing": "linear", "radius": 4, "shake": 0, "seed": 0, "fov_deg": 79,
-}  # fmt: skip
+    "preset": "pan_left",
+    "amount": 0,
+    "easing": "linear",
+    "radius": 4,
+    "shake": 0,
+    "seed": 0,
+    "fov_deg": 79,
+}
 CHAIN_VALUES = {"frames": 0, "reverse": False, "loop": False, "smooth": 0, "easing": "linear"}
 EDITOR_PATH = (
     '{"version": 1, "frames": 13, "fps": 16, "fov_deg": 79, "ease": "linear", "loop": false, "keyframes": '

@@ -13,8 +13,10 @@ from toy_prompt import EMPTY_PATH, TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, shipped
 pytestmark = pytest.mark.host
 
 SUBGRAPHS = Path(__file__).parent.parent / "subgraphs"
-NAMES = {"Camera path to video (LingBot-World)": "LingBotWorldCameraChain",
-         "Camera move to video (LingBot-World)": "LingBotWorldCameraPreset"}  # fmt: skip
+NAMES = {
+    "Camera path to video (LingBot-World)": "LingBotWorldCameraChain",
+    "Camera move to video (LingBot-World)": "LingBotWorldCameraPreset",
+}
 FILES = {"high_noise_expert", "low_noise_expert", "package", "text_encoder", "vae_name"}
 TOY = {
     "package": "toy",
@@ -102,5 +104,9 @@ def test_what_is_set_on_the_node_reaches_the_nodes_inside(reports, name):
 
 def values_of(prompt: dict) -> dict:
     """Every value of a prompt by its input's name; names that this test looks at are there once."""
-    return {name: value for node in prompt.values() for name, value in node["inputs"].items()
-            if not isinstance(value, list) and (name != "frames" or "preset" in node["inputs"])}  # fmt: skip
+    return {
+        name: value
+        for node in prompt.values()
+        for name, value in node["inputs"].items()
+        if not isinstance(value, list) and (name != "frames" or "preset" in node["inputs"])
+    }

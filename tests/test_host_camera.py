@@ -155,14 +155,15 @@ def test_apply_says_what_the_model_will_not_follow(server):
     ("camera", "path"),
     [
         (preset(), lambda: preset_path("orbit_left", frames=17)),
-        (preset("dolly_in", easing="ease_in", amount=3, shake=1, seed=5), lambda: preset_path(
-            "dolly_in", frames=17, easing="ease_in", amount=3, shake=1, seed=5
-        )),
+        (
+            preset("dolly_in", easing="ease_in", amount=3, shake=1, seed=5),
+            lambda: preset_path("dolly_in", frames=17, easing="ease_in", amount=3, shake=1, seed=5),
+        ),
         (keys("wl-17"), lambda: path_from_keys("wl-17")),
         (imported("walk/transforms.json", "transforms"), lambda: walk(17)),
         (imported("walk/poses.npy", "lingbot", fit="resample"), lambda: walk().resampled(17)),
     ],
-)  # fmt: skip
+)
 def test_each_source_conditions_as_the_engine_does(server, camera, path):
     torch.testing.assert_close(given(server, graph(camera)), expected(path()), atol=1e-6, rtol=1e-6)
 
@@ -184,11 +185,26 @@ def test_keyframes_come_from_comfyui_3d_cameras(server):
 def test_a_keyframe_comes_from_create_camera_info_with_its_zoom(server):
     """Half way between two orbits of the same distance, seen through a lens that the first one's zoom narrows."""
     made = {"roll": 0, "target_x": 0, "target_y": 0, "target_z": 0, "fov": 60, "camera_type": "perspective"}
-    orbits = {f"view{i}": node("CreateCameraInfo", mode="orbit", zoom=2 - i, **{
-        "mode.yaw": 40 * i, "mode.pitch": 0, "mode.distance": 4}, **made) for i in (0, 1)}  # fmt: skip
+    orbits = {
+        f"view{i}": node(
+            "CreateCameraInfo",
+            mode="orbit",
+            zoom=2 - i,
+            **{"mode.yaw": 40 * i, "mode.pitch": 0, "mode.distance": 4},
+            **made,
+        )
+        for i in (0, 1)
+    }
     angles = np.deg2rad([0, 40])
-    views = [{"position": {"x": 4 * np.sin(a), "y": 0, "z": 4 * np.cos(a)}, "target": {"x": 0, "y": 0, "z": 0},
-              "fov": 60, "zoom": 2} for a in angles]  # fmt: skip
+    views = [
+        {
+            "position": {"x": 4 * np.sin(a), "y": 0, "z": 4 * np.cos(a)},
+            "target": {"x": 0, "y": 0, "z": 0},
+            "fov": 60,
+            "zoom": 2,
+        }
+        for a in angles
+    ]
     path = path_from_load3d(views, 17)
     assert path.fov_deg == pytest.approx(np.rad2deg(2 * np.arctan(np.tan(np.deg2rad(30)) / 2 * 832 / 480)))
     torch.testing.assert_close(given(server, graph(keyframes(2), **orbits)), expected(path), atol=1e-5, rtol=1e-5)

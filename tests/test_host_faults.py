@@ -128,13 +128,17 @@ def test_a_disk_that_fails_while_an_expert_is_opened_is_said_on_the_loader(serve
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"module": ".loaders.tensors", "owner": "MappedFile", "name": "open", "error": "reads", "first": 9},
-         r"umt5_16_bit\.safetensors: cannot be read \(Input/output error\)"),
-        ({"module": ".quantize.writer", "owner": "TensorFile", "name": "write", "error": "full", "first": 9},
-         "No space left on device. Mend that and run it again"),
+        (
+            {"module": ".loaders.tensors", "owner": "MappedFile", "name": "open", "error": "reads", "first": 9},
+            r"umt5_16_bit\.safetensors: cannot be read \(Input/output error\)",
+        ),
+        (
+            {"module": ".quantize.writer", "owner": "TensorFile", "name": "write", "error": "full", "first": 9},
+            "No space left on device. Mend that and run it again",
+        ),
     ],
     ids=["disk", "full"],
-)  # fmt: skip
+)
 def test_quantizing_goes_on_after_a_disk_that_failed_or_was_full(server, faulty, fault, words):
     """A text encoder in safetensors: what is read is in the reader's hands."""
     packages = server.base / "models" / "lingbot_world"

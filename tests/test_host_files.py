@@ -51,9 +51,14 @@ def test_core_reads_the_fp8_files_that_quantize_writes(found):
     assert read["other weights"] == []
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    ("float8_e4m3fn", "fp8"), ("float8_e5m2", "fp8_e5m2"), ("int8_tensorwise", "int8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("float8_e4m3fn", "fp8"),
+        ("float8_e5m2", "fp8_e5m2"),
+        ("int8_tensorwise", "int8"),
+    ],
+)
 def test_files_that_core_writes_are_decoded_to_its_bits(found, name, kind):
     engine, host, quantization, fp8, int8 = found["written_by_core"][name]
     assert (engine, host, quantization) == ([], [], kind)

@@ -82,8 +82,12 @@ def test_masked_latents_are_kept(found):
 
 def test_interrupt_and_error_leave_the_next_run_alone(found):
     assert found["interrupted"] == {
-        "stopped": True, "left behind": [], "after interrupt": 0, "failed": True, "after error": 0,
-    }  # fmt: skip
+        "stopped": True,
+        "left behind": [],
+        "after interrupt": 0,
+        "failed": True,
+        "after error": 0,
+    }
 
 
 def test_easycache_skips_steps_of_each_expert(found):
@@ -119,8 +123,11 @@ def test_cameras_that_cannot_be_used_are_refused(found):
 def test_prompt_and_negative_prompt_run_on_two_devices_in_both_experts(found):
     """Each forward has one row, and runs in a thread of its own."""
     assert found["each_device_has_one_prompt"]["forwards"] == {
-        "high": 2 * [[1, True]], "high_copy": 2 * [[1, True]], "low": 4 * [[1, True]], "low_copy": 4 * [[1, True]],
-    }  # fmt: skip
+        "high": 2 * [[1, True]],
+        "high_copy": 2 * [[1, True]],
+        "low": 4 * [[1, True]],
+        "low_copy": 4 * [[1, True]],
+    }
     assert found["each_device_has_one_prompt"]["gap"] < 1e-4
 
 

@@ -50,8 +50,11 @@ def base_model(seed: int) -> ToyPrompt:
 
 def causal_model(seed: int) -> ToyPrompt:
     prompt = as_toy("fast").set("LingBotWorldPrepareImage", width=64, height=48).set(ROLLOUT, seed=seed)
-    for key, name in (("LingBotWorldLoadCausal", "model_name"), ("LingBotWorldTextEncode", "text_encoder"),
-                      ("LingBotWorldLoadVAE", "vae_name")):  # fmt: skip
+    for key, name in (
+        ("LingBotWorldLoadCausal", "model_name"),
+        ("LingBotWorldTextEncode", "text_encoder"),
+        ("LingBotWorldLoadVAE", "vae_name"),
+    ):
         value = prompt[prompt.node_id(key)]["inputs"][name]
         prompt = prompt.set(key, **{name: "toy/" + value.partition("/")[2]})
     for kind in ("SaveVideo", "CreateVideo", "LingBotWorldCameraPreview"):
@@ -70,8 +73,10 @@ def failing(prompt: ToyPrompt) -> ToyPrompt:
     return prompt.set("WanImageToVideo", length=17)
 
 
-BAD = [(rejected, RejectedPromptError, "is not a name inside ComfyUI"),
-       (failing, FailedPromptError, "wire the camera's frames")]  # fmt: skip
+BAD = [
+    (rejected, RejectedPromptError, "is not a name inside ComfyUI"),
+    (failing, FailedPromptError, "wire the camera's frames"),
+]
 
 
 def frames(server: ComfyServer, run: Run) -> np.ndarray:
@@ -130,8 +135,10 @@ def test_clients_do_not_disturb_each_other(server):
     if WATCHED:
         settled = client.memory[LOAD // 10 :]
         halves = [statistics.median(part) for part in (settled[: len(settled) // 2], settled[len(settled) // 2 :])]
-        print(f"anonymous bytes, median of the halves: {halves[0] / 1e6:.1f} and {halves[1] / 1e6:.1f} MB, "
-              f"all of it {min(settled) / 1e6:.1f} to {max(settled) / 1e6:.1f} MB")  # fmt: skip
+        print(
+            f"anonymous bytes, median of the halves: {halves[0] / 1e6:.1f} and {halves[1] / 1e6:.1f} MB, "
+            f"all of it {min(settled) / 1e6:.1f} to {max(settled) / 1e6:.1f} MB"
+        )
         assert halves[1] < halves[0] * 1.01
     assert server.alive
     assert Path(f"/proc/{server.process.pid}").exists()

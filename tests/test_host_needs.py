@@ -93,17 +93,22 @@ def test_what_is_listed_is_used():
     names, text = set().union(*map(used, FILES)), "".join(path.read_text("utf-8") for path in FILES)
     every = set().union(*map(listed, needs.NEEDS))
     by_name = {name for name in every if any(goes_on(other, name) for other in names)}
-    methods = {name for name in every - by_name
-               if any(goes_on(name, other) for other in names) and f"{name.rpartition('.')[2]}(" in text}  # fmt: skip
+    methods = {
+        name
+        for name in every - by_name
+        if any(goes_on(name, other) for other in names) and f"{name.rpartition('.')[2]}(" in text
+    }
     assert every - by_name - methods == set()
 
 
 def test_every_method_that_is_overridden_is_listed():
     """ComfyUI would not call an override whose method it has renamed."""
     calls = {
-        node.attr for path in FILES for node in ast.walk(tree(path))
+        node.attr
+        for path in FILES
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "super()"
-    }  # fmt: skip
+    }
     ours = set().union(*map(listed, needs.NEEDS))
     assert calls - {name.rpartition(".")[2] for name in ours} <= {"__init__", "forward"}
 

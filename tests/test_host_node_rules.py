@@ -36,9 +36,13 @@ def test_a_node_that_comfyui_gains_needs_a_row(found):
 @pytest.mark.parametrize("code", ROWS)
 def test_each_node_is_used_said_or_refused(found, code):
     wanted = dict(zip(FRONTS, (LETTERS[letter] for letter in code), strict=True))
-    wrong = {name: became for name in names(code) if name in found["core_nodes"]
-             for became in [found["core_nodes"][name]]
-             if {front: what for front, (what, _) in became.items()} != wanted}  # fmt: skip
+    wrong = {
+        name: became
+        for name in names(code)
+        if name in found["core_nodes"]
+        for became in [found["core_nodes"][name]]
+        if {front: what for front, (what, _) in became.items()} != wanted
+    }
     assert not wrong
 
 
@@ -58,9 +62,11 @@ def test_the_documentation_has_the_table(found):
 @pytest.mark.parametrize("front", ["sampler", "ksampler"])
 @pytest.mark.parametrize(
     ("key", "what", "node"),
-    [("concat_latent_image", "start image", "WanImageToVideo"),
-     ("lingbot_camera", "camera", "Apply LingBot-World Camera")],
-)  # fmt: skip
+    [
+        ("concat_latent_image", "start image", "WanImageToVideo"),
+        ("lingbot_camera", "camera", "Apply LingBot-World Camera"),
+    ],
+)
 def test_what_is_missing_on_one_side_is_said_of_that_side(found, key, what, node, front):
     said = found["sides"][f"{key} {front}"]
     assert said["positive"].startswith(f"The {what} is in negative only, not in positive")
@@ -91,8 +97,13 @@ def test_a_sampler_that_writes_into_its_sigmas_gets_a_copy(found):
 def test_sigmas_that_lead_nowhere_and_a_run_from_nothing_are_said(found):
     said = found["sigmas"]
     assert said["usual"] == ""
-    wanted = {"none": "There is no step", "flipped": "The sigmas rise", "of others": "The sigmas begin at 14.6",
-              "half": "The sigmas end at 0.5", "nothing": "There is neither noise nor a video"}  # fmt: skip
+    wanted = {
+        "none": "There is no step",
+        "flipped": "The sigmas rise",
+        "of others": "The sigmas begin at 14.6",
+        "half": "The sigmas end at 0.5",
+        "nothing": "There is neither noise nor a video",
+    }
     assert {name: said[name].startswith(words) for name, words in wanted.items()} == dict.fromkeys(wanted, True), said
 
 

@@ -17,8 +17,16 @@ from toy_prompt import EMPTY_PATH
 
 pytestmark = pytest.mark.host
 
-PRESET = {"preset": "pan_left", "frames": 17, "amount": 0, "easing": "linear", "radius": 4, "shake": 0, "seed": 0,
-          "fov_deg": 79}  # fmt: skip
+PRESET = {
+    "preset": "pan_left",
+    "frames": 17,
+    "amount": 0,
+    "easing": "linear",
+    "radius": 4,
+    "shake": 0,
+    "seed": 0,
+    "fov_deg": 79,
+}
 
 
 def node(kind: str, **inputs) -> dict:
@@ -81,8 +89,18 @@ def test_what_only_a_run_tells_is_not_drawn(comfy_server):
 
 @pytest.mark.parametrize("name", ["/etc", "../models", "C:\\secret", "gone", ""])
 def test_only_camera_files_of_the_input_folder_and_of_packages_are_read(comfy_server, name):
-    camera = node("CameraImport", file=name, format="matrices", convention="opencv_c2w", frames=9, fit="cut", start=0,
-                  image_width=0, image_height=0, fov_deg=0)  # fmt: skip
+    camera = node(
+        "CameraImport",
+        file=name,
+        format="matrices",
+        convention="opencv_c2w",
+        frames=9,
+        fit="cut",
+        start=0,
+        image_width=0,
+        image_height=0,
+        fov_deg=0,
+    )
     for asked in (poses(name), camera):
         status, answer = ask(comfy_server, {"prompt": preview(camera=asked), "node": "preview"})
         assert status == 200
@@ -101,10 +119,15 @@ LOOP = {"one": node("CameraChain", **{"cameras.camera0": ["camera", 0]}, frames=
         ({"prompt": preview(camera=node("CameraPreset", **PRESET | {"frames": "many"})), "node": "preview"}, 400),
         ({"prompt": preview(camera=node("CameraPreset", **PRESET | {"preset": "gone"})), "node": "preview"}, 200),
         ({"prompt": preview(camera=node("CameraKeys", script="walk on")), "node": "preview"}, 400),
-        ({"prompt": preview(camera=node("CameraChain", **{"cameras.camera0": ["one", 0]}), **LOOP), "node": "preview"},
-         204),
+        (
+            {
+                "prompt": preview(camera=node("CameraChain", **{"cameras.camera0": ["one", 0]}), **LOOP),
+                "node": "preview",
+            },
+            204,
+        ),
     ],
-)  # fmt: skip
+)
 def test_nonsense_is_refused_and_the_server_lives_on(comfy_server, body, status):
     assert ask(comfy_server, body)[0] == status
     assert drawing(comfy_server, preview(camera=node("CameraPreset", **PRESET))).shape == (400, 640, 3)
@@ -120,10 +143,14 @@ def test_an_editor_is_told_what_the_engine_warns_of(comfy_server):
     assert [ask(comfy_server, body, "warnings")[0] for body in ([], {}, "x", state | {"keyframes": 7})] == [400] * 4
 
 
-@pytest.mark.parametrize(("sent", "told"), [
-    ({"extra_pnginfo": {"workflow": {"id": "of the canvas"}}}, "of the canvas"),
-    ({"extra_pnginfo": {"workflow": "none"}}, None), ({}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ({"extra_pnginfo": {"workflow": {"id": "of the canvas"}}}, "of the canvas"),
+        ({"extra_pnginfo": {"workflow": "none"}}, None),
+        ({}, None),
+    ],
+)
 def test_a_canvas_is_told_which_workflow_a_run_is_of(comfy_server, sent, told):
     """While it runs, and when it is over."""
     prompt = {"1": {"class_type": "PreviewAny", "inputs": {"source": "nothing"}}}

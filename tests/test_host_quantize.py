@@ -78,8 +78,11 @@ def bytes_of(folder: Path) -> dict[str, bytes | dict]:
 
 def test_only_models_that_are_not_in_four_bits_are_listed(server):
     listed = choices(server, NODE, "source")
-    assert {SOURCE, f"{SOURCE}/high_noise_model/diffusion_pytorch_model.safetensors",
-            "toy/models_t5_umt5-xxl-enc-bf16.pth"} <= set(listed)  # fmt: skip
+    assert {
+        SOURCE,
+        f"{SOURCE}/high_noise_model/diffusion_pytorch_model.safetensors",
+        "toy/models_t5_umt5-xxl-enc-bf16.pth",
+    } <= set(listed)
     assert "half/diffusion_pytorch_model.safetensors" in listed  # damaged: choosing it says so
     assert not [name for name in listed if "bnb_nf4" in name or name in ("toy", "toy/lingbot_world_fast")]
 

@@ -138,8 +138,16 @@ def test_a_new_seed_makes_a_camera_anew_only_where_it_shakes(comfy_server):
     amount = random.random() + 1
 
     def ran(shake: float) -> list[str]:
-        values = {"preset": "pan_left", "frames": 9, "amount": amount, "easing": "linear", "radius": 4.0,
-                  "shake": shake, "seed": random.randrange(2**32), "fov_deg": 79.0}  # fmt: skip
+        values = {
+            "preset": "pan_left",
+            "frames": 9,
+            "amount": amount,
+            "easing": "linear",
+            "radius": 4.0,
+            "shake": shake,
+            "seed": random.randrange(2**32),
+            "fov_deg": 79.0,
+        }
         drawing = {"camera": ["camera", 0], "frames": 0, "width": 400, "height": 250}
         prompt = ToyPrompt().add("camera", PRESET, **values).add("drawing", "LingBotWorldCameraPreview", **drawing)
         return comfy_server.queue(prompt).executed

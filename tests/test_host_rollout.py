@@ -12,8 +12,13 @@ pytestmark = pytest.mark.host
 def found(comfy_host, toy_package, tmp_path_factory) -> Report:
     folder = tmp_path_factory.mktemp("states")
     first, second = folder / "first.state", folder / "second.state"
-    options = {"ckpt_dir": toy_package / "lingbot_world_fast", "action_path": toy_package / "example", "frame_num": 21,
-               "device": "cpu", "output": folder / "*.png"}  # fmt: skip
+    options = {
+        "ckpt_dir": toy_package / "lingbot_world_fast",
+        "action_path": toy_package / "example",
+        "frame_num": 21,
+        "device": "cpu",
+        "output": folder / "*.png",
+    }
     image = {"image": toy_package / "example/image.png", "width": 64, "height": 48}
     generate(GenerateOptions(prompt="a castle", seed=1, save_state=first, **image, **options))
     generate(GenerateOptions(prompt="a tower", seed=2, continue_from=first, save_state=second, **options))

@@ -150,28 +150,60 @@ def with_every_sampler(toy: ToyPrompt) -> ToyPrompt:
     prompt["by Sampler"] = prompt.pop(prompt.node_id(SAMPLER))
     inputs = prompt["by Sampler"]["inputs"]
     inputs |= {"seed": 5, "steps": 1}
-    prompt = prompt.add("lumina", "CLIPTextEncodeLumina2", clip=["encoder", 0], system_prompt="superior",
-                        user_prompt="blurred")  # fmt: skip
+    prompt = prompt.add(
+        "lumina", "CLIPTextEncodeLumina2", clip=["encoder", 0], system_prompt="superior", user_prompt="blurred"
+    )
     vace = {name: value for name, value in video.items() if name != "start_image"}
     vace |= {"positive": ["text", 0], "negative": ["lumina", 0]}
     prompt = prompt.add("vace", "WanVaceToVideo", **vace, strength=1.0).add(
-        "by KSampler", "KSampler", model=inputs["low_noise"], positive=["vace", 0], negative=["vace", 1], seed=0,
-        latent_image=["vace", 2], steps=1, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=0.5,
-    )  # fmt: skip
+        "by KSampler",
+        "KSampler",
+        model=inputs["low_noise"],
+        positive=["vace", 0],
+        negative=["vace", 1],
+        seed=0,
+        latent_image=["vace", 2],
+        steps=1,
+        cfg=1.0,
+        sampler_name="euler",
+        scheduler="simple",
+        denoise=0.5,
+    )
     names = ("high_noise", "low_noise", "positive", "negative", "cfg_high", "cfg_low", "boundary", "camera_cache")
     prompt = prompt.add("guider", "LingBotWorldGuider", **{name: inputs[name] for name in names})
     prompt = prompt.add("noise", "RandomNoise", noise_seed=1).add("solver", "KSamplerSelect", sampler_name="euler")
     prompt = prompt.add("sigmas", "LingBotWorldSigmas", steps=1, shift=5.0, denoise=1.0, solver="unipc").add(
-        "by Guider", "SamplerCustomAdvanced", noise=["noise", 0], guider=["guider", 0], sampler=["solver", 0],
-        sigmas=["sigmas", 0], latent_image=inputs["latent"],
-    )  # fmt: skip
-    causal = {"model": ["causal", 0], "vae": video["vae"], "start_image": video["start_image"], "seed": 0,
-              "frames": TOY_FRAMES, "camera": prompt.link("LingBotWorldLoadPoses"), "window": -1, "sink": -1,
-              "kv_cache": "auto", "chunk": "1"}  # fmt: skip
-    prompt = prompt.add("causal", "LingBotWorldLoadCausal", model_name="toy/lingbot_world_fast", weight_dtype="default",
-                        arithmetic="auto", attention="auto")  # fmt: skip
-    prompt = prompt.add("by Rollout", "LingBotWorldRollout", **causal, positive=["text", 0], shift=0.0, indices="0",
-                        steps="custom")  # fmt: skip
+        "by Guider",
+        "SamplerCustomAdvanced",
+        noise=["noise", 0],
+        guider=["guider", 0],
+        sampler=["solver", 0],
+        sigmas=["sigmas", 0],
+        latent_image=inputs["latent"],
+    )
+    causal = {
+        "model": ["causal", 0],
+        "vae": video["vae"],
+        "start_image": video["start_image"],
+        "seed": 0,
+        "frames": TOY_FRAMES,
+        "camera": prompt.link("LingBotWorldLoadPoses"),
+        "window": -1,
+        "sink": -1,
+        "kv_cache": "auto",
+        "chunk": "1",
+    }
+    prompt = prompt.add(
+        "causal",
+        "LingBotWorldLoadCausal",
+        model_name="toy/lingbot_world_fast",
+        weight_dtype="default",
+        arithmetic="auto",
+        attention="auto",
+    )
+    prompt = prompt.add(
+        "by Rollout", "LingBotWorldRollout", **causal, positive=["text", 0], shift=0.0, indices="0", steps="custom"
+    )
     walk = {**causal, "walked_by": "the recorded path", "wait": 1}
     prompt = prompt.add("by Live", "LingBotWorldLive", **walk, positive=["text", 0], prompt="")
     prompt = prompt.add("by clip", "LingBotWorldLive", **walk, clip=["layer", 0], prompt=words)

@@ -36,8 +36,19 @@ def walk() -> ToyPrompt:
     values = {name: given[name] for name in ("model", "vae", "positive", "start_image", "camera", "seed")}
     kinds = {"LingBotWorldCameraPreview", "CreateVideo", "SaveVideo", ROLLOUT}
     prompt = ToyPrompt({key: node for key, node in fast.items() if node["class_type"] not in kinds})
-    prompt = prompt.add("live", LIVE, **values, prompt="", frames=61, chunk="1", window=6, sink=2, kv_cache="auto",
-                        wait=SECONDS, walked_by="the recorded path")  # fmt: skip
+    prompt = prompt.add(
+        "live",
+        LIVE,
+        **values,
+        prompt="",
+        frames=61,
+        chunk="1",
+        window=6,
+        sink=2,
+        kv_cache="auto",
+        wait=SECONDS,
+        walked_by="the recorded path",
+    )
     prompt = prompt.add("latent", "SaveLatent", samples=["live", 1], filename_prefix="live")
     return prompt.add("saved", "LingBotWorldSaveState", state=["live", 2], filename_prefix="states/live")
 
@@ -124,8 +135,16 @@ def test_a_recorded_path_is_walked_as_a_rollout_makes_it(comfy_server, walk):
     """To the bit, by itself; and what goes on from its state goes on from the Rollout's."""
     given = walk["live"]["inputs"]
     shared = {name: given[name] for name in ("model", "vae", "positive", "seed", "kv_cache")}
-    rollout = {**shared, "steps": "as the model was trained", "shift": 0.0, "indices": "0", "window": 6, "sink": 2,
-               "chunk": "1", "frames": 17}  # fmt: skip
+    rollout = {
+        **shared,
+        "steps": "as the model was trained",
+        "shift": 0.0,
+        "indices": "0",
+        "window": 6,
+        "sink": 2,
+        "chunk": "1",
+        "frames": 17,
+    }
     prompt = walk.add("rollout", ROLLOUT, **rollout, camera=given["camera"], start_image=given["start_image"])
     for name in ("live", "rollout"):
         prompt = prompt.add(f"{name} on", ROLLOUT, **rollout | {"frames": 9}, state=[name, 2])
@@ -295,8 +314,11 @@ def wait_for(condition: Callable[[], object]) -> None:
 @pytest.mark.parametrize("said", ["", "a sea"])
 def test_a_walk_that_goes_on_and_is_begun_anew_has_the_prompt_that_the_view_shows(comfy_server, walk, said):
     """The node's, or what was said last, and not the last prompt of the state that it goes on from."""
-    inputs = {name: value for name, value in walk["live"]["inputs"].items()
-              if name not in ("positive", "start_image", "camera")}  # fmt: skip
+    inputs = {
+        name: value
+        for name, value in walk["live"]["inputs"].items()
+        if name not in ("positive", "start_image", "camera")
+    }
     on = walk.add("clip", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
     on = on.add("on", LIVE, **inputs | {"state": ["live", 2], "clip": ["clip", 0], "prompt": "a lake", "frames": 961})
     on["saved"]["inputs"]["state"] = ["on", 2]
@@ -333,8 +355,10 @@ def test_an_interrupt_ends_the_walk_and_leaves_it_on_disk(comfy_server, steered)
 
 def test_where_nobody_comes_the_recorded_path_is_walked(comfy_server, walk):
     """The seed's walk is the same whoever might have steered."""
-    runs = [comfy_server.queue(walk.set(LIVE, walked_by=who, wait=1))
-            for who in ("me, or else the recorded path", "the recorded path")]  # fmt: skip
+    runs = [
+        comfy_server.queue(walk.set(LIVE, walked_by=who, wait=1))
+        for who in ("me, or else the recorded path", "the recorded path")
+    ]
     first, second = (latent(comfy_server, run, "latent") for run in runs)
     assert first.shape[2] == 5
     assert torch.equal(first, second)

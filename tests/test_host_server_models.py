@@ -78,9 +78,12 @@ def test_the_dialog_offers_what_other_workflows_need(at_first, name, others):
 
 @pytest.mark.parametrize(
     ("name", "model", "files", "loras"),
-    [("fast_lora", f"{PACKAGE}/lingbot_world_fast/model.safetensors", [T5, VAE], [FAST_LORA]),
-     ("real_time", f"{SMALL}/*.safetensors", [T5, VAE], []), ("walk", f"{SMALL}/*.safetensors", FILES, [])],
-)  # fmt: skip
+    [
+        ("fast_lora", f"{PACKAGE}/lingbot_world_fast/model.safetensors", [T5, VAE], [FAST_LORA]),
+        ("real_time", f"{SMALL}/*.safetensors", [T5, VAE], []),
+        ("walk", f"{SMALL}/*.safetensors", FILES, []),
+    ],
+)
 def test_a_causal_model_is_marked_beside_what_the_dialog_offers(at_first, name, model, files, loras):
     offers = wanted([f"{PACKAGE}/{file}" for file in files], "lingbot_world") + wanted(loras, "loras")
     marked = [model, "Unknown", "Load LingBot-World Causal Model"]

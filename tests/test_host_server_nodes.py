@@ -12,15 +12,34 @@ from comfy_tree import PACK
 pytestmark = pytest.mark.host
 
 IDS = {
-    "LingBotWorldLoadExperts", "LingBotWorldLoadVAE", "LingBotWorldTextEncode", "LingBotWorldLoadTextEncoder",
-    "LingBotWorldPrepareImage", "LingBotWorldLoadPoses", "LingBotWorldApplyCamera", "LingBotWorldGuider",
-    "LingBotWorldSolver", "LingBotWorldSigmas", "LingBotWorldSampler", "LingBotWorldCameraPreset",
-    "LingBotWorldCameraKeys", "LingBotWorldCameraKeyframes", "LingBotWorldCameraChain", "LingBotWorldCameraEditor",
-    "LingBotWorldCameraImport", "LingBotWorldCameraPreview", "LingBotWorldLoadCausal", "LingBotWorldRollout",
-    "LingBotWorldQuantize", "LingBotWorldMeasureCamera", "LingBotWorldCameraFromVideo", "LingBotWorldMeasureDrift",
+    "LingBotWorldLoadExperts",
+    "LingBotWorldLoadVAE",
+    "LingBotWorldTextEncode",
+    "LingBotWorldLoadTextEncoder",
+    "LingBotWorldPrepareImage",
+    "LingBotWorldLoadPoses",
+    "LingBotWorldApplyCamera",
+    "LingBotWorldGuider",
+    "LingBotWorldSolver",
+    "LingBotWorldSigmas",
+    "LingBotWorldSampler",
+    "LingBotWorldCameraPreset",
+    "LingBotWorldCameraKeys",
+    "LingBotWorldCameraKeyframes",
+    "LingBotWorldCameraChain",
+    "LingBotWorldCameraEditor",
+    "LingBotWorldCameraImport",
+    "LingBotWorldCameraPreview",
+    "LingBotWorldLoadCausal",
+    "LingBotWorldRollout",
+    "LingBotWorldQuantize",
+    "LingBotWorldMeasureCamera",
+    "LingBotWorldCameraFromVideo",
+    "LingBotWorldMeasureDrift",
     "LingBotWorldToyPackage",
-    "LingBotWorldSaveState", "LingBotWorldLoadState",
-}  # fmt: skip
+    "LingBotWorldSaveState",
+    "LingBotWorldLoadState",
+}
 
 
 @pytest.fixture(scope="module")

@@ -94,12 +94,20 @@ def test_the_queue_gives_what_the_command_gives(server, fast, tmp_path):
     assert said == ["There is no camera path: the camera stands still."]
     package = server.base / "models" / "lingbot_world" / "toy"
     state = tmp_path / "a.state"
-    generate(GenerateOptions(
-        ckpt_dir=package / "lingbot_world_fast", image=server.base / "input" / "example.png", seed=7,
-        device="cpu", dtype="fp32",
-        prompt=prompt[prompt.node_id(TEXT)]["inputs"]["prompt"], output=tmp_path / "*.png", frame_num=21,
-        save_state=state, **SIZE,
-    ))  # fmt: skip
+    generate(
+        GenerateOptions(
+            ckpt_dir=package / "lingbot_world_fast",
+            image=server.base / "input" / "example.png",
+            seed=7,
+            device="cpu",
+            dtype="fp32",
+            prompt=prompt[prompt.node_id(TEXT)]["inputs"]["prompt"],
+            output=tmp_path / "*.png",
+            frame_num=21,
+            save_state=state,
+            **SIZE,
+        )
+    )
     made = latent(server, run, "latent")
     assert (_normal(made) - load_state(state).latent).abs().max() < 1e-3
 
@@ -124,8 +132,11 @@ def test_interrupt_ends_within_a_forward_and_the_next_prompt_runs(server, fast):
 
 def test_the_1_3b_takes_its_own_shift_and_the_node_says_where_another_is_set(server, fast):
     small = write_toy_shards(server.base / "models/diffusion_models/lingbot-world-v2-1.3b-causal-fast")
-    (listed,) = (name for name in server.object_info(CAUSAL)[CAUSAL]["input"]["required"]["model_name"][1]["options"]
-                 if name.startswith(small.name))  # fmt: skip
+    (listed,) = (
+        name
+        for name in server.object_info(CAUSAL)[CAUSAL]["input"]["required"]["model_name"][1]["options"]
+        if name.startswith(small.name)
+    )
     assert listed == f"{small.name}/*.safetensors"
     assert server.queue(fast.set(CAUSAL, model_name=small.name).set(PRESET, frames=13)).outputs, "as it was listed once"
     fast = fast.set(CAUSAL, model_name=listed).set(PRESET, frames=13)

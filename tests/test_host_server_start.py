@@ -173,9 +173,11 @@ def test_what_comfyui_lacks_is_said_once_with_both_versions(crippled):
     assert said == [
         f"LingBot-World {__version__} needs ComfyUI 0.33 or newer, and this ComfyUI {theirs} lacks "
         f"{names}: update the older of the two; the nodes that do without it are there",
-        *(f"LingBot-World left out the nodes of nodes/{module}.py: ComfyUI lacks {name}"
-          for module, name in LACKING.items()),
-    ]  # fmt: skip
+        *(
+            f"LingBot-World left out the nodes of nodes/{module}.py: ComfyUI lacks {name}"
+            for module, name in LACKING.items()
+        ),
+    ]
 
 
 def test_only_the_nodes_that_need_it_are_left_out(crippled):

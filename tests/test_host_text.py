@@ -148,8 +148,9 @@ def test_a_clip_reads_parentheses_as_weights(server):
 
 def test_core_nodes_take_the_conditioning(server, expected, prompts):
     prompt = encode_prompt(prompts[0], prompts[1])
-    prompt["4"] = node("ConditioningAverage", conditioning_to=["1", 0], conditioning_from=["1", 1],
-                       conditioning_to_strength=1.0)  # fmt: skip
+    prompt["4"] = node(
+        "ConditioningAverage", conditioning_to=["1", 0], conditioning_from=["1", 1], conditioning_to_strength=1.0
+    )
     prompt["2"]["inputs"]["conditioning"] = ["4", 0]
     server.queue(prompt)
     same(saved(server, "positive"), expected["prompt/0"])

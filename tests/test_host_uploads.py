@@ -58,11 +58,14 @@ def refusal(server: ComfyServer, kind: str, files: dict[str, bytes]) -> str:
     return json.load(refused.value)["error"]
 
 
-@pytest.mark.parametrize("files", [
-    {"poses.npy": POSES, "intrinsics.npy": LENS},
-    {"walk|poses.npy": POSES, "walk|intrinsics.npy": LENS},
-    {"walk.zip": zipped({"walk/poses.npy": POSES, "walk/intrinsics.npy": LENS, "walk/note.md": b"not kept"})},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"poses.npy": POSES, "intrinsics.npy": LENS},
+        {"walk|poses.npy": POSES, "walk|intrinsics.npy": LENS},
+        {"walk.zip": zipped({"walk/poses.npy": POSES, "walk/intrinsics.npy": LENS, "walk/note.md": b"not kept"})},
+    ],
+)
 def test_files_a_folder_and_a_zip_become_a_path_that_loads(comfy_server, files):
     name = send(comfy_server, "poses", files)["chosen"]
     folder = comfy_server.base / "input" / name
@@ -94,16 +97,19 @@ def test_a_zip_keeps_the_folders_that_a_format_needs(comfy_server):
     assert f"{folder}/intrinsics/a.npz" not in answer["choices"]  # a lens is no path
 
 
-@pytest.mark.parametrize(("files", "words"), [
-    ({"walk.zip": zipped({"../../../evil.npy": POSES})}, "is not the name of a camera file"),
-    ({"..|evil.npy": POSES}, "is not the name of a camera file"),
-    ({"walk.zip": b"PK broken"}, "not a zip that can be unpacked"),
-    ({"walk.zip": damaged(zipfile.ZIP_DEFLATED)}, "not a zip that can be unpacked"),
-    ({"walk.zip": damaged(zipfile.ZIP_LZMA)}, "not a zip that can be unpacked"),
-    ({"walk.zip": zipped({"n" * 300 + ".npy": POSES})}, "File name too long"),
-    ({"lens.npy": LENS}, "none of these files is"),
-    ({"film.mp4": b"x"}, "expected .npy, .npz, .json, .txt, .bin or a .zip"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"walk.zip": zipped({"../../../evil.npy": POSES})}, "is not the name of a camera file"),
+        ({"..|evil.npy": POSES}, "is not the name of a camera file"),
+        ({"walk.zip": b"PK broken"}, "not a zip that can be unpacked"),
+        ({"walk.zip": damaged(zipfile.ZIP_DEFLATED)}, "not a zip that can be unpacked"),
+        ({"walk.zip": damaged(zipfile.ZIP_LZMA)}, "not a zip that can be unpacked"),
+        ({"walk.zip": zipped({"n" * 300 + ".npy": POSES})}, "File name too long"),
+        ({"lens.npy": LENS}, "none of these files is"),
+        ({"film.mp4": b"x"}, "expected .npy, .npz, .json, .txt, .bin or a .zip"),
+    ],
+)
 def test_what_is_no_camera_path_is_refused_and_not_kept(comfy_server, files, words):
     kept = comfy_server.base / "input" / "camera"
     before = sorted(kept.rglob("*")) if kept.is_dir() else []

@@ -123,8 +123,12 @@ def test_denoise_changes_a_video_as_the_separate_nodes_do(server):
     prompt = prompt.set("SamplerCustomAdvanced", latent_image=["video", 0])
     for denoise in (0.35, 0.8):
         prompt = prompt.add(f"at {denoise}", "LingBotWorldSampler", **values | {"denoise": denoise})
-    kept = {"dpieces": pieces.link("SamplerCustomAdvanced"), "dvideo": ["video", 0], "dlittle": ["at 0.35", 0],
-            "dmuch": ["at 0.8", 0]}  # fmt: skip
+    kept = {
+        "dpieces": pieces.link("SamplerCustomAdvanced"),
+        "dvideo": ["video", 0],
+        "dlittle": ["at 0.35", 0],
+        "dmuch": ["at 0.8", 0],
+    }
     for name, latent in kept.items():
         prompt = prompt.add(f"save {name}", "SaveLatent", samples=latent, filename_prefix=name)
     server.queue(prompt)
@@ -203,8 +207,7 @@ def test_the_template_browser_lists_them_with_thumbnails(server):
 
 
 def runs_in(renderer: str) -> list[str]:
-    """The workflows that are run in a renderer: some in both, the others in turn; with LINGBOT_CANVAS=all each in both.
-    """
+    """Return the workflows to run in a renderer: some in both, the others in turn. LINGBOT_CANVAS=all: all in both."""
     if os.environ.get("LINGBOT_CANVAS") == "all":
         return NAMES
     return sorted({"camera", "fast_long", *NAMES[renderer == "vue" :: 2]})

@@ -44,9 +44,14 @@ class Runs:
     """Commands in processes that can be killed."""
 
     def __init__(self):
-        self._parent = subprocess.Popen([sys.executable, "-c", RUNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-                                        )  # fmt: skip
+        self._parent = subprocess.Popen(
+            [sys.executable, "-c", RUNS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
         assert self._said() == "ready"
 
     def _said(self):
@@ -77,15 +82,26 @@ def runs():
 
 def options(kind, toy_package, folder):
     """Arguments of a small run, and the files that it makes."""
-    values = {"image": toy_package / "example/image.png", "prompt": "a castle", "action_path": toy_package / "example",
-              "width": 32, "height": 32, "seed": 1, "device": "cpu", "output": folder / "video.mp4"}  # fmt: skip
+    values = {
+        "image": toy_package / "example/image.png",
+        "prompt": "a castle",
+        "action_path": toy_package / "example",
+        "width": 32,
+        "height": 32,
+        "seed": 1,
+        "device": "cpu",
+        "output": folder / "video.mp4",
+    }
     if kind == "base":
         values |= {"ckpt_dir": toy_package, "frame_num": 5, "sampling_steps": 2}
     else:
-        values |= {"ckpt_dir": toy_package / "lingbot_world_fast", "frame_num": 21, "save_state": folder / "a.state",
-                   "schedule": "0,500"}  # fmt: skip
-    return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value)),
-            "--overwrite"]  # fmt: skip
+        values |= {
+            "ckpt_dir": toy_package / "lingbot_world_fast",
+            "frame_num": 21,
+            "save_state": folder / "a.state",
+            "schedule": "0,500",
+        }
+    return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value)), "--overwrite"]
 
 
 @pytest.fixture(scope="module", params=["base", "causal"])
@@ -121,8 +137,10 @@ def test_a_killed_run_loses_what_was_made_since_the_last_state(toy_package, tmp_
     words[words.index("--frame_num") + 1] = "1209"
     camera = words.index("--action_path")
     words = words[:camera] + words[camera + 2 :]
-    often = "import sys, lingbot_world.headless.rollout as r; r.SECONDS_BETWEEN_STATES = 0; " \
-            "from lingbot_world.headless.command.cli import main; sys.exit(main())"  # fmt: skip
+    often = (
+        "import sys, lingbot_world.headless.rollout as r; r.SECONDS_BETWEEN_STATES = 0; "
+        "from lingbot_world.headless.command.cli import main; sys.exit(main())"
+    )
     command = [sys.executable, "-c", often, *words, "--window", "6"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as run:

@@ -41,8 +41,12 @@ def test_attention_sees_the_same_tokens_wherever_they_are_stored(chunk, window, 
     """Those of the window's frames, in the same order everywhere. Chunks until the slots came round more than once,
     each with two forwards, the last of which is the clean one."""
     config, size = model_of().config, 2
-    caches = [KeyValueCache(config, size, Window(window, sink), chunk=chunk, device="cpu", dtype=torch.float32,
-                            place=PLACES[place]) for place in ("device", "host", "host and device")]  # fmt: skip
+    caches = [
+        KeyValueCache(
+            config, size, Window(window, sink), chunk=chunk, device="cpu", dtype=torch.float32, place=PLACES[place]
+        )
+        for place in ("device", "host", "host and device")
+    ]
     for first in range(0, 2 * window + 12, chunk):
         for cache in caches:
             cache.begin()
@@ -130,12 +134,18 @@ def test_values_may_lie_across(case, monkeypatch):
 @pytest.mark.parametrize("name", [*PLACES, "fp8"])
 def test_the_estimate_is_what_a_cache_holds(name, chunk):
     place, model = PLACES.get(name, FP8), model_of()
-    cache = KeyValueCache(
-        model.config, 18, Window(6), chunk=chunk, device="cpu", dtype=torch.bfloat16, place=place
-    )  # fmt: skip
+    cache = KeyValueCache(model.config, 18, Window(6), chunk=chunk, device="cpu", dtype=torch.bfloat16, place=place)
     storages = {id(each): each for each, _ in getattr(cache._storage, "_places", [(cache._storage, 0)])}.values()
-    held = {name: sum(tensor.nbytes for each in storages for tensors in getattr(each, name, []) for tensor in tensors
-                      if isinstance(tensors, list)) for name in ("_blocks", "_buffers", "_host")}  # fmt: skip
+    held = {
+        name: sum(
+            tensor.nbytes
+            for each in storages
+            for tensors in getattr(each, name, [])
+            for tensor in tensors
+            if isinstance(tensors, list)
+        )
+        for name in ("_blocks", "_buffers", "_host")
+    }
     wanted = key_value_bytes(model.config, 6, 18, torch.bfloat16, place, chunk)
     assert (wanted.device, wanted.host) == (held["_blocks"] + held["_buffers"], held["_host"])
     cache.begin()

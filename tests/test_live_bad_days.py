@@ -181,11 +181,16 @@ def test_a_connection_that_does_not_come_back_ends_the_walk(toy_package, tmp_pat
         wait_for(lambda: server.room.visit is None)
 
 
-@pytest.mark.parametrize(("kind", "payload"), [
-    ("camera_actions", {"mode": "state", "transitions": [{"actions": ["w"]}]}),
-    ("camera_actions", {"mode": "state", "transitions": [{"actions": []}]}),
-    ("look", [2, 0]), ("stick", [0, 0, 0, 0]),
-], ids=["another key let go", "the key let go", "the mouse", "the stick let go"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("camera_actions", {"mode": "state", "transitions": [{"actions": ["w"]}]}),
+        ("camera_actions", {"mode": "state", "transitions": [{"actions": []}]}),
+        ("look", [2, 0]),
+        ("stick", [0, 0, 0, 0]),
+    ],
+    ids=["another key let go", "the key let go", "the mouse", "the stick let go"],
+)
 def test_a_pause_holds_until_something_is_pressed(server, kind, payload):
     client = server.client(lingbot_world=True)
     client.chunk()
@@ -228,8 +233,10 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_told_what_it_missed(se
 
     wait_for(lambda: visit.client is not None)
     slow = visit.client._socket = Slow(visit.client._socket)
-    reading = threading.Thread(target=lambda: told.append(client.until(
-        lambda m: m["type"] == "chunk_stats" and m["dropped_frames"] > 0)), daemon=True)  # fmt: skip
+    reading = threading.Thread(
+        target=lambda: told.append(client.until(lambda m: m["type"] == "chunk_stats" and m["dropped_frames"] > 0)),
+        daemon=True,
+    )
     reading.start()  # pings are answered meanwhile
     made = visit.session.walk.chunks
     wait_for(lambda: visit.session.walk.chunks > made + 12, 120)
@@ -239,12 +246,19 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_told_what_it_missed(se
     client.close()
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"first_frame": b"no picture"}, "not a picture"), ({"first_frame": "/etc/passwd"}, "fetches no address"),
-    ({"size": "4096x4096"}, "for which memory was divided"), ({"prompt": "a" * (MOST_PROMPT + 1)}, "characters"),
-    ({"realtime_causal_kv_cache_num_frames": 500}, "for which memory was divided"), ({"fps": 1e9}, "fps"),
-    ({"realtime_output_format": "bmp"}, "realtime_output_format"), ({"lingbot_chunk": 7}, "chunk"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"first_frame": b"no picture"}, "not a picture"),
+        ({"first_frame": "/etc/passwd"}, "fetches no address"),
+        ({"size": "4096x4096"}, "for which memory was divided"),
+        ({"prompt": "a" * (MOST_PROMPT + 1)}, "characters"),
+        ({"realtime_causal_kv_cache_num_frames": 500}, "for which memory was divided"),
+        ({"fps": 1e9}, "fps"),
+        ({"realtime_output_format": "bmp"}, "realtime_output_format"),
+        ({"lingbot_chunk": 7}, "chunk"),
+    ],
+)
 def test_what_cannot_be_walked_is_refused_with_a_sentence(server, changes, said):
     client = server.client(**changes)
     assert said in client.error()
@@ -353,12 +367,36 @@ def test_a_picture_has_limits(monkeypatch):
 
 def started(package, folder, *more):
     """The command, and the port and the query of its address."""
-    words = ["live", package, "--width", "48", "--height", "32", "--window", "6", "--sink", "2", "--chunk", "1",
-             "--schedule", "0,500", "--no_open", "--port", "0", "--walks", folder, *more]  # fmt: skip
+    words = [
+        "live",
+        package,
+        "--width",
+        "48",
+        "--height",
+        "32",
+        "--window",
+        "6",
+        "--sink",
+        "2",
+        "--chunk",
+        "1",
+        "--schedule",
+        "0,500",
+        "--no_open",
+        "--port",
+        "0",
+        "--walks",
+        folder,
+        *more,
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "lingbot_world", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, cwd=ROOT.parent, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [sys.executable, "-m", "lingbot_world", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     for line in process.stdout:
         if line.startswith("http://127.0.0.1:"):
             port, query = line.strip().split(":")[2].split("/")

@@ -24,9 +24,12 @@ def walked(tmp_path_factory):
     package = write_maze(folder / "maze")
     words = ["live", package, "--no_open", "--port", "0", "--walks", folder / "walks"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "lingbot_world", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, env={**os.environ, "OMP_NUM_THREADS": "2"},
-    )  # fmt: skip
+        [sys.executable, "-m", "lingbot_world", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+    )
     try:
         address = next(line.strip() for line in process.stdout if line.startswith("http://127"))
         yield run_live(address), folder / "walks"

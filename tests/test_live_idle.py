@@ -26,11 +26,15 @@ def quiet(controls, clock_to, frames=4):
     return clock_to - controls.heard
 
 
-@pytest.mark.parametrize(("ask", "let_go"), [
-    (lambda c: c.press("w"), lambda c: c.release("w")),
-    (lambda c: c.stick(0, 0, 0.4, 0), lambda c: c.stick(0, 0, 0, 0)),
-    (lambda c: c.script([["w"], [], ["w"]]), lambda c: None),
-], ids=["a key", "a stick", "a script"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ask", "let_go"),
+    [
+        (lambda c: c.press("w"), lambda c: c.release("w")),
+        (lambda c: c.stick(0, 0, 0.4, 0), lambda c: c.stick(0, 0, 0, 0)),
+        (lambda c: c.script([["w"], [], ["w"]]), lambda c: None),
+    ],
+    ids=["a key", "a stick", "a script"],
+)
 def test_what_lasts_is_an_input_with_each_chunk_until_it_ends(ask, let_go):
     controls = Controls(lambda: 100.0)
     ask(controls)
@@ -54,10 +58,15 @@ def test_what_has_the_walk_go_on_is_an_input_for_the_page_and_the_canvas_alike(t
         assert quiet_since(session) < 60
 
 
-@pytest.mark.parametrize(("kind", "held", "let_go"), [
-    ("camera_actions", HELD, LET_GO), ("stick", [0, 0, 0.5, 0], [0, 0, 0, 0]),
-    ("camera_actions", [["w"]] * 40, None),  # of 15 a second
-], ids=["a key", "a stick", "a script"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "held", "let_go"),
+    [
+        ("camera_actions", HELD, LET_GO),
+        ("stick", [0, 0, 0.5, 0], [0, 0, 0, 0]),
+        ("camera_actions", [["w"]] * 40, None),  # of 15 a second
+    ],
+    ids=["a key", "a stick", "a script"],
+)
 def test_a_walk_goes_on_while_something_is_held(idle_server, kind, held, let_go):
     client = idle_server.client(lingbot_world=True)
     client.chunk()

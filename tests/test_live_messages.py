@@ -16,18 +16,32 @@ from lingbot_world.live.wire.protocol import read_event, read_init
 from live_cases import Server
 
 VALID = [
-    {"type": "init", "prompt": "a", "first_frame": b"12", "size": "48x32", "fps": 16, "seed": 3, "max_chunks": 2,
-     "realtime_output_format": "jpeg", "condition_inputs": {"camera_actions": [["w"], []]}},
+    {
+        "type": "init",
+        "prompt": "a",
+        "first_frame": b"12",
+        "size": "48x32",
+        "fps": 16,
+        "seed": 3,
+        "max_chunks": 2,
+        "realtime_output_format": "jpeg",
+        "condition_inputs": {"camera_actions": [["w"], []]},
+    },
     {"type": "event", "kind": "camera_actions", "payload": [["w", "j"]], "event_id": 4},
-    {"type": "event", "kind": "camera_actions", "event_id": 4,
-     "payload": {"mode": "state", "transitions": [{"actions": ["w"], "client_ts_ms": 1}]}},
+    {
+        "type": "event",
+        "kind": "camera_actions",
+        "event_id": 4,
+        "payload": {"mode": "state", "transitions": [{"actions": ["w"], "client_ts_ms": 1}]},
+    },
     {"type": "event", "kind": "prompt", "payload": "a sea", "event_id": 9},
     {"type": "event", "kind": "composite_input", "payload": {"input_types": ["prompt"], "prompt": "x"}},
     {"type": "event", "kind": "look", "payload": [1.5, -2.0]},
     {"type": "event", "kind": "stick", "payload": [0, 1, 0, 0]},
-    {"type": "event", "kind": "back", "payload": 3}, {"type": "event", "kind": "output", "payload": {}},
+    {"type": "event", "kind": "back", "payload": 3},
+    {"type": "event", "kind": "output", "payload": {}},
     {"type": "event", "kind": "restart", "payload": {"prompt": "b"}},
-]  # fmt: skip
+]
 
 
 def nested(depth):
@@ -38,8 +52,26 @@ def nested(depth):
     return inner
 
 
-STRANGE = [None, True, -1, 2**63, 1e308, float("nan"), float("inf"), "", "x" * 300, b"\xff", [], {}, [[[]]], ["w"] * 99,
-           {"a": {}}, "../..", "\x00", nested(400)]  # fmt: skip
+STRANGE = [
+    None,
+    True,
+    -1,
+    2**63,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x" * 300,
+    b"\xff",
+    [],
+    {},
+    [[[]]],
+    ["w"] * 99,
+    {"a": {}},
+    "../..",
+    "\x00",
+    nested(400),
+]
 """Values that no message should have."""
 ONLY_JSON = [10**400, -(10**4299), "\ud800"]
 """Those that msgpack cannot write."""
@@ -110,12 +142,16 @@ def test_five_thousand_mutated_messages_are_read_or_refused_with_a_sentence(code
 HUGE = "1" + 400 * "0"
 
 
-@pytest.mark.parametrize(("message", "said"), [
-    ('{"type": "event", "kind": "look", "payload": [%s, 0]}', None),
-    ('{"type": "event", "kind": "stick", "payload": [-%s, 0, 0, 0]}', None),
-    ('{"type": "event", "kind": "back", "payload": %s}', "expected a number"),
-    ('{"type": "init", "seed": %s}', "`seed` 100000"),
-    ('{"type": "init", "fps": -%s}', "`fps` -100000")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ('{"type": "event", "kind": "look", "payload": [%s, 0]}', None),
+        ('{"type": "event", "kind": "stick", "payload": [-%s, 0, 0, 0]}', None),
+        ('{"type": "event", "kind": "back", "payload": %s}', "expected a number"),
+        ('{"type": "init", "seed": %s}', "`seed` 100000"),
+        ('{"type": "init", "fps": -%s}', "`fps` -100000"),
+    ],
+)
 def test_a_whole_number_of_four_hundred_digits_is_clipped_or_refused(message, said):
     if said is None:
         assert set(map(abs, understood(JSON, message % HUGE)[0].payload)) <= {720.0, 1.0, 0.0}
@@ -150,8 +186,9 @@ def test_sixteen_megabytes_in_the_wrong_place_are_not_written_out():
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"\xdf\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\x91" * 5000, b"\xdd\xff\xff\xff\xff"])  # fmt: skip
+@pytest.mark.parametrize(
+    "data", [b"", b"\xdf\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\x91" * 5000, b"\xdd\xff\xff\xff\xff"]
+)
 def test_a_message_that_announces_too_much_allocates_nothing(data):
     with pytest.raises(InputError, match="not a message"):
         unpack(data)

@@ -25,10 +25,18 @@ def server(toy_package, tmp_path):
 def test_a_script_of_so_many_chunks_as_sglangs_collector_asks_for_it(server):
     """Chunks in order and whole, whole numbers, the keys that were asked for, and an end with code 1000."""
     client = server.client(
-        prompt="a castle", first_frame=png(), size="48x32", num_frames=29, num_inference_steps=4, guidance_scale=1.0,
-        seed=42, max_chunks=3, realtime_output_pacing=False, generator_device="cuda",
+        prompt="a castle",
+        first_frame=png(),
+        size="48x32",
+        num_frames=29,
+        num_inference_steps=4,
+        guidance_scale=1.0,
+        seed=42,
+        max_chunks=3,
+        realtime_output_pacing=False,
+        generator_device="cuda",
         condition_inputs={"camera_actions": [["w"], ["w", "l"], []]},
-    )  # fmt: skip
+    )
     last = client.chunk(2)
     code, data = client.socket.recv_data()
     assert (code, int.from_bytes(data[:2], "big")) == (websocket.ABNF.OPCODE_CLOSE, 1000)
@@ -52,8 +60,14 @@ def test_a_script_of_so_many_chunks_as_sglangs_collector_asks_for_it(server):
 def test_held_keys_and_their_event_come_back_in_the_next_frames(server):
     client = server.client(realtime_output_format="jpeg")
     client.chunk()
-    client.event("camera_actions", {"mode": "state", "transitions": [
-        {"actions": ["w"], "client_ts_ms": 5}, {"actions": ["w", "j"], "client_ts_ms": 9}]}, event_id=41)  # fmt: skip
+    client.event(
+        "camera_actions",
+        {
+            "mode": "state",
+            "transitions": [{"actions": ["w"], "client_ts_ms": 5}, {"actions": ["w", "j"], "client_ts_ms": 9}],
+        },
+        event_id=41,
+    )
     batch = client.until(lambda message: message.get("event_id") == 41)
     assert (batch["encoding"], batch["content_type"]) == ("jpeg", "image/jpeg")
     start, sizes = 0, batch["payload_lengths"]
@@ -66,8 +80,11 @@ def test_held_keys_and_their_event_come_back_in_the_next_frames(server):
 def test_a_composite_input_steers_and_says(server):
     client = server.client(lingbot_world=True)
     client.status("started")
-    client.event("composite_input", {"input_types": ["camera_actions", "prompt"], "camera_actions": [["d"]] * 3,
-                                     "prompt": "a sea"}, event_id=7)  # fmt: skip
+    client.event(
+        "composite_input",
+        {"input_types": ["camera_actions", "prompt"], "camera_actions": [["d"]] * 3, "prompt": "a sea"},
+        event_id=7,
+    )
     assert client.status("prompt")["text"] == "a sea"
     assert any(batch.get("event_id") == 7 for batch in client.batches) or client.until(lambda m: m.get("event_id") == 7)
     client.close()
@@ -146,10 +163,15 @@ def test_the_pictures_of_a_packages_example_are_offered_with_their_prompts(toy_p
     assert own == {"name": "the server's own picture", "prompt": "a castle", "own": True}
     assert picture.size == (48, 32)
     assert [(told["name"], told["prompt"], told["own"], picture.size) for told, picture in others] == [
-        ("a_hill", "a castle", False, (30, 16)), ("a sea at night", "a sea at night", False, (20, 16))]  # fmt: skip
+        ("a_hill", "a castle", False, (30, 16)),
+        ("a sea at night", "a sea at night", False, (20, 16)),
+    ]
     with Server(package, tmp_path / "walks", image=package / "example/sea.png") as server:
         assert [(told["name"], picture.size) for told, picture in offered(server)] == [
-            ("the server's own picture", (48, 32)), ("a_hill", (30, 16)), (scene.PROMPT, (832, 480))]  # fmt: skip
+            ("the server's own picture", (48, 32)),
+            ("a_hill", (30, 16)),
+            (scene.PROMPT, (832, 480)),
+        ]
 
 
 def test_a_landscape_is_offered_where_a_package_has_no_picture(toy_package, tmp_path):

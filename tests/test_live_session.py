@@ -113,10 +113,17 @@ def test_a_script_goes_latent_frame_by_latent_frame_and_a_key_ends_it(controls):
     assert controls.take(4).axes[:, :2].tolist() == [[0, 1]] * 4
 
 
-@pytest.mark.parametrize("use", [
-    lambda c: c.press("x"), lambda c: c.hold([["w"]]), lambda c: c.script([["w"]] * (MOST_ROWS + 1)),
-    lambda c: c.look(float("nan"), 0), lambda c: c.look("a", 0), lambda c: c.stick(1, 2, 3, float("inf")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda c: c.press("x"),
+        lambda c: c.hold([["w"]]),
+        lambda c: c.script([["w"]] * (MOST_ROWS + 1)),
+        lambda c: c.look(float("nan"), 0),
+        lambda c: c.look("a", 0),
+        lambda c: c.stick(1, 2, 3, float("inf")),
+    ],
+)
 def test_what_is_no_control_is_refused_and_changes_nothing(controls, use):
     controls.press("w")
     with pytest.raises(InputError):
@@ -226,7 +233,11 @@ def test_the_first_latent_frame_is_handed_out_before_the_others(toy_package, tmp
     with walking(toy_package, tmp_path, chunk=3) as session:
         made = chunks(session, 2)
     assert [(frames.chunk, frames.part, frames.first, len(frames.pixels)) for frames in made] == [
-        (0, 0, 0, 1), (0, 1, 1, 8), (1, 0, 9, 4), (1, 1, 13, 8)]  # fmt: skip
+        (0, 0, 0, 1),
+        (0, 1, 1, 8),
+        (1, 0, 9, 4),
+        (1, 1, 13, 8),
+    ]
     assert made[0].pixels.shape == (1, 32, 48, 3)
     assert made[0].pixels.dtype == np.uint8
 
@@ -315,7 +326,7 @@ def given(monkeypatch):
 @pytest.mark.parametrize("how", ["refresh", "back", "back on from a state"])
 def test_chunks_that_are_seen_again_get_what_they_had_and_so_does_the_next_one(
     toy_package, tmp_path, monkeypatch, given, how, window
-):  # fmt: skip
+):
     """Of the window's chunks alone, whose numbers jump. What is given of the picture changes for 30 latent frames."""
     monkeypatch.setattr("lingbot_world.live.walk.MOST_REPLAYED", 4)
     changes, begin, before = {"window": window[0], "sink": window[1]}, None, 0
@@ -498,9 +509,16 @@ def test_a_full_disk_ends_the_keeping_and_not_the_walk(toy_package, tmp_path, mo
 
         kept = session.walk.kept
         files = dict(kept._files)
-        kept._files["steps.f64"] = type("Full", (), {
-            "write": Full().write, "truncate": files["steps.f64"].truncate, "seek": files["steps.f64"].seek,
-            "close": files["steps.f64"].close})()  # fmt: skip
+        kept._files["steps.f64"] = type(
+            "Full",
+            (),
+            {
+                "write": Full().write,
+                "truncate": files["steps.f64"].truncate,
+                "seek": files["steps.f64"].seek,
+                "close": files["steps.f64"].close,
+            },
+        )()
         made = chunks(session, 2)
         assert len(made) == 2
         assert "No space left" in kept.failure
@@ -647,9 +665,15 @@ def test_generate_goes_on_from_a_walk(toy_package, tmp_path):
         chunks(session, 2)
         session.state().save(tmp_path / "walk.state")
     options = GenerateOptions(
-        ckpt_dir=toy_package / "lingbot_world_fast", prompt="a castle", continue_from=tmp_path / "walk.state",
-        frame_num=12, schedule="0,500", device="cpu", output=tmp_path / "next.mp4", seed=1,
-    )  # fmt: skip
+        ckpt_dir=toy_package / "lingbot_world_fast",
+        prompt="a castle",
+        continue_from=tmp_path / "walk.state",
+        frame_num=12,
+        schedule="0,500",
+        device="cpu",
+        output=tmp_path / "next.mp4",
+        seed=1,
+    )
     assert run(make_plan(options)).path.stat().st_size > 0
 
 
@@ -700,10 +724,17 @@ def test_the_thread_that_runs_a_walk_watches_it_and_is_told_what_was_asked_in_va
 @pytest.mark.parametrize("able", [True, False])
 def test_a_processor_that_multiplies_bf16_walks_in_it_unless_something_else_is_asked_for(
     toy_package, monkeypatch, able
-):  # fmt: skip
+):
     monkeypatch.setattr(opening, "multiplies_bf16", lambda: able)
-    asked = {"ckpt_dir": toy_package / "lingbot_world_fast", "image": toy_package / "example/image.png", "prompt": "a",
-             "output": "unused.mp4", "width": 48, "height": 32, "device": "cpu"}  # fmt: skip
+    asked = {
+        "ckpt_dir": toy_package / "lingbot_world_fast",
+        "image": toy_package / "example/image.png",
+        "prompt": "a",
+        "output": "unused.mp4",
+        "width": 48,
+        "height": 32,
+        "device": "cpu",
+    }
     plan = opening.plan_live(GenerateOptions(**asked))
     assert (plan.dtype, plan.half) == ((torch.bfloat16, torch.bfloat16) if able else (torch.float32, None))
     exact = opening.plan_live(GenerateOptions(**asked, dtype="fp32", vae_dtype="fp32"))
@@ -715,8 +746,14 @@ def test_a_walk_needs_no_place_for_a_video_in_the_folder_one_is_in(toy_package, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "walks").write_text("a file")
     engine, _ = opening.open_live(
-        toy_package / "lingbot_world_fast", image=toy_package / "example/image.png", prompt="a", width=48, height=32,
-        chunk=1, device="cpu")  # fmt: skip
+        toy_package / "lingbot_world_fast",
+        image=toy_package / "example/image.png",
+        prompt="a",
+        width=48,
+        height=32,
+        chunk=1,
+        device="cpu",
+    )
     assert engine.size == (32, 48)
 
 
@@ -729,7 +766,8 @@ def test_a_walk_that_goes_on_is_told_of_no_video_with_an_end(toy_package, tmp_pa
     asked = {"ckpt_dir": toy_package / "lingbot_world_fast", "prompt": "a", "device": "cpu", "continue_from": state}
     notes = opening.plan_live(GenerateOptions(**asked, output="unused.mp4")).notes
     assert [note for note in notes if "frames" in note.lower()] == [
-        f"{state} holds {made.first + len(made.pixels)} frames; the walk goes on from there."]  # fmt: skip
+        f"{state} holds {made.first + len(made.pixels)} frames; the walk goes on from there."
+    ]
 
 
 def test_a_state_of_other_chunks_is_refused_with_a_sentence(toy_package, tmp_path):

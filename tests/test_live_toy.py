@@ -18,9 +18,14 @@ def test_pictures_move_as_w_is_held(tmp_path):
     rooms = Rooms(write_toy_world(tmp_path / "toy"), 1)
     frame, room = rooms.truth[0, 0], rooms.scenes.rooms[:1]
     engine, _ = open_live(
-        tmp_path / "toy" / "lingbot_world_fast", image=tmp_path / "toy/example/image.png", prompt="a room", width=160,
-        height=96, chunk=3, device="cpu",
-    )  # fmt: skip
+        tmp_path / "toy" / "lingbot_world_fast",
+        image=tmp_path / "toy/example/image.png",
+        prompt="a room",
+        width=160,
+        height=96,
+        chunk=3,
+        device="cpu",
+    )
     with Session(engine, Start(frame, room.captions()[0]), folder=tmp_path / "walks", fps=0) as session:
         session.press("w")
         made = [frames.pixels for frames, _ in zip(session, range(6), strict=False)]

@@ -80,8 +80,9 @@ def shards(plain, tmp_path, golden):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["", "diffusion_pytorch_model.safetensors.index.json",
-                                  "diffusion_pytorch_model-00002-of-00002.safetensors"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["", "diffusion_pytorch_model.safetensors.index.json", "diffusion_pytorch_model-00002-of-00002.safetensors"]
+)
 def test_reads_official_shards(shards, plain, name):
     checkpoint = open_checkpoint(shards / name)
     assert len(checkpoint.files) == 2
@@ -119,8 +120,12 @@ def test_prefers_safetensors_to_pt(golden, nf4, put):
 def test_all_wrong_keys_are_in_one_error(plain, put):
     plain["blocks.1.extra"] = plain.pop("blocks.1.norm3.bias")
     plain["head.head.bias"] = torch.zeros(63)
-    refused(put(plain), "1 missing: blocks.1.norm3.bias", "1 unexpected: blocks.1.extra",
-            "1 of another shape: head.head.bias [63] (expected [64])")  # fmt: skip
+    refused(
+        put(plain),
+        "1 missing: blocks.1.norm3.bias",
+        "1 unexpected: blocks.1.extra",
+        "1 of another shape: head.head.bias [63] (expected [64])",
+    )
 
 
 @pytest.mark.parametrize("component", ["absmax", "quant_map", "nested_absmax", "nested_quant_map"])
@@ -202,11 +207,14 @@ def test_a_tensor_in_two_shards_is_named(shards, plain):
     refused(shards, "in another shard as well", *twice)
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ({"dim": 128, "num_heads": 2}, ("dim 128 (tensors: 64)", "config.json")),
-    ({"num_heads": 3}, ("3 heads",)),
-    ([], ("expected a JSON object",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"dim": 128, "num_heads": 2}, ("dim 128 (tensors: 64)", "config.json")),
+        ({"num_heads": 3}, ("3 heads",)),
+        ([], ("expected a JSON object",)),
+    ],
+)
 def test_a_config_of_another_model_is_named(plain, put, content, words):
     folder = put(plain)
     (folder / "config.json").write_text(json.dumps(content))

@@ -40,7 +40,8 @@ def test_every_part_is_found(package):
         found = find_package(folder)
         assert (found.causal, found.experts) == (package / "transformer", None)
         assert (found.text_encoder, found.tokenizer, found.vae) == tuple(
-            package / part for part in ("text_encoder", "tokenizer", "vae"))  # fmt: skip
+            package / part for part in ("text_encoder", "tokenizer", "vae")
+        )
 
 
 def test_the_model_is_the_official_one_to_the_bit(package, official):
@@ -56,8 +57,11 @@ def test_the_model_is_the_official_one_to_the_bit(package, official):
 def test_no_weight_is_copied(package):
     checkpoint = open_checkpoint(package / "transformer")
     state = load_expert(checkpoint, dtype=torch.bfloat16).state_dict()
-    assert all(state[name].data_ptr() == entry.view().data_ptr() for name, entry in checkpoint.plain.items()
-               if entry.dtype == torch.bfloat16)  # fmt: skip
+    assert all(
+        state[name].data_ptr() == entry.view().data_ptr()
+        for name, entry in checkpoint.plain.items()
+        if entry.dtype == torch.bfloat16
+    )
 
 
 def test_embeddings_are_the_official_ones_to_the_bit(package, official):
@@ -78,10 +82,19 @@ def test_generate_makes_the_same_frames(package, toy_package, official, tmp_path
     made, parts = [], {part: getattr(official, part) for part in ("text_encoder", "tokenizer", "vae")}
     for folder, given in ((official.causal, parts), (package, {})):
         options = GenerateOptions(
-            ckpt_dir=folder, **given, image=toy_package / "example/image.png", prompt="a castle",
-            action_path=toy_package / "example", width=48, height=32, frame_num=9, schedule="0,500", seed=1,
-            device="cpu", output=tmp_path / folder.name / "*.png",
-        )  # fmt: skip
+            ckpt_dir=folder,
+            **given,
+            image=toy_package / "example/image.png",
+            prompt="a castle",
+            action_path=toy_package / "example",
+            width=48,
+            height=32,
+            frame_num=9,
+            schedule="0,500",
+            seed=1,
+            device="cpu",
+            output=tmp_path / folder.name / "*.png",
+        )
         run(make_plan(options))
         files = sorted((tmp_path / folder.name).glob("*.png"))
         made.append(np.stack([np.asarray(Image.open(file)) for file in files]))
@@ -119,8 +132,9 @@ def test_a_text_encoder_in_shards_is_quantized_by_itself(package, tmp_path):
 
 def test_a_shift_that_is_not_the_releases_is_said_and_not_taken(package, tmp_path):
     folder = shutil.copytree(package, tmp_path / package.name)
-    told = ("The scheduler's config beside it says shift 3; taken is LingBot-World Fast's 10, unless `shift` names "
-            "another.")  # fmt: skip
+    told = (
+        "The scheduler's config beside it says shift 3; taken is LingBot-World Fast's 10, unless `shift` names another."
+    )
     for shift, lines in ((None, []), (10.0, []), ("x", []), (3, [told])):
         (folder / "scheduler/scheduler_config.json").write_text(json.dumps({"flow_shift": shift, "shift": 5}))
         assert open_checkpoint(folder / "transformer").release_lines[1:] == tuple(lines)

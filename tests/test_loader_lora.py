@@ -19,8 +19,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = replace(SMALL, num_layers=3)
 SHAPES = CONFIG.parameter_shapes()
 LINEAR = [name.removesuffix(".weight") for name in linear_weights(SHAPES)]
-WHOLE = ["patch_embedding.diff", "blocks.0.norm3.diff", "blocks.1.modulation.diff", "blocks.2.ffn.0.diff_b",
-         "blocks.0.self_attn.norm_q.diff", "blocks.1.self_attn.v.diff"]  # fmt: skip
+WHOLE = [
+    "patch_embedding.diff",
+    "blocks.0.norm3.diff",
+    "blocks.1.modulation.diff",
+    "blocks.2.ffn.0.diff_b",
+    "blocks.0.self_attn.norm_q.diff",
+    "blocks.1.self_attn.v.diff",
+]
 """Changes of parameters of each kind as they are."""
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 KINDS = {
@@ -65,8 +71,10 @@ def loaded(files, kind, strength=0.5, device="cpu", **settings):
 def merged(files, kind):
     """The model with the changes in its weights."""
     model = load_expert(files[kind], dtype=torch.float32)
-    state = {name: weight.decode(torch.float32) if hasattr(weight, "decode") else weight.float()
-             for name, weight in model.named_parameters()}  # fmt: skip
+    state = {
+        name: weight.decode(torch.float32) if hasattr(weight, "decode") else weight.float()
+        for name, weight in model.named_parameters()
+    }
     for name, changes in read_loras([LoraFile(files["lora"], 0.5)], SHAPES).items():
         for change in changes:
             state[name] = change.added_to(state[name])
@@ -82,8 +90,11 @@ def test_a_model_with_a_lora_is_the_one_with_the_lora_merged(files, kind, device
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("settings", [{"resident_blocks": 1, "copy": True}, {"resident_blocks": 0}, {"copy": True},
-                                      {"decoded_blocks": 2}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [{"resident_blocks": 1, "copy": True}, {"resident_blocks": 0}, {"copy": True}, {"decoded_blocks": 2}],
+    ids=str,
+)
 def test_wherever_the_weights_lie_the_bits_are_the_same(files, settings, device):
     model = loaded(files, "nf4", device=device, **settings)
     want = velocity(loaded(files, "nf4", device=device), device)
@@ -102,17 +113,21 @@ def test_strength_0_is_no_lora_to_the_bit(files):
 
 @pytest.mark.parametrize("resident", [None, 1])
 def test_what_a_lora_takes_is_counted(files, resident):
-    plain, changed = (weight_bytes(open_checkpoint(files["nf4"], [LoraFile(files["lora"], strength)]), resident)
-                      for strength in (0.0, 1.0))  # fmt: skip
+    plain, changed = (
+        weight_bytes(open_checkpoint(files["nf4"], [LoraFile(files["lora"], strength)]), resident)
+        for strength in (0.0, 1.0)
+    )
     assert changed - plain >= files["lora"].stat().st_size - 100_000
 
 
 @pytest.mark.parametrize("key", [f"{LINEAR[0]}.lora_B.weight", f"{LINEAR[0]}.diff_b"])
 def test_a_lora_that_is_not_finite_is_refused_by_its_name(files, tmp_path, key):
     path = tmp_path / "bad.safetensors"
-    tensors = {f"{LINEAR[0]}.lora_A.weight": torch.ones(4, SHAPES[f"{LINEAR[0]}.weight"][1]),
-               f"{LINEAR[0]}.lora_B.weight": torch.ones(SHAPES[f"{LINEAR[0]}.weight"][0], 4),
-               f"{LINEAR[0]}.diff_b": torch.ones(SHAPES[f"{LINEAR[0]}.bias"])}  # fmt: skip
+    tensors = {
+        f"{LINEAR[0]}.lora_A.weight": torch.ones(4, SHAPES[f"{LINEAR[0]}.weight"][1]),
+        f"{LINEAR[0]}.lora_B.weight": torch.ones(SHAPES[f"{LINEAR[0]}.weight"][0], 4),
+        f"{LINEAR[0]}.diff_b": torch.ones(SHAPES[f"{LINEAR[0]}.bias"]),
+    }
     tensors[key].view(-1)[1] = float("nan")
     save_file(tensors, path)
     with pytest.raises(CheckpointError, match=f"bad.safetensors: {key} holds NaN"):

@@ -57,9 +57,11 @@ def test_parts_of_other_models_in_diffusers_layout_are_passed_over(tmp_path):
     model = touch(tmp_path / "lingbot-world-fast/model.safetensors").parent
     (model / "config.json").write_text('{"_class_name": "WanModelFast"}')
     for folder, config in {
-        "flux/text_encoder": '{"architectures": ["CLIPTextModel"]}', "flux/vae": '{"_class_name": "AutoencoderKL"}',
-        "a/vae": "{", "TI2V-5B/vae": '{"_class_name": "AutoencoderKLWan", "z_dim": 48}',
-    }.items():  # fmt: skip
+        "flux/text_encoder": '{"architectures": ["CLIPTextModel"]}',
+        "flux/vae": '{"_class_name": "AutoencoderKL"}',
+        "a/vae": "{",
+        "TI2V-5B/vae": '{"_class_name": "AutoencoderKLWan", "z_dim": 48}',
+    }.items():
         touch(tmp_path / folder / "model.safetensors").with_name("config.json").write_text(config)
     assert (find_package(model).text_encoder, find_package(model).vae) == (None, None)
     touch(tmp_path / "wan/text_encoder/model.safetensors")
@@ -78,8 +80,11 @@ def test_a_causal_model_takes_parts_from_a_package_beside_it(tmp_path):
     model = touch(tmp_path / "lingbot-world-fast/model.safetensors").parent
     (model / "config.json").write_text('{"_class_name": "WanModelFast"}')
     base = tmp_path / "lingbot-world-base-cam"
-    parts = {"text_encoder": touch(base / "models_t5_umt5-xxl-enc-bf16.pth"), "vae": touch(base / "Wan2.1_VAE.pth"),
-             "tokenizer": touch(base / "google/umt5-xxl/tokenizer.json").parent}  # fmt: skip
+    parts = {
+        "text_encoder": touch(base / "models_t5_umt5-xxl-enc-bf16.pth"),
+        "vae": touch(base / "Wan2.1_VAE.pth"),
+        "tokenizer": touch(base / "google/umt5-xxl/tokenizer.json").parent,
+    }
     touch(tmp_path / "Wan2.2-TI2V-5B/Wan2.2_VAE.pth")
     touch(tmp_path / "a/Wan2.1_VAE.pth")
     found = find_package(model)
@@ -144,10 +149,16 @@ def test_paths_that_do_not_exist_are_named(tmp_path, arguments):
         find_package(tmp_path / folder, **overrides)
 
 
-@pytest.mark.parametrize(("name", "role"), [
-    ("high_noise_model_bnb_nf4", "high"), ("wan-LOW-noise.safetensors", "low"), ("highway.safetensors", None),
-    ("high_to_low.safetensors", None), ("low/model.safetensors", "low"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("high_noise_model_bnb_nf4", "high"),
+        ("wan-LOW-noise.safetensors", "low"),
+        ("highway.safetensors", None),
+        ("high_to_low.safetensors", None),
+        ("low/model.safetensors", "low"),
+    ],
+)
 def test_roles_are_read_from_names(tmp_path, name, role):
     assert package.named_role(tmp_path / name) == role
 

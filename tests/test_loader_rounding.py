@@ -50,8 +50,14 @@ def carried(entries, size, parts=1):
 @pytest.mark.parametrize(("size", "parts"), [(1 << 20, 1), (4096, 1), (1001, 1), (4096, 3)])
 def test_chunks_of_any_size_round_to_the_same_bits(tmp_path, dtype, size, parts):
     torch.manual_seed(1)
-    kinds = {"a": (torch.float32, 999), "b": (torch.bfloat16, 7), "c": (torch.float32, 3), "d": (torch.float64, 500),
-             "e": (torch.uint8, 5), "f": (torch.float32, 2000)}  # fmt: skip
+    kinds = {
+        "a": (torch.float32, 999),
+        "b": (torch.bfloat16, 7),
+        "c": (torch.float32, 3),
+        "d": (torch.float64, 500),
+        "e": (torch.uint8, 5),
+        "f": (torch.float32, 2000),
+    }
     tensors = {name: torch.rand(count).mul(9).to(kind) for name, (kind, count) in kinds.items()}
     save_file(tensors, tmp_path / "x.safetensors")
     entries = [entry.rounded(dtype) for entry in read_safetensors(tmp_path / "x.safetensors").values()]
@@ -80,6 +86,8 @@ def test_a_model_has_the_same_bits_wherever_it_was_rounded(file, state, resident
     (tmp_path / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
     write_expert(tmp_path / "model.safetensors", CONFIG, state.items(), quant_type=None, dtype=torch.bfloat16)
     inputs = {name: tensor.to(device) for name, tensor in random_inputs(CONFIG, 1, (2, 4, 4)).items()}
-    outputs = [load_expert(path, device, torch.bfloat16, resident_blocks=resident, copy=True)(**inputs)
-               for path in (file, tmp_path)]  # fmt: skip
+    outputs = [
+        load_expert(path, device, torch.bfloat16, resident_blocks=resident, copy=True)(**inputs)
+        for path in (file, tmp_path)
+    ]
     assert torch.equal(*outputs)

@@ -1,5 +1,4 @@
-"""fp8 and int8 files as ComfyUI has them: decoded as it decodes them, 8 bits in memory, and the clear error for others.
-"""
+"""fp8 and int8 files in ComfyUI's formats: decoded to its bits, kept in 8 bits, and a clear error for other files."""
 
 import json
 import shutil
@@ -26,9 +25,16 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 LAYER = "blocks.1.ffn.0"
 WEIGHT, SCALE = f"{LAYER}.weight", f"{LAYER}.weight_scale"
-KINDS = pytest.mark.parametrize(("dtype", "rows"), [
-    (FP8, False), (FP8, True), (E5M2, False), (INT8, False), (INT8, True),
-])  # fmt: skip
+KINDS = pytest.mark.parametrize(
+    ("dtype", "rows"),
+    [
+        (FP8, False),
+        (FP8, True),
+        (E5M2, False),
+        (INT8, False),
+        (INT8, True),
+    ],
+)
 
 
 @pytest.fixture
@@ -82,8 +88,10 @@ def test_every_way_to_say_it_gives_the_same_model(plain, file):
     wanted = open_checkpoint(in_header(file, plain))
     older = {name.replace("weight_scale", "scale_weight"): tensor for name, tensor in tensors.items()}
     older |= {f"{layer}.scale_input": torch.ones(()) for layer in layers}
-    told = {f"{layer}.comfy_quant": as_tensor({"format": NAMES[FP8], "full_precision_matrix_mult": True})
-            for layer in layers}  # fmt: skip
+    told = {
+        f"{layer}.comfy_quant": as_tensor({"format": NAMES[FP8], "full_precision_matrix_mult": True})
+        for layer in layers
+    }
     inputs = {f"{layer}.input_scale": torch.ones(()) for layer in layers}
     prefixed = {f"model.diffusion_model.{name}": tensor for name, tensor in (tensors | inputs).items()}
     ways = {
@@ -91,14 +99,17 @@ def test_every_way_to_say_it_gives_the_same_model(plain, file):
         "comfy_quant": (tensors | told | inputs, None),
         "a prefix": (prefixed, {f"model.diffusion_model.{layer}": {"format": NAMES[FP8]} for layer in layers}),
         "scales alone": (tensors, None),
-    }  # fmt: skip
+    }
     for way, (content, stated) in ways.items():
         found = open_checkpoint(save(file.with_name("y.safetensors"), content, stated))
         assert found.quantized.keys() == wanted.quantized.keys(), way
         assert found.tensors.keys() == wanted.tensors.keys(), way
         assert found.quantization == "fp8"
-        assert all(torch.equal(found.tensors[key].view().view(torch.uint8), entry.view().view(torch.uint8))
-                   for key, entry in wanted.tensors.items() if entry.shape), way  # fmt: skip
+        assert all(
+            torch.equal(found.tensors[key].view().view(torch.uint8), entry.view().view(torch.uint8))
+            for key, entry in wanted.tensors.items()
+            if entry.shape
+        ), way
 
 
 def test_float8_without_scales_is_taken_as_it_is(plain, file):
@@ -139,25 +150,37 @@ def test_decoded_weights_may_stay(plain, file):
     assert kept.recode(FP8).values.data_ptr() == kept.data_ptr()
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({SCALE: torch.ones(3)}, "its scale is torch.float32 [3], expected float32, one or one for each row"),
-    ({SCALE: torch.ones((), dtype=torch.int32)}, "its scale is torch.int32 []"),
-    ({WEIGHT: None}, "the weight itself is missing"),
-    ({WEIGHT: torch.zeros(128, 64)}, "torch.float32 [128, 64] with a scale, expected a matrix of float8_e4m3fn"),
-    ({f"{LAYER}.comfy_quant": as_tensor({"format": "nvfp4"})}, "the format is 'nvfp4', expected one of float8_e4m3fn"),
-    ({f"{LAYER}.comfy_quant": as_tensor({"format": "int8_tensorwise", "convrot": True})}, "rotated weights (convrot)"),
-    ({f"{LAYER}.comfy_quant": as_tensor([1])}, "comfy_quant is no JSON object"),
-    ({f"{LAYER}.comfy_quant": torch.zeros(4, dtype=torch.uint8)}, "comfy_quant is not JSON"),
-    ({SCALE: torch.tensor(float("nan"))}, "NaN or infinity"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({SCALE: torch.ones(3)}, "its scale is torch.float32 [3], expected float32, one or one for each row"),
+        ({SCALE: torch.ones((), dtype=torch.int32)}, "its scale is torch.int32 []"),
+        ({WEIGHT: None}, "the weight itself is missing"),
+        ({WEIGHT: torch.zeros(128, 64)}, "torch.float32 [128, 64] with a scale, expected a matrix of float8_e4m3fn"),
+        (
+            {f"{LAYER}.comfy_quant": as_tensor({"format": "nvfp4"})},
+            "the format is 'nvfp4', expected one of float8_e4m3fn",
+        ),
+        (
+            {f"{LAYER}.comfy_quant": as_tensor({"format": "int8_tensorwise", "convrot": True})},
+            "rotated weights (convrot)",
+        ),
+        ({f"{LAYER}.comfy_quant": as_tensor([1])}, "comfy_quant is no JSON object"),
+        ({f"{LAYER}.comfy_quant": torch.zeros(4, dtype=torch.uint8)}, "comfy_quant is not JSON"),
+        ({SCALE: torch.tensor(float("nan"))}, "NaN or infinity"),
+    ],
+)
 def test_what_cannot_be_read_is_named(plain, file, changes, words):
     refused(in_header(file, plain, **changes), LAYER, words)
 
 
-@pytest.mark.parametrize(("stated", "words"), [
-    ({LAYER: {"format": "int8_tensorwise"}}, "int8 without its weight_scale"),
-    (None, "int8 without a bitsandbytes quant_state or ComfyUI's weight_scale"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ({LAYER: {"format": "int8_tensorwise"}}, "int8 without its weight_scale"),
+        (None, "int8 without a bitsandbytes quant_state or ComfyUI's weight_scale"),
+    ],
+)
 def test_int8_without_its_scale_is_named(plain, file, stated, words):
     refused(save(file, plain | {WEIGHT: plain[WEIGHT].to(INT8)}, stated), LAYER, words)
 
@@ -167,9 +190,16 @@ def test_int8_of_which_nothing_is_said_is_named(plain, file):
     refused(save(file, plain | {WEIGHT: values, SCALE: scale}), "int8 without the format that ComfyUI writes beside it")
 
 
-@pytest.mark.parametrize("text", [
-    "{", "[]", '{"layers": 5}', '{"layers": {"x": {}}}', '{"layers": {"x": {"format": []}}}',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"layers": 5}',
+        '{"layers": {"x": {}}}',
+        '{"layers": {"x": {"format": []}}}',
+    ],
+)
 def test_metadata_that_is_damaged_is_an_error_or_nothing(plain, file, text):
     save_file(plain, file, {"_quantization_metadata": text})
     if "5" in text:
@@ -179,8 +209,10 @@ def test_metadata_that_is_damaged_is_an_error_or_nothing(plain, file, text):
 
 
 def test_a_nunchaku_file_is_named(plain, file):
-    refused(save(file, plain | {f"{LAYER}.qweight": plain[WEIGHT].to(INT8), f"{LAYER}.wscales": torch.ones(4)}),
-            "a nunchaku (SVDQuant) quantization")  # fmt: skip
+    refused(
+        save(file, plain | {f"{LAYER}.qweight": plain[WEIGHT].to(INT8), f"{LAYER}.wscales": torch.ones(4)}),
+        "a nunchaku (SVDQuant) quantization",
+    )
 
 
 # Files that are written
@@ -211,8 +243,9 @@ def test_quantize_writes_files_with_comfyuis_metadata(source, plain, tmp_path, g
         assert values.float().abs().max() >= 224
         assert relative_rms(values.float() * scale, plain[name]) < 0.03
     found = verify(tmp_path / "fp8", silent)
-    assert [item.kind for item in found] == [f"{role}-noise LingBot-World expert, fp8, made from {role}_noise_model"
-                                             for role in ("high", "low")]  # fmt: skip
+    assert [item.kind for item in found] == [
+        f"{role}-noise LingBot-World expert, fp8, made from {role}_noise_model" for role in ("high", "low")
+    ]
     assert all(item.checked == item.tensors for item in found)
 
 
@@ -226,8 +259,13 @@ def test_scales_of_2_to_a_power_decode_to_the_same_number_in_other_dtypes():
 @pytest.mark.parametrize("weight", [torch.zeros(4, 64), torch.full((4, 64), 448.0), torch.full((4, 64), 3e38)])
 def test_weights_at_the_ends_of_the_range_stay_finite(weight):
     values, scale = scaled.encode(weight)
-    assert torch.equal(parameters.ScaledParameter.of(values, scale).decode(torch.float32) / weight.abs().clamp_min(1),
-                       weight / weight.abs().clamp_min(1)) or weight[0, 0] > 1e38  # fmt: skip
+    assert (
+        torch.equal(
+            parameters.ScaledParameter.of(values, scale).decode(torch.float32) / weight.abs().clamp_min(1),
+            weight / weight.abs().clamp_min(1),
+        )
+        or weight[0, 0] > 1e38
+    )
     assert values.float().isfinite().all()
 
 

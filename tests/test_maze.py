@@ -19,7 +19,7 @@ from lingbot_world.tools.maze.rooms import (
     clearance,
     random_rooms,
     random_scenes,
-)  # fmt: skip
+)
 from lingbot_world.tools.maze.settings import Sizes
 from lingbot_world.tools.maze.train import measured_vae, take_shipped
 from lingbot_world.tools.maze.walks import MOST_PITCH, TURN, key_walks, random_walks

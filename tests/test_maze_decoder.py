@@ -135,8 +135,12 @@ def test_walks_are_made_with_their_own_prompts_pictures_and_cameras():
     latent, first = (torch.randn(1, 16, frames, *CELLS, generator=random) for frames in (FRAMES, TINY.half))
     moved = torch.eye(4).repeat(1, FRAMES, 1, 1)
     moved[:, TINY.half :, 2, 3] = 0.5
-    same = {"latent": latent, "first": first, "steps": torch.eye(4).repeat(1, FRAMES, 1, 1),
-            "kinds": torch.tensor([[3, 3]])}  # fmt: skip
+    same = {
+        "latent": latent,
+        "first": first,
+        "steps": torch.eye(4).repeat(1, FRAMES, 1, 1),
+        "kinds": torch.tensor([[3, 3]]),
+    }
     grey = torch.zeros(1, 16, 1, *CELLS)
 
     def made(**other):

@@ -32,13 +32,21 @@ def velocities(weights):
     clean, noisy = torch.randn(2, 1, 36, 4, 4, 6, generator=random)
     times, camera = torch.full((1, 4), 500.0), torch.randn(1, 24, 1536, generator=random)
     text = torch.randn(1, 2, 7, 32, generator=random)
-    return (causal_velocity(weights, config, clean, noisy, times, text, camera, chunks(4, 1)),
-            velocity(weights, config, noisy, times[:, 0], text[:, 0], camera))  # fmt: skip
+    return (
+        causal_velocity(weights, config, clean, noisy, times, text, camera, chunks(4, 1)),
+        velocity(weights, config, noisy, times[:, 0], text[:, 0], camera),
+    )
 
 
-@pytest.mark.parametrize(("layers", "order"), [
-    (3, [0, 1, 2]), (4, [0, 0, 1, 2]), (5, [0, 0, 1, 1, 2]), (7, [0, 0, 0, 1, 1, 2, 2]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layers", "order"),
+    [
+        (3, [0, 1, 2]),
+        (4, [0, 0, 1, 2]),
+        (5, [0, 0, 1, 1, 2]),
+        (7, [0, 0, 0, 1, 1, 2, 2]),
+    ],
+)
 def test_a_grown_denoiser_computes_what_it_did(layers, order):
     weights = random_weights()
     deeper = grown(weights, layers, CPU).named()
@@ -71,13 +79,17 @@ def test_a_training_is_as_deep_as_it_is_told_or_its_checkpoint_is_or_the_setting
         begun(tmp_path, 1, CPU, 2)
 
 
-@pytest.mark.parametrize(("blocks", "layers", "said"), [
-    (3, 2, "denoiser.pt has 3, and none can be taken away"), (0, 0, "a denoiser has at least 1"),
-    (3, -1, "denoiser.pt has 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("blocks", "layers", "said"),
+    [
+        (3, 2, "denoiser.pt has 3, and none can be taken away"),
+        (0, 0, "a denoiser has at least 1"),
+        (3, -1, "denoiser.pt has 3"),
+    ],
+)
 def test_layers_that_cannot_be_are_refused_before_walks_are_rendered(
     tmp_path, monkeypatch, capsys, blocks, layers, said
-):  # fmt: skip
+):
     save_weights({}, tmp_path / "vae.pt")
     if blocks:
         save_weights(random_weights(replace(SMALL, num_layers=blocks)), tmp_path / "denoiser.pt")

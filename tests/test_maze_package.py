@@ -85,11 +85,15 @@ def test_a_walk_is_as_the_package_asks_where_the_command_says_nothing(package, t
     assert (own["width"], own["height"], own["chunk"]) == (96, 64, 3)
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("{", "not JSON"), ('{"port": 1}', "expected an object of width, height"),
-    ('{"width": "256"}', "width is '256', expected a whole number"),
-    ('{"schedule": 0}', "schedule is 0, expected text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ('{"port": 1}', "expected an object of width, height"),
+        ('{"width": "256"}', "width is '256', expected a whole number"),
+        ('{"schedule": 0}', "schedule is 0, expected text"),
+    ],
+)
 def test_a_wish_that_cannot_be_read_is_named(package, tmp_path, capsys, text, said):
     copy = tmp_path / "package"
     shutil.copytree(package, copy)
@@ -191,8 +195,9 @@ def test_a_package_is_measured_as_it_says_that_it_is_walked_in(package):
     assert walker.schedule == few_step_schedule(steps, CAUSAL_SHIFT)
 
 
-@pytest.mark.parametrize(("words", "made"), [
-    ([], (1, (0,))), (["--chunk", "3", "--schedule", "v1"], (3, FAST_INDICES))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "made"), [([], (1, (0,))), (["--chunk", "3", "--schedule", "v1"], (3, FAST_INDICES))]
+)
 def test_a_measurement_is_of_the_chunks_and_steps_that_are_asked_for(package, monkeypatch, capsys, words, made):
     asked = []
     for name in ("short_videos", "by_frame", "there_and_back", "long_walks", "followed"):

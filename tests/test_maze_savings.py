@@ -59,8 +59,10 @@ def test_a_walk_comes_back_as_it_went_and_the_model_is_asked_for_no_more_than_th
 
 
 def test_who_sees_the_first_picture_knows_it_again_and_who_does_not_does_not(package):
-    seeing, blind = (savings.drift(Walker(package, "cpu", window=window, **savings.BEST), 1, 33)
-                     for window in (Window(18, 6), Window(1)))  # fmt: skip
+    seeing, blind = (
+        savings.drift(Walker(package, "cpu", window=window, **savings.BEST), 1, 33)
+        for window in (Window(18, 6), Window(1))
+    )
     assert seeing["last frame"] > seeing["plain"] + 2
     assert seeing["last frame"] > blind["last frame"] + 2
     assert seeing["last frames"] == [pytest.approx(seeing["last frame"])]
@@ -68,10 +70,13 @@ def test_who_sees_the_first_picture_knows_it_again_and_who_does_not_does_not(pac
     assert seeing["colour at most"] == pytest.approx(seeing["colour"])
 
 
-@pytest.mark.parametrize(("words", "keys"), [
-    (["--part", "savings", "--frames", "5"], [("default",), ("--schedule v1",), ("quantize",)]),
-    (["--part", "drift", "--seconds", "1"], [(1, 1), (3, 1)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        (["--part", "savings", "--frames", "5"], [("default",), ("--schedule v1",), ("quantize",)]),
+        (["--part", "drift", "--seconds", "1"], [(1, 1), (3, 1)]),
+    ],
+)
 def test_the_command_prints_a_line_for_each_way(package, monkeypatch, capsys, words, keys):
     monkeypatch.setattr(sys, "argv", ["savings", str(package), "--count", "1", "--device", "cpu", *words])
     ways = {name: savings.WAYS[name] for name in (savings.DEFAULT, "--schedule v1")}

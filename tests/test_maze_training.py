@@ -60,9 +60,17 @@ def test_the_velocity_is_the_engines():
     assert (got - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
-@pytest.mark.parametrize(("frames", "chunk", "window", "sink"), [
-    (12, 3, None, 0), (8, 4, None, 0), (6, 1, None, 0), (12, 3, 6, 3), (8, 1, 4, 2), (8, 4, 6, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("frames", "chunk", "window", "sink"),
+    [
+        (12, 3, None, 0),
+        (8, 4, None, 0),
+        (6, 1, None, 0),
+        (12, 3, 6, 3),
+        (8, 1, 4, 2),
+        (8, 4, 6, 1),
+    ],
+)
 def test_the_causal_velocity_is_that_of_the_engines_rollout(frames, chunk, window, sink):
     """The engine goes chunk by chunk, with a forward of each clean chunk in between, and gets another prompt half-way;
     the training goes at once."""
@@ -72,8 +80,9 @@ def test_the_causal_velocity_is_that_of_the_engines_rollout(frames, chunk, windo
     clean, noisy = torch.randn(2, 1, 36, frames, 4, 6, generator=random)
     prompts, camera = torch.randn(1, 2, 7, 32, generator=random), torch.randn(1, 384, frames, 4, 6, generator=random)
     times = torch.arange(frames)[None] // chunk * 90.0 + 40
-    got = causal_velocity(weights, config, clean, noisy, times, prompts, patches(camera),
-                          chunks(frames, chunk, window, sink))  # fmt: skip
+    got = causal_velocity(
+        weights, config, clean, noisy, times, prompts, patches(camera), chunks(frames, chunk, window, sink)
+    )
     history = KeyValueCache(config, 6, Window(window or frames, sink), chunk=chunk, device=CPU, dtype=torch.float32)
     for first in range(0, frames, chunk):
         part, options, text = slice(first, first + chunk), {"kv_cache": history}, prompts[:, int(2 * first >= frames)]
@@ -94,8 +103,9 @@ def test_a_later_half_sees_the_sink_and_itself():
     weights = random_weights(config.parameter_shapes())
     x, text = torch.randn(2, 1, 36, 6, 4, 6, generator=random), torch.randn(1, 2, 7, 32, generator=random)
     camera, times = torch.randn(1, 36, 1536, generator=random), torch.full((1, 6), 500.0)
-    near, far = (causal_velocity(weights, config, *x, times, text, camera, chunks(6, 3, 6, 3, 3), later)
-                 for later in (0, 50))  # fmt: skip
+    near, far = (
+        causal_velocity(weights, config, *x, times, text, camera, chunks(6, 3, 6, 3, 3), later) for later in (0, 50)
+    )
     torch.testing.assert_close(near[:, :, :3], far[:, :, :3])
     assert (near[:, :, 3:] - far[:, :, 3:]).abs().max() > 1e-3
 
@@ -139,8 +149,10 @@ def test_a_kernel_on_a_gpu_attends_as_the_spans_do():
     for attends in SEVERAL:
         slope = torch.randn(given.shape[1:], generator=random).to(GPU, torch.bfloat16)
         exact = given.detach().float().requires_grad_()
-        own = [([144 * first, 144 * end], [(144 * start, 144 * stop) for start, stop in seen])
-               for (first, end), seen in attends]  # fmt: skip
+        own = [
+            ([144 * first, 144 * end], [(144 * start, 144 * stop) for start, stop in seen])
+            for (first, end), seen in attends
+        ]
         (mine,), (right,) = (
             torch.autograd.grad(made, part, slope.to(made.dtype))
             for made, part in ((attended_to(*given, attends, 144), given), (_InSpans.apply(*exact, own), exact))
@@ -157,10 +169,13 @@ def test_matrices_are_turned_into_ones_with_equal_singular_values():
         assert (torch.einsum("nij,nij->n", turned, matrices) > 0.7 * torch.linalg.svdvals(matrices).sum(1)).all()
 
 
-@pytest.mark.parametrize(("shapes", "taken", "left"), [
-    (SHAPES, "decoder.middle.0.residual.2.weight", "decoder.head.2.weight"),
-    (CONFIG.parameter_shapes(), "blocks.1.ffn.0.weight", "head.head.weight"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shapes", "taken", "left"),
+    [
+        (SHAPES, "decoder.middle.0.residual.2.weight", "decoder.head.2.weight"),
+        (CONFIG.parameter_shapes(), "blocks.1.ffn.0.weight", "head.head.weight"),
+    ],
+)
 def test_a_step_goes_downhill(shapes, taken, left):
     """Of a sum of squares: by Muon where there are matrices, by Adam elsewhere."""
     parameters = Parameters.random(shapes, 0, CPU)
@@ -180,8 +195,15 @@ def test_gradients_reach_every_parameter():
     parameters.flat += 0.05 * torch.randn(parameters.flat.shape)
     parameters.flat.requires_grad_()
     x = torch.randn(2, 1, 36, 4, 2, 2)
-    causal_velocity(parameters.named(), config, *x, torch.full((1, 4), 500.0), torch.randn(1, 2, 3, 32),
-                    torch.randn(1, 4, 1536), chunks(4, 1)).square().mean().backward()  # fmt: skip
+    causal_velocity(
+        parameters.named(),
+        config,
+        *x,
+        torch.full((1, 4), 500.0),
+        torch.randn(1, 2, 3, 32),
+        torch.randn(1, 4, 1536),
+        chunks(4, 1),
+    ).square().mean().backward()
     cut = Parameters(parameters.shapes, parameters.flat.grad).named()
     assert {name for name, gradient in cut.items() if not gradient.any()} == set()
 
@@ -274,9 +296,13 @@ def test_a_whole_training_makes_a_package_in_which_the_engine_walks(tmp_path, mo
     assert all(abs(value) < 1e4 for value in found.values()), found
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["absent", "dest"], "absent: no such folder"), ([".", "dest"], ".: no vae.pt and no denoiser.pt in it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["absent", "dest"], "absent: no such folder"),
+        ([".", "dest"], ".: no vae.pt and no denoiser.pt in it"),
+    ],
+)
 def test_what_is_to_be_packed_and_is_not_there_is_said(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):

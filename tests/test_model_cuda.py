@@ -71,8 +71,10 @@ def test_gpu_agrees_with_cpu(state):
 def test_8_bit_files_are_decoded_to_the_cpus_bits_and_streamed(state, tmp_path, dtype, arithmetic):
     tensors, layers = quantized(state, dtype)
     file = save(tmp_path / "x.safetensors", tensors, {layer: {"format": SCALED[dtype]} for layer in layers})
-    cpu, gpu, streamed = (load_expert(file, device, arithmetic=arithmetic, resident_blocks=blocks)
-                          for device, blocks in (("cpu", None), (GPU, None), (GPU, 1)))  # fmt: skip
+    cpu, gpu, streamed = (
+        load_expert(file, device, arithmetic=arithmetic, resident_blocks=blocks)
+        for device, blocks in (("cpu", None), (GPU, None), (GPU, 1))
+    )
     for name in (f"{layer}.weight" for layer in layers):
         ours, theirs = (model.get_parameter(name).decode(torch.bfloat16) for model in (gpu, cpu))
         assert torch.equal(ours.cpu(), theirs), name
@@ -160,8 +162,11 @@ def test_triton_recodes_4_bits_as_plain_torch_does(caplog, arithmetic, width, se
     dtype, weight = eight_bit.DTYPES[arithmetic], torch.randn(77, width, device=GPU) / 30
     packed, scales = codec.encode(weight, **settings)
     fp4 = "quant_type" in settings  # half of its largest number is 63.5 of int8, between two neighbours
-    same_8bit(FourBitParameter.of(packed, scales, weight.shape).recode(dtype),
-              codec.recode(packed, scales, tuple(weight.shape), dtype), 2e-2 if fp4 else 2e-3)  # fmt: skip
+    same_8bit(
+        FourBitParameter.of(packed, scales, weight.shape).recode(dtype),
+        codec.recode(packed, scales, tuple(weight.shape), dtype),
+        2e-2 if fp4 else 2e-3,
+    )
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 
@@ -255,8 +260,10 @@ def test_several_kernels_in_one(caplog, dim):
     for added, affine in (((y, gate), (scale, shift)), ((y, None), (None, None)), ((None, None), (scale, shift))):
         for dtype in (torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8):
             streams = x.clone(), x.clone()
-            got, want = (make(stream, added, affine, weight, bias, 1e-6, dtype)
-                         for make, stream in zip((pointwise.add_norm, in_steps), streams, strict=True))  # fmt: skip
+            got, want = (
+                make(stream, added, affine, weight, bias, 1e-6, dtype)
+                for make, stream in zip((pointwise.add_norm, in_steps), streams, strict=True)
+            )
             assert torch.equal(*streams)
             same_8bit(got, want, 5e-3) if isinstance(got, EightBit) else torch.testing.assert_close(got, want)
     assert "slower" not in caplog.text, "fell back to plain torch"

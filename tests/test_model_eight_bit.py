@@ -102,8 +102,11 @@ def test_the_norm_in_8_bits_is_that_of_the_fp32_norm(monkeypatch, arithmetic):
     monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
     x, weight, bias = torch.randn(300, 96), 1 + torch.randn(96), torch.randn(96)
     norm = torch.nn.functional.layer_norm(x, (96,), weight, bias, 1e-6)
-    for got, want in zip(layer_norm_8bit(x, weight, bias, 1e-6, DTYPES[arithmetic]),
-                         encode_8bit(norm, dtype=DTYPES[arithmetic]), strict=True):  # fmt: skip
+    for got, want in zip(
+        layer_norm_8bit(x, weight, bias, 1e-6, DTYPES[arithmetic]),
+        encode_8bit(norm, dtype=DTYPES[arithmetic]),
+        strict=True,
+    ):
         assert torch.equal(got, want)
 
 

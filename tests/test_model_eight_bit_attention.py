@@ -288,8 +288,11 @@ def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
     turned = [Unturned(x.clone(), turning).turned() for x, turning in zip((q, k), turnings, strict=True)]
     scalings = fp8_attention.scaling_of_keys(turnings[1], sample(turned[1])), fp8_attention.scaling(v, v)
     kept = [operand(*each) for each in zip((turned[1], v), scalings, strict=True)]
-    own = (attention_own.own_queries(Unturned(q, turnings[0])),
-           attention_own.own_keys(Unturned(k, turnings[1]), 64), attention_own.own_values(v, 64))  # fmt: skip
+    own = (
+        attention_own.own_queries(Unturned(q, turnings[0])),
+        attention_own.own_keys(Unturned(k, turnings[1]), 64),
+        attention_own.own_values(v, 64),
+    )
     for got, want in zip(own[1:], kept, strict=True):
         assert torch.equal(got.rows.float(), want.rows.float())
         assert all(map(torch.equal, got.scaling[:3], want.scaling[:3]))
@@ -307,8 +310,9 @@ def test_keys_and_values_stay_as_they_are():
     assert all(map(torch.equal, given, (k, v)))
 
 
-@pytest.mark.parametrize("place", [{}, {"eight_bit": True}, {"on_host": True}, {"fp8": True}],
-                         ids=["device", "8bit", "host", "fp8"])  # fmt: skip
+@pytest.mark.parametrize(
+    "place", [{}, {"eight_bit": True}, {"on_host": True}, {"fp8": True}], ids=["device", "8bit", "host", "fp8"]
+)
 def test_a_causal_model_with_its_keys_and_values(place):
     """Two chunks; the second one attends to the first one's keys and values."""
     config, results = replace(SMALL, causal=True), {}
@@ -402,8 +406,10 @@ def exact_hopper_kernel(out, q, k, v, heads, scales, shares=None):
     *scales, mean, reach = scales
     seen = len(k) if shares is None else len(k) // len(shares) * int((shares == 0).sum())
     values = Operand(v, SimpleNamespace(scale=scales[2]), across=len(k)).rows[:seen]
-    q, k, v = (x.float().mul(scale).unflatten(1, (heads, 128)).transpose(0, 1)
-               for x, scale in zip((q, k[:seen], values), scales, strict=True))  # fmt: skip
+    q, k, v = (
+        x.float().mul(scale).unflatten(1, (heads, 128)).transpose(0, 1)
+        for x, scale in zip((q, k[:seen], values), scales, strict=True)
+    )
     made = ((q @ k.transpose(1, 2) / 128**0.5).softmax(-1) @ v).transpose(0, 1).flatten(1) + mean
     if isinstance(out, EightBit):
         assert (made.abs() <= reach).all()
@@ -453,9 +459,16 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
 
 @pytest.mark.parametrize(
     ("queries", "keys", "heads", "shared", "parts"),
-    [(4680, 28080, 40, 76, 5), (6032, 27144, 12, 120, 1), (1508, 27144, 12, 96, 4), (100, 28000, 12, 12, 11),
-     (100, 200, 12, 12, 1), (192, 7, 132, 0, 1), (100, 28000, 3, 4, 16)],
-)  # fmt: skip
+    [
+        (4680, 28080, 40, 76, 5),
+        (6032, 27144, 12, 120, 1),
+        (1508, 27144, 12, 96, 4),
+        (100, 28000, 12, 12, 11),
+        (100, 200, 12, 12, 1),
+        (192, 7, 132, 0, 1),
+        (100, 28000, 3, 4, 16),
+    ],
+)
 def test_our_kernel_divides_keys_for_the_last_round_of_tiles(queries, keys, heads, shared, parts):
     """Where that makes the round shorter: of 1,000 tiles 76 are left, of 384 120. Two blocks of threads take two."""
     kind = attention_hopper.KINDS[fp8_attention.FP8]

@@ -25,13 +25,34 @@ from safetensors.torch import save_file
 CONFIG = replace(SMALL, causal=True)
 AROUND_ATTENTION = ["attention", "linear", "add_norm_"]
 EXACT = [
-    "modulated", "layer_norm", "linear", "put_own_", *AROUND_ATTENTION, "linear", "rms_norm_", *AROUND_ATTENTION,
-    "linear", "gelu_", "linear",
-]  # fmt: skip
+    "modulated",
+    "layer_norm",
+    "linear",
+    "put_own_",
+    *AROUND_ATTENTION,
+    "linear",
+    "rms_norm_",
+    *AROUND_ATTENTION,
+    "linear",
+    "gelu_",
+    "linear",
+]
 IN_8_BITS = [
-    "modulated", "layer_norm_8bit_", "linear", "put_own_", *AROUND_ATTENTION, "linear", "rms_norm_", "attention",
-    "encode_8bit_", "linear", "add_norm_", "linear", "encode_8bit_", "linear",
-]  # fmt: skip
+    "modulated",
+    "layer_norm_8bit_",
+    "linear",
+    "put_own_",
+    *AROUND_ATTENTION,
+    "linear",
+    "rms_norm_",
+    "attention",
+    "encode_8bit_",
+    "linear",
+    "add_norm_",
+    "linear",
+    "encode_8bit_",
+    "linear",
+]
 
 
 @pytest.fixture
@@ -51,9 +72,12 @@ def launched(monkeypatch):
         return run
 
     for module, kernel, name in (
-        (pointwise, "run", None), (operations, "gelu_", "gelu_"), (linear_8bit, "product", "linear"),
-        (torch.nn.functional, "linear", "linear"), (attention_layers, "attend_operands", "attention"),
-    ):  # fmt: skip
+        (pointwise, "run", None),
+        (operations, "gelu_", "gelu_"),
+        (linear_8bit, "product", "linear"),
+        (torch.nn.functional, "linear", "linear"),
+        (attention_layers, "attend_operands", "attention"),
+    ):
         monkeypatch.setattr(module, kernel, telling(getattr(module, kernel), name))
     return names, telling
 

@@ -28,9 +28,7 @@ def test_what_cannot_be_built_falls_back_once_and_says_so(caplog):
     for _ in range(2):
         check(run, "gated_add_", 5, 8, torch.float32, "cpu", 1e-6)
     assert len(calls) == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        "gated_add_ runs in plain torch, slower: no compiler"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["gated_add_ runs in plain torch, slower: no compiler"]
 
 
 def test_running_out_of_memory_is_not_a_reason_to_fall_back():

@@ -10,13 +10,36 @@ from lingbot_world.headless.options import lora_of
 from lingbot_world.host.names import new_parts, parts_of
 from lingbot_world.loaders.files import read_tensors
 
-ROOTS = (PureWindowsPath("D:\\KI Modelle\\ComfyUI\\models"), PureWindowsPath("\\\\server\\share\\models"),
-         PurePosixPath("/Users/jos\u00e9/AI models"), PurePosixPath("/mnt/d/models"))  # fmt: skip
+ROOTS = (
+    PureWindowsPath("D:\\KI Modelle\\ComfyUI\\models"),
+    PureWindowsPath("\\\\server\\share\\models"),
+    PurePosixPath("/Users/jos\u00e9/AI models"),
+    PurePosixPath("/mnt/d/models"),
+)
 LONG = "\u00e9" * 127
-HOSTILE = ["", "..", "../x", "a/../../x", "/etc/passwd", "//server/share", "C:\\x", "C:x", "c:/x", "a\\..\\..\\x",
-           "\\x", "\\\\server\\share\\x",
-           "\\\\?\\C:\\x", "a//..//x", "a/./x", "x\0", "a:stream", "./x", "a/", LONG + "\u00e9",
-           "a/" * 600 + "x"]  # fmt: skip
+HOSTILE = [
+    "",
+    "..",
+    "../x",
+    "a/../../x",
+    "/etc/passwd",
+    "//server/share",
+    "C:\\x",
+    "C:x",
+    "c:/x",
+    "a\\..\\..\\x",
+    "\\x",
+    "\\\\server\\share\\x",
+    "\\\\?\\C:\\x",
+    "a//..//x",
+    "a/./x",
+    "x\0",
+    "a:stream",
+    "./x",
+    "a/",
+    LONG + "\u00e9",
+    "a/" * 600 + "x",
+]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -27,8 +50,9 @@ def test_names_that_leave_their_folder_are_refused(name):
 
 
 @pytest.mark.parametrize("root", ROOTS, ids=str)
-@pytest.mark.parametrize("name", ["fast", "my package/high noise", "a\\b", "\u30e2\u30c7/\u0444\u0430.safetensors",
-                                  LONG, "v1.0-nf4", "...x"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["fast", "my package/high noise", "a\\b", "\u30e2\u30c7/\u0444\u0430.safetensors", LONG, "v1.0-nf4", "...x"]
+)
 def test_other_names_stay_below_it_on_every_system(root, name):
     parts = parts_of(name, "model")
     path = root.joinpath(*parts)
@@ -39,8 +63,26 @@ def test_other_names_stay_below_it_on_every_system(root, name):
     assert path.name == name.replace("\\", "/").rpartition("/")[2]
 
 
-@pytest.mark.parametrize("name", ["con", "NUL.nf4", "a/com1", "a?", "a*b", "<a>", "a|b", 'a"', "a.", "a ", " a", "a\tb",
-                                  "x.part", "a/b/c", "\u00e9" * 121])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "con",
+        "NUL.nf4",
+        "a/com1",
+        "a?",
+        "a*b",
+        "<a>",
+        "a|b",
+        'a"',
+        "a.",
+        "a ",
+        " a",
+        "a\tb",
+        "x.part",
+        "a/b/c",
+        "\u00e9" * 121,
+    ],
+)
 def test_new_folders_are_called_what_every_system_can_store(name):
     with pytest.raises(InputError, match="`name`"):
         new_parts(name, "folder")

@@ -23,9 +23,14 @@ def components_of(tensors, name):
 
 def four_bit_tensor(packed, scales, shape, state_dtype, dtype, quant_type="nf4"):
     return parameters.load_layouts().four_bit_tensor(
-        packed, scales, tuple(shape), quant_type, state_dtype=state_dtype, dtype=dtype,
+        packed,
+        scales,
+        tuple(shape),
+        quant_type,
+        state_dtype=state_dtype,
+        dtype=dtype,
         standard_code=torch.equal(scales.code, torch.tensor(codec.CODES[quant_type])),
-    )  # fmt: skip
+    )
 
 
 def read_weight(tensors, name, dtype):
@@ -33,9 +38,14 @@ def read_weight(tensors, name, dtype):
     state = json.loads(bytes(found[".quant_state.bitsandbytes__nf4"].numpy()))
     offset = torch.tensor(state["nested_offset"]) if "nested_offset" in state else None
     scales = codec.Scales(
-        found[".absmax"], found[".quant_map"], found.get(".nested_absmax"), found.get(".nested_quant_map"), offset,
-        state["blocksize"], state.get("nested_blocksize", 256),
-    )  # fmt: skip
+        found[".absmax"],
+        found[".quant_map"],
+        found.get(".nested_absmax"),
+        found.get(".nested_quant_map"),
+        offset,
+        state["blocksize"],
+        state.get("nested_blocksize", 256),
+    )
     return four_bit_tensor(found[""], scales, state["shape"], getattr(torch, state["dtype"]), dtype)
 
 
@@ -175,8 +185,14 @@ def test_casting_changes_the_declared_dtype_and_rounds_once():
 def test_clone_detach_and_state_dict_keep_every_component():
     weight = quantized((48, 128))
     state = weight.state_dict("w")
-    assert set(state) == {"w", "w.absmax", "w.quant_map", "w.nested_absmax", "w.nested_quant_map",
-                          "w.quant_state.bitsandbytes__nf4"}  # fmt: skip
+    assert set(state) == {
+        "w",
+        "w.absmax",
+        "w.quant_map",
+        "w.nested_absmax",
+        "w.nested_quant_map",
+        "w.quant_state.bitsandbytes__nf4",
+    }
     for copy in (weight.clone(), weight.detach()):
         assert torch.equal(copy.dequantize(), weight.dequantize())
         assert all(torch.equal(copy.state_dict("w")[key], value) for key, value in state.items())

@@ -99,9 +99,12 @@ def imported():
 
 @pytest.mark.parametrize(
     ("part", "heavy"),
-    [("camera", {"scipy"}), ("loaders", {"bitsandbytes", "comfy_kitchen"}),
-     ("all", {"bitsandbytes", "comfy_kitchen", "av", "tokenizers", "sentencepiece"})],
-)  # fmt: skip
+    [
+        ("camera", {"scipy"}),
+        ("loaders", {"bitsandbytes", "comfy_kitchen"}),
+        ("all", {"bitsandbytes", "comfy_kitchen", "av", "tokenizers", "sentencepiece"}),
+    ],
+)
 def test_the_engine_imports_heavy_packages_only_when_it_needs_them(imported, part, heavy):
     """torch's compiler takes longer than the rest of torch."""
     assert part in imported, imported["errors"]
@@ -149,8 +152,12 @@ def test_no_file_opens_a_connection_or_unpickles(path):
 
 def test_only_the_queue_command_reaches_the_files_that_talk_to_a_server():
     headless = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] == "headless"]
-    importers = {path.relative_to(ROOT).as_posix() for path in headless for level, module in imports(path)
-                 if level and module.split(".")[-1] in ("queue", "server")}
+    importers = {
+        path.relative_to(ROOT).as_posix()
+        for path in headless
+        for level, module in imports(path)
+        if level and module.split(".")[-1] in ("queue", "server")
+    }
     assert importers == {"headless/command/cli.py", "headless/client/queue.py"}
 
 
@@ -172,8 +179,12 @@ def test_the_engine_knows_no_host(path):
 
 def test_the_engine_knows_no_front():
     """Besides headless/ itself only the package's door and the command's know it."""
-    importers = {path.relative_to(ROOT).parts[0] for path in SHIPPED for _, module in imports(path)
-                 if "headless" in module.split(".")}
+    importers = {
+        path.relative_to(ROOT).parts[0]
+        for path in SHIPPED
+        for _, module in imports(path)
+        if "headless" in module.split(".")
+    }
     assert importers - {"headless"} == {"__init__.py", "__main__.py"}
 
 
@@ -188,8 +199,12 @@ def test_these_folders_import_no_sibling(folder):
 def test_the_training_of_the_toy_is_not_shipped():
     assert TRAINING
     assert "tools/" in (ROOT / ".comfyignore").read_text().split()
-    assert not {path for path in SHIPPED for _, module in imports(path)
-                if "tools" in module.split(".") and not module.startswith("triton.")}  # fmt: skip
+    assert not {
+        path
+        for path in SHIPPED
+        for _, module in imports(path)
+        if "tools" in module.split(".") and not module.startswith("triton.")
+    }
 
 
 def test_ruff_finds_nothing(tmp_path):
@@ -224,8 +239,11 @@ def test_requirements_are_the_dependencies_and_every_folder_is_packaged():
     project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())
     assert (ROOT / "requirements.txt").read_text().split() == project["project"]["dependencies"]
     assert project["project"]["version"] == lingbot_world.__version__
-    folders = {f"lingbot_world.{path.parent.relative_to(ROOT).as_posix().replace('/', '.')}" for path in SHIPPED
-               if path.name == "__init__.py" and path.parent != ROOT}  # fmt: skip
+    folders = {
+        f"lingbot_world.{path.parent.relative_to(ROOT).as_posix().replace('/', '.')}"
+        for path in SHIPPED
+        if path.name == "__init__.py" and path.parent != ROOT
+    }
     assert folders | {"lingbot_world"} == set(project["tool"]["setuptools"]["packages"])
 
 

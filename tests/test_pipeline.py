@@ -53,9 +53,13 @@ def test_the_run_equals_the_official_one(run, golden, experts, inputs):
     states, forwards = [], []
     hooks = [record(model, forwards) for model in experts]
     latent = sample(
-        *experts, *conditioning, camera if run["camera"] else None, **SETTINGS,
-        solver={"unipc": "unipc", "dpm++": "dpmpp"}[run["solver"]], callback=lambda step, x, *_: states.append(x),
-    )  # fmt: skip
+        *experts,
+        *conditioning,
+        camera if run["camera"] else None,
+        **SETTINGS,
+        solver={"unipc": "unipc", "dpm++": "dpmpp"}[run["solver"]],
+        callback=lambda step, x, *_: states.append(x),
+    )
     for hook in hooks:
         hook.remove()
     assert [model is experts[0] for model, _ in forwards] == expected["is_high_noise_step"].tolist()

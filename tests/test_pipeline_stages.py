@@ -26,9 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def options(toy_package, tmp_path, **changes):
     values = {"action_path": toy_package / "example", "width": 48, "height": 32, "frame_num": 5, "device": "cpu"}
     values |= {"output": tmp_path / "video.mp4"} | changes
-    return GenerateOptions(
-        ckpt_dir=toy_package, image=toy_package / "example/image.png", prompt="a castle", **values
-    )
+    return GenerateOptions(ckpt_dir=toy_package, image=toy_package / "example/image.png", prompt="a castle", **values)
 
 
 def test_a_stage_is_measured_from_its_beginning_to_the_next():
@@ -83,11 +81,14 @@ def test_an_exception_ends_the_stage_and_its_display():
     assert stages.running == "second"
 
 
-@pytest.mark.parametrize(("share", "known", "free"), [
-    (1.0, True, 6e9 + 0.5e9),
-    (0.5, True, 5e9 - 2e9),
-    (0.5, False, 6e9 + 0.5e9),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("share", "known", "free"),
+    [
+        (1.0, True, 6e9 + 0.5e9),
+        (0.5, True, 5e9 - 2e9),
+        (0.5, False, 6e9 + 0.5e9),
+    ],
+)
 @pytest.mark.parametrize("device", ["cuda", "cuda:0"])
 def test_free_memory_is_what_driver_and_torchs_own_limit_leave(device, share, known, free, monkeypatch):
     """Of 10 GB, 6 are free, torch holds 2.5 and uses 2 of them."""

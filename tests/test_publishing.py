@@ -81,7 +81,19 @@ def test_comfy_import_guard_finds_every_name_of_comfyui(comfy_host: Host, checko
     who = "-c", "user.name=test", "-c", "user.email=test@example.org"
     for words in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "as it is"]):
         assert run("git", *words, cwd=clone).returncode == 0
-    done = run(Path(sys.executable).with_name("comfy-import-guard"), "--offline", "--cache-dir", tmp_path, "check",
-               "--comfy-dir", packs.parent, "--target", "HEAD", "--no-update", "--strict", cwd=tmp_path)  # fmt: skip
+    done = run(
+        Path(sys.executable).with_name("comfy-import-guard"),
+        "--offline",
+        "--cache-dir",
+        tmp_path,
+        "check",
+        "--comfy-dir",
+        packs.parent,
+        "--target",
+        "HEAD",
+        "--no-update",
+        "--strict",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "1 safe" in done.stdout + done.stderr

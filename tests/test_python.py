@@ -26,8 +26,16 @@ def options(toy_package):
 
     def build(causal=False, **changes):
         package = toy_package / ("lingbot_world_fast" if causal else ".")
-        given = {"ckpt_dir": package, "image": toy_package / "example/image.png", "prompt": "a castle", "output": None,
-                 "width": 48, "height": 32, "seed": 1, "device": "cpu"}  # fmt: skip
+        given = {
+            "ckpt_dir": package,
+            "image": toy_package / "example/image.png",
+            "prompt": "a castle",
+            "output": None,
+            "width": 48,
+            "height": 32,
+            "seed": 1,
+            "device": "cpu",
+        }
         given |= {"frame_num": 21} if causal else {"frame_num": 5, "sampling_steps": 4}
         return GenerateOptions(**given | changes)
 
@@ -155,8 +163,11 @@ def installed(tmp_path_factory) -> Path:
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
     subprocess.run([*map(str, pip), str(folder / "source")], check=True, capture_output=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-    (site,) = (folder / "venv").glob("lib/python*/site-packages") if sys.platform != "win32" else [
-        folder / "venv/Lib/site-packages"]  # fmt: skip
+    (site,) = (
+        (folder / "venv").glob("lib/python*/site-packages")
+        if sys.platform != "win32"
+        else [folder / "venv/Lib/site-packages"]
+    )
     (wheel,) = folder.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(site)
     (folder / "consumer.py").write_text(CONSUMER)
@@ -175,8 +186,18 @@ def test_mypy_finds_the_types_of_the_installed_package(installed):
     pytest.importorskip("mypy")
     python = installed / ("venv/bin/python" if sys.platform != "win32" else "venv/Scripts/python.exe")
     # torch is not installed there
-    found = complaints(installed, "mypy", "--python-executable", str(python), "--cache-dir", ".mypy", "--strict",
-                       "--follow-imports=silent", "--disable-error-code", "import-not-found")  # fmt: skip
+    found = complaints(
+        installed,
+        "mypy",
+        "--python-executable",
+        str(python),
+        "--cache-dir",
+        ".mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--disable-error-code",
+        "import-not-found",
+    )
     assert found == {6, 7, 8, 9}
 
 

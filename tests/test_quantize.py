@@ -103,10 +103,19 @@ def test_bitsandbytes_decodes_searched_scales_to_the_same_values():
     weight = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
     packed, scales = codec.encode(weight, search=True)
     assert (scales.block_scales() < 0).any()  # the table's two halves are exchanged in such blocks
-    outer = functional.QuantState(absmax=scales.nested_absmax, code=scales.nested_code, blocksize=256,
-                                  dtype=torch.float32)  # fmt: skip
-    state = functional.QuantState(absmax=scales.absmax, shape=weight.shape, code=scales.code, blocksize=64,
-                                  quant_type="nf4", dtype=weight.dtype, offset=scales.offset, state2=outer)  # fmt: skip
+    outer = functional.QuantState(
+        absmax=scales.nested_absmax, code=scales.nested_code, blocksize=256, dtype=torch.float32
+    )
+    state = functional.QuantState(
+        absmax=scales.absmax,
+        shape=weight.shape,
+        code=scales.code,
+        blocksize=64,
+        quant_type="nf4",
+        dtype=weight.dtype,
+        offset=scales.offset,
+        state2=outer,
+    )
     decoded = functional.dequantize_4bit(packed, state)
     assert torch.equal(decoded, codec.decode(packed, scales, (64, 256), torch.float32))
 
@@ -152,17 +161,26 @@ def test_a_package_keeps_its_layout_and_its_other_parts(official, tmp_path):
     assert (package.tokenizer / "tokenizer.json").is_file()
     assert package.vae.is_file()
     assert sorted(path.name for path in package.experts.low.iterdir()) == [
-        "config.json", "model.safetensors", "quantization_meta.json",
-    ]  # fmt: skip
+        "config.json",
+        "model.safetensors",
+        "quantization_meta.json",
+    ]
     found = verify(tmp_path / "nf4", silent)
     assert [item.kind.split(",")[0] for item in found] == [
-        "high-noise LingBot-World expert", "low-noise LingBot-World expert", "umt5 text encoder",
-    ]  # fmt: skip
+        "high-noise LingBot-World expert",
+        "low-noise LingBot-World expert",
+        "umt5 text encoder",
+    ]
     assert [item.checked == item.tensors for item in found] == [True, True, False]
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a CUDA device"))])  # fmt: skip
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+    ],
+)
 def test_the_text_encoder_streams_from_four_bits(official, tmp_path, device):
     run(official, tmp_path / "nf4", t5=True, search=True)
     package = find_package(tmp_path / "nf4")
@@ -177,8 +195,10 @@ def test_the_text_encoder_streams_from_four_bits(official, tmp_path, device):
             decoded[name] = entry.view().float()
     save_file(decoded, tmp_path / "t5_decoded.safetensors")
     prompts = ["A castle in the morning mist.", "a"]
-    results = [encode(prompts, path, official, device, torch.float32)
-               for path in (original, tmp_path / "t5_decoded.safetensors", file)]  # fmt: skip
+    results = [
+        encode(prompts, path, official, device, torch.float32)
+        for path in (original, tmp_path / "t5_decoded.safetensors", file)
+    ]
     for plain, wanted, got in zip(*results, strict=True):
         assert (got - wanted).norm() < 1e-5 * wanted.norm()
         assert (got - plain).norm() < 0.4 * plain.norm()  # random weights: errors of 8 % in each of them add up

@@ -57,8 +57,13 @@ def whole(golden, tmp_path_factory):
 @pytest.fixture(scope="module")
 def slow():
     """The process of SLOW."""
-    process = subprocess.Popen([sys.executable, "-c", SLOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     yield process
     process.communicate()
 

@@ -67,17 +67,23 @@ def test_two_loras_and_changes_of_biases_add_up(tmp_path, weights, halves):
     assert torch.allclose(change.added_to(weights[f"{LAYER}.bias"]), weights[f"{LAYER}.bias"] - bias)
 
 
-@pytest.mark.parametrize(("tensors", "message"), [
-    ({"blocks.9.self_attn.q.lora_A.weight": (4, 64)}, "belong to no layer"),
-    ({"nonsense": (4, 64)}, "belong to no layer"),
-    ({}, "belong to no layer"),
-    ({f"{LAYER}.dora_scale": (64,)}, "belong to no layer"),
-    ({f"{LAYER}.lora_A.weight": (4, 64)}, "only one half"),
-    ({f"{LAYER}.lora_A.weight": (4, 80), f"{LAYER}.lora_B.weight": (80, 4)}, r"\[80, 80\], the weight is \[64, 64\]"),
-    ({f"{LAYER}.lora_A.weight": (4, 64), f"{LAYER}.lora_B.weight": (64, 8)}, "LoRA for another model"),
-    ({f"{LAYER}.diff": (32, 64)}, "LoRA for another model"),
-    ({"blocks.1.norm3.lora_A.weight": (4, 64), "blocks.1.norm3.lora_B.weight": (64, 4)}, "LoRA for another model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"blocks.9.self_attn.q.lora_A.weight": (4, 64)}, "belong to no layer"),
+        ({"nonsense": (4, 64)}, "belong to no layer"),
+        ({}, "belong to no layer"),
+        ({f"{LAYER}.dora_scale": (64,)}, "belong to no layer"),
+        ({f"{LAYER}.lora_A.weight": (4, 64)}, "only one half"),
+        (
+            {f"{LAYER}.lora_A.weight": (4, 80), f"{LAYER}.lora_B.weight": (80, 4)},
+            r"\[80, 80\], the weight is \[64, 64\]",
+        ),
+        ({f"{LAYER}.lora_A.weight": (4, 64), f"{LAYER}.lora_B.weight": (64, 8)}, "LoRA for another model"),
+        ({f"{LAYER}.diff": (32, 64)}, "LoRA for another model"),
+        ({"blocks.1.norm3.lora_A.weight": (4, 64), "blocks.1.norm3.lora_B.weight": (64, 4)}, "LoRA for another model"),
+    ],
+)
 def test_a_lora_that_does_not_fit_is_refused(tmp_path, weights, tensors, message):
     save_file({name: torch.zeros(shape) for name, shape in tensors.items()}, tmp_path / "lora.safetensors")
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
@@ -110,8 +116,10 @@ def test_an_expert_gets_its_own_lora(golden, tmp_path, halves):
     run(tmp_path / "package", tmp_path / "plain")
     name = f"{LAYER}.weight"
     for role, same in (("high", True), ("low", False)):
-        merged, plain = (load_file(tmp_path / folder / f"{role}_noise_model_bnb_nf4/model.safetensors")[name]
-                         for folder in ("nf4", "plain"))  # fmt: skip
+        merged, plain = (
+            load_file(tmp_path / folder / f"{role}_noise_model_bnb_nf4/model.safetensors")[name]
+            for folder in ("nf4", "plain")
+        )
         assert torch.equal(merged, plain) == same
 
 

@@ -39,11 +39,18 @@ def place(toy_package, tmp_path):
     return put
 
 
-@pytest.mark.parametrize(("name", "release"), [
-    ("lw_v2/models/lingbot-world-fast-nf4", FAST), ("lingbot-world-base-cam/lingbot_world_fast", FAST),
-    ("toy/rooms", FAST), ("lingbot-world-v2-14b-causal-fast", V2), ("lingbot-world-v2-14b/model", V2),
-    ("lingbot-world-v2-1.3b-causal-fast", SMALL), ("LW_1P3B_nf4/model", SMALL),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [
+        ("lw_v2/models/lingbot-world-fast-nf4", FAST),
+        ("lingbot-world-base-cam/lingbot_world_fast", FAST),
+        ("toy/rooms", FAST),
+        ("lingbot-world-v2-14b-causal-fast", V2),
+        ("lingbot-world-v2-14b/model", V2),
+        ("lingbot-world-v2-1.3b-causal-fast", SMALL),
+        ("LW_1P3B_nf4/model", SMALL),
+    ],
+)
 def test_the_nearest_name_tells_the_release_and_so_does_a_link(place, tmp_path, name, release):
     folder = place(name)
     (tmp_path / "link").symlink_to(folder, target_is_directory=True)
@@ -59,12 +66,20 @@ def test_a_quantized_model_is_what_it_was_made_from(place, tmp_path):
     assert open_checkpoint(source).release.name == SMALL
 
 
-@pytest.mark.parametrize(("name", "release"), [
-    ("lingbot-world-v2-1.3b-causal-fast", SMALL), ("lingbot-world-v2-14b-causal-fast/transformers", V2),
-    ("v2/causal-pretrain", PRETRAIN), ("v2/transformer_causal", PRETRAIN), ("lingbot_world_fast", FAST),
-    ("models--robbyant--lingbot-world-v2-1.3b-causal-fast/snapshots/7e36a5f9", SMALL),
-    ("causal-fast/high_noise_model", None), ("rooms", None), ("fast", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [
+        ("lingbot-world-v2-1.3b-causal-fast", SMALL),
+        ("lingbot-world-v2-14b-causal-fast/transformers", V2),
+        ("v2/causal-pretrain", PRETRAIN),
+        ("v2/transformer_causal", PRETRAIN),
+        ("lingbot_world_fast", FAST),
+        ("models--robbyant--lingbot-world-v2-1.3b-causal-fast/snapshots/7e36a5f9", SMALL),
+        ("causal-fast/high_noise_model", None),
+        ("rooms", None),
+        ("fast", None),
+    ],
+)
 def test_without_a_config_the_name_tells_that_a_model_is_causal(place, name, release):
     folder = place(name, None)
     found = open_checkpoint(folder)
@@ -90,11 +105,14 @@ def test_the_1_3b_is_told_by_its_shapes(tmp_path, index):
     assert find_package(folder).causal == folder
 
 
-@pytest.mark.parametrize(("config", "name", "causal"), [
-    (replace(SMALL_RELEASE, control=None), "download", False),
-    (replace(SMALL_RELEASE, num_layers=2), "download", False),
-    (SMALL_RELEASE, "lingbot-world-v2-14b-causal-fast", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "name", "causal"),
+    [
+        (replace(SMALL_RELEASE, control=None), "download", False),
+        (replace(SMALL_RELEASE, num_layers=2), "download", False),
+        (SMALL_RELEASE, "lingbot-world-v2-14b-causal-fast", True),
+    ],
+)
 def test_only_30_layers_of_1536_with_camera_layers_are_the_1_3b(tmp_path, config, name, causal):
     folder = write_shards(tmp_path / name, config)
     assert is_causal_folder(folder) == causal
@@ -200,14 +218,34 @@ def downloaded(tmp_path):
 @pytest.fixture
 def options(downloaded, toy_package, tmp_path):
     image = toy_package / "example/image.png"
-    return partial(GenerateOptions, ckpt_dir=downloaded, assets_dir=toy_package, image=image, prompt="a castle",
-                   width=64, height=48, frame_num=13, device="cpu", output=tmp_path / "x.mp4")  # fmt: skip
+    return partial(
+        GenerateOptions,
+        ckpt_dir=downloaded,
+        assets_dir=toy_package,
+        image=image,
+        prompt="a castle",
+        width=64,
+        height=48,
+        frame_num=13,
+        device="cpu",
+        output=tmp_path / "x.mp4",
+    )
 
 
 def test_the_1_3b_as_it_is_downloaded_makes_a_video(downloaded, toy_package, tmp_path, capsys):
-    words = {"ckpt_dir": downloaded, "assets_dir": toy_package, "image": toy_package / "example/image.png",
-             "prompt": "a castle", "width": 64, "height": 48, "frame_num": 13, "dtype": "bf16", "device": "cpu",
-             "action_path": toy_package / "example", "output": tmp_path / "x.mp4"}  # fmt: skip
+    words = {
+        "ckpt_dir": downloaded,
+        "assets_dir": toy_package,
+        "image": toy_package / "example/image.png",
+        "prompt": "a castle",
+        "width": 64,
+        "height": 48,
+        "frame_num": 13,
+        "dtype": "bf16",
+        "device": "cpu",
+        "action_path": toy_package / "example",
+        "output": tmp_path / "x.mp4",
+    }
     code = main(["generate", *(str(word) for pair in words.items() for word in (f"--{pair[0]}", pair[1]))])
     said, wrong = capsys.readouterr()
     assert code == 0, wrong

@@ -44,16 +44,19 @@ def needed(plan, resident_blocks=None, experts=1):
     return estimate_sampling([plan.experts.high] * experts, plan.geometry, plan.precision(), **options).total + MARGIN
 
 
-@pytest.mark.parametrize(("spare", "residency", "both", "cached"), [
-    ("nothing", "auto", False, 0),
-    ("half", "auto", False, 0.5),
-    ("cache", "auto", False, 1),
-    ("second", "auto", False, 1),
-    ("all", "auto", True, 1),
-    ("all", "one", False, 1),
-    ("all", "both", True, 1),
-    ("nothing", "both", True, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spare", "residency", "both", "cached"),
+    [
+        ("nothing", "auto", False, 0),
+        ("half", "auto", False, 0.5),
+        ("cache", "auto", False, 1),
+        ("second", "auto", False, 1),
+        ("all", "auto", True, 1),
+        ("all", "one", False, 1),
+        ("all", "both", True, 1),
+        ("nothing", "both", True, 0),
+    ],
+)
 def test_memory_goes_to_the_camera_cache_first(spare, residency, both, cached, plan):
     cache = estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype)
     room = {"nothing": 0, "half": cache / 2, "cache": cache, "all": cache + plan.experts.low.nbytes}

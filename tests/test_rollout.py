@@ -137,8 +137,9 @@ def test_sizes_that_do_not_fit_are_refused_before_the_first_chunk(change, said):
 def test_a_video_shorter_than_the_window_holds_no_more_than_itself(monkeypatch):
     """A release's sink may be as long as the whole video: less of it stays then."""
     windows, begin = [], KeyValueCache.begin
-    monkeypatch.setattr(KeyValueCache, "begin", lambda cache, **kw: (windows.append((cache.window, cache.sink)),
-                                                                     begin(cache, **kw)))  # fmt: skip
+    monkeypatch.setattr(
+        KeyValueCache, "begin", lambda cache, **kw: (windows.append((cache.window, cache.sink)), begin(cache, **kw))
+    )
     for window in (None, 18):
         assert torch.equal(run(GLOBAL, window=window, sink=9), plain(GLOBAL))
     assert {*windows} == {(9, 6)}

@@ -103,8 +103,11 @@ def as_on_a_gpu(monkeypatch):
 
     monkeypatch.setattr(LingBotWorldModel, "forward", forward)
     monkeypatch.setattr(FrameWriter, "write", write_frames)
-    monkeypatch.setattr(rollout._Delivery, "_decoded", lambda run, latent: decoded(run, latent)._replace(
-        wait=lambda: happened.append("wait")))  # fmt: skip
+    monkeypatch.setattr(
+        rollout._Delivery,
+        "_decoded",
+        lambda run, latent: decoded(run, latent)._replace(wait=lambda: happened.append("wait")),
+    )
     return happened
 
 
@@ -206,8 +209,24 @@ def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(caus
 @pytest.mark.usefixtures("interrupted")
 def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tmp_path, capsys):
     options, video = causal(), tmp_path / "cut.mp4"
-    words = ["--ckpt_dir", options.ckpt_dir, "--image", options.image, "--prompt", "a castle", "--output", video,
-             "--width", 64, "--height", 48, "--frame_num", 21, "--device", "cpu"]  # fmt: skip
+    words = [
+        "--ckpt_dir",
+        options.ckpt_dir,
+        "--image",
+        options.image,
+        "--prompt",
+        "a castle",
+        "--output",
+        video,
+        "--width",
+        64,
+        "--height",
+        48,
+        "--frame_num",
+        21,
+        "--device",
+        "cpu",
+    ]
     assert main(["generate", *map(str, words)]) == 130
     assert length_of(video) == 9
     assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {video}\n")

@@ -50,8 +50,9 @@ class FullSize(Checkpoint):
     @cached_property
     def _by_name(self):
         lengths = {name: (int(math.prod(shape) * 0.5164),) for name, shape in self.shapes.items()}
-        return {name: TensorEntry(name, self.path, torch.uint8, length, torch.empty(0))
-                for name, length in lengths.items()}  # fmt: skip
+        return {
+            name: TensorEntry(name, self.path, torch.uint8, length, torch.empty(0)) for name, length in lengths.items()
+        }
 
     def entries(self, names):
         return [self._by_name[name] for name in names]
@@ -121,9 +122,13 @@ def choose(free, host=64.0, *, half=False, whole_video=False, device=CUDA, check
 def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen):
     half = "half" in chosen
     memory = choose(gigabytes, host, half=half, kv_cache=mode)
-    found = {**memory.place._asdict(), "vae_tiling": memory.vae_tiling, "half": half,
-             "streamed": memory.resident_blocks or memory.resident_blocks is not None,
-             "parked": half and memory.park_decoder}  # fmt: skip
+    found = {
+        **memory.place._asdict(),
+        "vae_tiling": memory.vae_tiling,
+        "half": half,
+        "streamed": memory.resident_blocks or memory.resident_blocks is not None,
+        "parked": half and memory.park_decoder,
+    }
     assert {name: value for name, value in found.items() if value} == chosen
     weights = weight_bytes(FULL_SIZE, memory.resident_blocks)
     stage, pinned = estimate_rollout(work_of(), memory, weights, Decoder(96, half))
@@ -152,13 +157,18 @@ def test_a_recorded_decoder_keeps_its_memory_beside_the_forwards():
         assert recorded - launched == pytest.approx(more, rel=0.02)
 
 
-@pytest.mark.parametrize(("free", "host", "mode", "place", "blocks"), [
-    (6, 64, "auto", {"on_host": True, "device_blocks": 20}, 0),
-    (6, 10, "auto", {"on_host": True, "device_blocks": 20}, 0),
-    (8, 64, "auto", {"on_host": True, "device_blocks": 33}, 0), (12, 64, "auto", {}, 14),
-    (8, 64, "8bit", {"eight_bit": True}, 10), (11.5, 64, "host", {"on_host": True}, 35),
-    (80, 64, "host", {"on_host": True}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("free", "host", "mode", "place", "blocks"),
+    [
+        (6, 64, "auto", {"on_host": True, "device_blocks": 20}, 0),
+        (6, 10, "auto", {"on_host": True, "device_blocks": 20}, 0),
+        (8, 64, "auto", {"on_host": True, "device_blocks": 33}, 0),
+        (12, 64, "auto", {}, 14),
+        (8, 64, "8bit", {"eight_bit": True}, 10),
+        (11.5, 64, "host", {"on_host": True}, 35),
+        (80, 64, "host", {"on_host": True}, None),
+    ],
+)
 def test_a_small_video_keeps_exact_keys_and_values_where_blocks_stream(free, host, mode, place, blocks):
     memory = choose(free, host, half=True, work=work_of(size=(30, 52)), kv_cache=mode)
     assert (memory.place, memory.resident_blocks) == (KeyValuePlace(**place), blocks)
@@ -172,9 +182,15 @@ def test_a_camera_cache_that_is_asked_for_comes_before_keys_and_values():
 
 @pytest.mark.parametrize(
     ("processes", "free", "mode", "recorded"),
-    [(4, 80, "auto", True), (1, 80, "auto", True), (4, 20, "auto", False), (1, 30, "auto", False),
-     (4, 80, "8bit", False), (1, 80, "host", False)],
-)  # fmt: skip
+    [
+        (4, 80, "auto", True),
+        (1, 80, "auto", True),
+        (4, 20, "auto", False),
+        (1, 30, "auto", False),
+        (4, 80, "8bit", False),
+        (1, 80, "host", False),
+    ],
+)
 def test_kernels_are_recorded_where_everything_is_on_the_gpu(processes, free, mode, recorded):
     assert choose(free, 640, work=work_of(processes=processes), kv_cache=mode).world.graphs is recorded
 
@@ -195,8 +211,15 @@ def full_size(toy_package, tmp_path_factory):
     """A plan of a full-size model at 480x832 with a full window, whose weights are not there."""
     plan = make_plan(small_options(toy_package, tmp_path_factory.mktemp("full size")))
     xxl = UMT5Config(256_384, 4096, 4096, 10_240, 64, 24, 32)
-    return replace(plan, checkpoint=FULL_SIZE, device=CUDA, dtype=torch.bfloat16, geometry=Geometry(480, 832, 321),
-                   vae={"decoder.head.0.gamma": torch.empty(96)}, text_encoder=replace(plan.text_encoder, config=xxl))
+    return replace(
+        plan,
+        checkpoint=FULL_SIZE,
+        device=CUDA,
+        dtype=torch.bfloat16,
+        geometry=Geometry(480, 832, 321),
+        vae={"decoder.head.0.gamma": torch.empty(96)},
+        text_encoder=replace(plan.text_encoder, config=xxl),
+    )
 
 
 def alone(together=ONE_PROCESS):
@@ -235,9 +258,17 @@ def test_too_little_memory_is_said_before_the_text_encoder_works(full_size, monk
         preparation.prepare(full_size, pytest.fail, alone())
 
 
-EVERY_PLACE = [KeyValuePlace(eight_bit, on_host, fp8) for eight_bit, on_host, fp8 in
-               ((False, False, False), (True, False, False), (False, True, False), (True, True, False),
-                (False, False, True), (False, True, True))]  # fmt: skip
+EVERY_PLACE = [
+    KeyValuePlace(eight_bit, on_host, fp8)
+    for eight_bit, on_host, fp8 in (
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+        (True, True, False),
+        (False, False, True),
+        (False, True, True),
+    )
+]
 
 
 @pytest.mark.parametrize("place", EVERY_PLACE)

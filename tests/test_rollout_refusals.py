@@ -77,22 +77,33 @@ def test_frames_are_decoded_by_another_gpu_that_is_there(monkeypatch):
             find_decoding_device(name, device)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"schedule": "v2"}, "`schedule` does not belong here: LingBot-World 2.0 causal-pretrain takes `sampling_steps`"),
-    ({"guide_scale": (5.0, 4.0)}, "is one model, give one number"),
-    ({"sampling_steps": 0}, "steps"),
-    ({"boundary": 0.9}, "`boundary` does not belong here"),
-], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"schedule": "v2"},
+            "`schedule` does not belong here: LingBot-World 2.0 causal-pretrain takes `sampling_steps`",
+        ),
+        ({"guide_scale": (5.0, 4.0)}, "is one model, give one number"),
+        ({"sampling_steps": 0}, "steps"),
+        ({"boundary": 0.9}, "`boundary` does not belong here"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
 def test_what_makes_no_sense_for_causal_pretrain_is_refused(changes, said, causal, pretrain):
     with pytest.raises(LingBotError, match=said):
         make_plan(causal(ckpt_dir=pretrain, **{"schedule": None} | changes))
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("high=night.safetensors", "night.safetensors is for the high-noise expert, and .* is one model by itself"),
-    ("other.safetensors", "`lora` .*other.safetensors does not exist"), ("", "`lora` .* is a folder"),
-    ("night.safetensors:nan", "its strength is nan, expected a finite number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("high=night.safetensors", "night.safetensors is for the high-noise expert, and .* is one model by itself"),
+        ("other.safetensors", "`lora` .*other.safetensors does not exist"),
+        ("", "`lora` .* is a folder"),
+        ("night.safetensors:nan", "its strength is nan, expected a finite number"),
+    ],
+)
 def test_loras_that_do_not_belong_are_refused(causal, toy_package, tmp_path, name, said):
     toy_lora(tmp_path / "night.safetensors", toy_package)
     given = lora_of(name)

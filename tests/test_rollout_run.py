@@ -30,9 +30,7 @@ def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
     assert [stage.name for stage in result.stages] == ["text", "VAE encode", "load causal model", "chunks"]
 
 
-@pytest.mark.parametrize(
-    ("image_too", "order"), [(True, ["text", "VAE encode"]), (False, ["VAE encode", "text"])]
-)
+@pytest.mark.parametrize(("image_too", "order"), [(True, ["text", "VAE encode"]), (False, ["VAE encode", "text"])])
 def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_path, monkeypatch, image_too, order):
     """On a GPU with room for all of it, or for all but the image beside the text; here such a GPU's answer is given."""
     run(make_plan(causal()))
@@ -129,8 +127,24 @@ def test_a_video_can_go_into_a_pipe(causal, monkeypatch):
 
 
 def test_the_command_says_what_it_makes_and_under_which_licence(causal, second_release, toy_package, tmp_path, capsys):
-    words = ["--ckpt_dir", second_release, "--image", toy_package / "example/image.png", "--prompt", "a castle",
-             "--width", 64, "--height", 48, "--frame_num", 13, "--device", "cpu", "--output", tmp_path]  # fmt: skip
+    words = [
+        "--ckpt_dir",
+        second_release,
+        "--image",
+        toy_package / "example/image.png",
+        "--prompt",
+        "a castle",
+        "--width",
+        64,
+        "--height",
+        48,
+        "--frame_num",
+        13,
+        "--device",
+        "cpu",
+        "--output",
+        tmp_path,
+    ]
     code = main(["generate", *map(str, words)])
     said, wrong = capsys.readouterr()
     assert code == 0, wrong
@@ -149,8 +163,16 @@ def test_causal_pretrain_makes_guided_chunks_and_keeps_its_negative_prompt(pretr
     assert "causal-pretrain" in guided.release
     assert guided.prompts[0].negative.shape[2] == guided.prompts[0].context.shape[2]
     assert plain.prompts[0].negative is None
-    on = causal(ckpt_dir=pretrain, schedule=None, image=None, width=None, height=None, sampling_steps=2,
-                continue_from=tmp_path / "guided.state", output=tmp_path / "b/*.png")  # fmt: skip
+    on = causal(
+        ckpt_dir=pretrain,
+        schedule=None,
+        image=None,
+        width=None,
+        height=None,
+        sampling_steps=2,
+        continue_from=tmp_path / "guided.state",
+        output=tmp_path / "b/*.png",
+    )
     run(make_plan(on))
     assert frames_of(tmp_path / "b").shape[0] == 24
 

@@ -56,7 +56,10 @@ def test_states_equal_the_official_ones(case, golden):
 
     states = []
     sampled = solve(
-        case["solver"], denoise, torch.from_numpy(inputs["x0"]), flow_sigmas(*settings),
+        case["solver"],
+        denoise,
+        torch.from_numpy(inputs["x0"]),
+        flow_sigmas(*settings),
         lambda step, x, *_: states.append(x),
     )
     states = [*states[1:], sampled]
@@ -124,7 +127,10 @@ def test_a_schedule_from_pure_noise_or_cut_short_stays_finite(solver):
 def test_the_last_step_returns_the_data_itself(solver):
     seen = []
     x = solve(
-        solver, to_data, torch.ones(3), flow_sigmas(5, 3.0, solver),
+        solver,
+        to_data,
+        torch.ones(3),
+        flow_sigmas(5, 3.0, solver),
         lambda step, x, denoised, sigma: seen.append(denoised),
     )
     assert len(seen) == 5

@@ -43,10 +43,14 @@ class Video:
         """The state after what `spec` makes of the noise."""
         prompts = self.prompts if spec.guided else self.prompts[:1]
         renoise = torch.Generator().manual_seed(spec.made)
-        latents = list(spec.loop.run(
-            self.model, spec.chunks(self.image, noise, *prompts),
-            lambda shape: torch.randn(shape, generator=renoise), device="cpu",
-        ))  # fmt: skip
+        latents = list(
+            spec.loop.run(
+                self.model,
+                spec.chunks(self.image, noise, *prompts),
+                lambda shape: torch.randn(shape, generator=renoise),
+                device="cpu",
+            )
+        )
         new = torch.cat(latents[spec.made // spec.chunk :], dim=2)
         return spec.state_after(new, Prompt("a castle", prompts[0], 0, *prompts[1:]))
 
@@ -72,10 +76,19 @@ def test_a_spec_gives_each_chunk_the_official_camera_and_keys(case):
     torch.testing.assert_close(torch.cat([chunk.camera for chunk in chunks], 2), given["plucker"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("case", "chunk", "window"), [
-    (GLOBAL, 1, None), (GLOBAL, 2, 5), (GLOBAL, 4, None), (ACTIONS, 3, None), (ACTIONS, 1, 3), (GUIDED, 3, None),
-    (GUIDED, 4, 7),
-], ids=lambda value: str(value))  # fmt: skip
+@pytest.mark.parametrize(
+    ("case", "chunk", "window"),
+    [
+        (GLOBAL, 1, None),
+        (GLOBAL, 2, 5),
+        (GLOBAL, 4, None),
+        (ACTIONS, 3, None),
+        (ACTIONS, 1, 3),
+        (GUIDED, 3, None),
+        (GUIDED, 4, 7),
+    ],
+    ids=lambda value: str(value),
+)
 def test_a_video_goes_on_from_its_file_as_if_it_had_not_stopped(case, chunk, window, tmp_path):
     """The second part is the same bits, whether it goes on from the state or from the file."""
     video, frames = Video(case), 2 * chunk
@@ -190,7 +203,7 @@ DAMAGES = {
     "few keys": ("flags", lambda t: t[1:], "flags has 2 rows for 3 poses", ACTIONS),
     "five keys": ("flags", lambda t: t.repeat(1, 2)[:, :5], "flags: shape", ACTIONS),
     "negative": ("negative.0", lambda t: t[..., :7], r"negative.0: shape .1, 7, 7., expected 1 to 32 tokens", GUIDED),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", [None, *DAMAGES])

@@ -75,10 +75,12 @@ def test_a_higher_threshold_asks_less_and_errs_more():
     for threshold in (0.0, 0.003, 0.01, 0.1):
         asked, velocities = asked_steps(bent, threshold)
         calls.append(len(asked))
-        errors.append(max(
-            float((got - bent(sigma)).norm() / bent(sigma).norm())
-            for sigma, got in zip(SIGMAS.tolist(), velocities, strict=False)
-        ))  # fmt: skip
+        errors.append(
+            max(
+                float((got - bent(sigma)).norm() / bent(sigma).norm())
+                for sigma, got in zip(SIGMAS.tolist(), velocities, strict=False)
+            )
+        )
         assert errors[-1] <= 3 * threshold  # what is bent grows worse after the last comparison
     assert calls == sorted(calls, reverse=True)
     assert errors == sorted(errors)

@@ -37,8 +37,9 @@ def mapped_weights():
         block = {f"{dtype}": torch.randn(21, 31, generator=generator).to(dtype) for dtype in DTYPES}
         block["scalar"] = torch.randn((), generator=generator)
         tensors |= {f"blocks.{index}.{key}": tensor for key, tensor in block.items()}
-    entries = {key: TensorEntry(key, Path("x.pth"), value.dtype, tuple(value.shape), value)
-               for key, value in tensors.items()}  # fmt: skip
+    entries = {
+        key: TensorEntry(key, Path("x.pth"), value.dtype, tuple(value.shape), value) for key, value in tensors.items()
+    }
     return UMT5Weights(Path("x.pth"), UMT5Config(1, 1, 1, 1, 1, BLOCKS, 1), entries)
 
 

@@ -45,8 +45,20 @@ class World(Rooms):
         y = image_conditioning(latent)
         camera = camera_embedding(self.paths[case], LENS, frames=FRAMES, height=HEIGHT, width=WIDTH)
         noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(case))
-        made = sample(high, low, noise, y, self.prompts[case][None], None, camera, steps=steps, shift=SHIFT,
-                      guide_scale=1.0, step_reuse=reuse, camera_cache_bytes=2**30)  # fmt: skip
+        made = sample(
+            high,
+            low,
+            noise,
+            y,
+            self.prompts[case][None],
+            None,
+            camera,
+            steps=steps,
+            shift=SHIFT,
+            guide_scale=1.0,
+            step_reuse=reuse,
+            camera_cache_bytes=2**30,
+        )
         frames = decode_latent(self.vae, made)[SHOWN]
         return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
 
@@ -66,8 +78,10 @@ def videos(world):
 
 def said(world, name, values):
     """Prints the mean of the cases' values and of each move's."""
-    of = {move: np.mean([value for value, at in zip(values, world.moves, strict=True) if at == move])
-          for move in dict.fromkeys(world.moves)}  # fmt: skip
+    of = {
+        move: np.mean([value for value, at in zip(values, world.moves, strict=True) if at == move])
+        for move in dict.fromkeys(world.moves)
+    }
     print(f"\n{name}: {np.mean(values):.2f};", ", ".join(f"{move} {value:.2f}" for move, value in of.items()))
 
 
@@ -78,8 +92,10 @@ def test_the_first_frame_is_the_given_image(world, videos):
 
 
 def test_later_frames_are_nearer_to_the_truth_than_the_first_frame_is(world, videos):
-    gain = [decibels(video[3:], truth[3:]) - decibels(truth[:1].expand_as(truth[3:]), truth[3:])
-            for video, truth in zip(videos, world.truth, strict=True)]  # fmt: skip
+    gain = [
+        decibels(video[3:], truth[3:]) - decibels(truth[:1].expand_as(truth[3:]), truth[3:])
+        for video, truth in zip(videos, world.truth, strict=True)
+    ]
     said(world, "later frames over the first frame copied, dB", gain)
     assert np.mean(gain) >= 6, gain
 
@@ -129,12 +145,16 @@ def test_8_bits_cost_little(world, videos, arithmetic, attention):
         for expert in (world.high, world.low):
             expert.set_arithmetic("auto")
             expert.set_attention("auto")
-    lost = [decibels(videos[case][3:], world.truth[case][3:]) - decibels(video[3:], world.truth[case][3:])
-            for case, video in zip(cases, made, strict=True)]  # fmt: skip
+    lost = [
+        decibels(videos[case][3:], world.truth[case][3:]) - decibels(video[3:], world.truth[case][3:])
+        for case, video in zip(cases, made, strict=True)
+    ]
     agreed = [world.agreement(case, video, case) for case, video in zip(cases, made, strict=True)]
     away = [decibels(video[3:], videos[case][3:]) for case, video in zip(cases, made, strict=True)]
-    print(f"\n{arithmetic}, attention {attention}: {np.mean(lost):.2f} dB lost (at most {max(lost):.2f}), "
-          f"{np.mean(away):.1f} dB from the video without, agreement {np.mean(agreed):.2f}")  # fmt: skip
+    print(
+        f"\n{arithmetic}, attention {attention}: {np.mean(lost):.2f} dB lost (at most {max(lost):.2f}), "
+        f"{np.mean(away):.1f} dB from the video without, agreement {np.mean(agreed):.2f}"
+    )
     assert np.mean(lost) < 0.3, lost
     assert np.mean(away) > 30, away
     assert all(world.follows(case, video) for case, video in zip(cases, made, strict=True)), agreed

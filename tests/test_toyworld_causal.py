@@ -52,16 +52,34 @@ def test_the_training_rolls_out_as_the_engine_does():
     random = torch.Generator().manual_seed(5)
     drawn = [[torch.randn(1, 16, CHUNK, 4, 6, generator=random) for _ in SCHEDULE.timesteps] for _ in range(3)]
     later = iter([noise for chunk in drawn for noise in chunk[1:]])
-    chunks = engine_rollout(model, torch.cat([chunk[0] for chunk in drawn], 2), given, context, camera,
-                            schedule=SCHEDULE, renoise=lambda _: next(later))  # fmt: skip
+    chunks = engine_rollout(
+        model,
+        torch.cat([chunk[0] for chunk in drawn], 2),
+        given,
+        context,
+        camera,
+        schedule=SCHEDULE,
+        renoise=lambda _: next(later),
+    )
     wanted = torch.cat(list(chunks), 2)
     assert (got - wanted).abs().max() < 1e-3 * wanted.abs().max()
 
 
 @pytest.mark.slow
 def test_a_whole_training_makes_a_causal_model_that_the_engine_opens(tmp_path):
-    options = argparse.Namespace(out=tmp_path, resume=None, package=None, minutes=1, rate=1.0, held_out=1, seed=1,
-                                 device="cpu", steps=2, tiny=True, begun=time.time())  # fmt: skip
+    options = argparse.Namespace(
+        out=tmp_path,
+        resume=None,
+        package=None,
+        minutes=1,
+        rate=1.0,
+        held_out=1,
+        seed=1,
+        device="cpu",
+        steps=2,
+        tiny=True,
+        begun=time.time(),
+    )
     causal.work(options)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {line["measured"] for line in lines if "measured" in line} >= {"experts, 8 steps", "causal, walks, shift 5"}

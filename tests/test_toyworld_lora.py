@@ -83,8 +83,17 @@ class World:
         latent = encode_first_frame(self.vae, self.image, FRAMES)
         camera = camera_embedding(self.path, LENS, frames=FRAMES, height=HEIGHT, width=WIDTH)
         noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(1))
-        made = sample(*experts, noise, image_conditioning(latent), self.prompt, None, camera, steps=STEPS, shift=5.0,
-                      guide_scale=1.0)  # fmt: skip
+        made = sample(
+            *experts,
+            noise,
+            image_conditioning(latent),
+            self.prompt,
+            None,
+            camera,
+            steps=STEPS,
+            shift=5.0,
+            guide_scale=1.0,
+        )
         return decode_latent(self.vae, made).float().mean((0, 1, 2)) / 255
 
 
@@ -134,8 +143,13 @@ def room_prompt(strength):
     prompt = prompt.set("LingBotWorldPrepareImage", width=WIDTH, height=HEIGHT)
     for slot, side in enumerate(("high_noise", "low_noise")):
         name = f"night_{side.removesuffix('_noise')}.safetensors"
-        prompt = prompt.add(side, "LoraLoaderModelOnly", model=prompt.link("LingBotWorldLoadExperts", slot),
-                            lora_name=name, strength_model=strength)  # fmt: skip
+        prompt = prompt.add(
+            side,
+            "LoraLoaderModelOnly",
+            model=prompt.link("LingBotWorldLoadExperts", slot),
+            lora_name=name,
+            strength_model=strength,
+        )
         prompt = prompt.set("LingBotWorldSampler", **{side: [side, 0]})
     return prompt.add("frames", "SaveImage", images=prompt.link("VAEDecode"), filename_prefix="night/frame")
 

@@ -62,8 +62,10 @@ def test_a_seed_gives_the_same_scenes_and_the_caption_counts_the_boxes():
 
 def test_pictures_are_the_same_world_from_two_sides():
     """What a pixel shows in one frame lies, by depth and poses, at a place in the other frame of the same colour."""
-    scenes = scenes_around(torch.tensor(preset_path("truck_right", frames=9, amount=0.3).c2w[None]).float(),
-                           torch.Generator().manual_seed(3))  # fmt: skip
+    scenes = scenes_around(
+        torch.tensor(preset_path("truck_right", frames=9, amount=0.3).c2w[None]).float(),
+        torch.Generator().manual_seed(3),
+    )
     pair = scenes.c2w[:, [0, 8]]
     pictures, depth = render(scenes.rooms, pair, 48, 80, samples=1)[0], depths(scenes.rooms, pair, 48, 80)[0]
     rays = camera_rays(48, 80)

@@ -115,19 +115,22 @@ def training():
     runpy.run_module("lingbot_world.tools.toyworld", run_name="__main__")
 
 
-@pytest.mark.parametrize(("main", "words", "message"), [
-    (training, ["--resume", "absent"], "--resume absent: none of vae.pt, high.pt, low.pt in it"),
-    (training, ["--vae_minutes", "0"], "--vae_minutes 0: vae.pt is taken from --resume"),
-    (training, ["--expert_minutes", "0"], "--expert_minutes 0: high.pt and low.pt"),
-    (causal.main, ["--resume", "absent"], "--resume absent: no causal.pt in it"),
-    (causal.main, ["--package", "absent"], "--package absent: no such folder"),
-    (causal.main, ["--package", "."], ".: no low_noise_model_bnb_nf4 and no high_noise_model_bnb_nf4"),
-    (pack.main, ["dest"], "out: no such folder"),
-    (pack.main, ["dest", "--bf16", "--shipped"], "--shipped: not allowed with argument --bf16"),
-    (evaluate.main, [], "out: no such folder"),
-    (evaluate.main, ["--only", "blah"], "invalid choice: 'blah' (choose from"),
-    (lora.main, [], "out: no such folder"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("main", "words", "message"),
+    [
+        (training, ["--resume", "absent"], "--resume absent: none of vae.pt, high.pt, low.pt in it"),
+        (training, ["--vae_minutes", "0"], "--vae_minutes 0: vae.pt is taken from --resume"),
+        (training, ["--expert_minutes", "0"], "--expert_minutes 0: high.pt and low.pt"),
+        (causal.main, ["--resume", "absent"], "--resume absent: no causal.pt in it"),
+        (causal.main, ["--package", "absent"], "--package absent: no such folder"),
+        (causal.main, ["--package", "."], ".: no low_noise_model_bnb_nf4 and no high_noise_model_bnb_nf4"),
+        (pack.main, ["dest"], "out: no such folder"),
+        (pack.main, ["dest", "--bf16", "--shipped"], "--shipped: not allowed with argument --bf16"),
+        (evaluate.main, [], "out: no such folder"),
+        (evaluate.main, ["--only", "blah"], "invalid choice: 'blah' (choose from"),
+        (lora.main, [], "out: no such folder"),
+    ],
+)
 def test_what_is_to_be_taken_and_is_not_there_is_said_first(tmp_path, monkeypatch, capsys, main, words, message):
     monkeypatch.setattr(sys, "argv", ["toyworld", str(tmp_path / "out"), *words])
     with pytest.raises(SystemExit) as ended:
@@ -165,10 +168,31 @@ def test_experts_that_are_taken_as_they_are_come_from_resume_and_not_from_an_ear
         folder.mkdir()
         for name, shapes in (("vae", SHAPES), ("high", CONFIG.parameter_shapes()), ("low", CONFIG.parameter_shapes())):
             save_weights(Parameters.random(shapes, seed, CPU).stored(torch.bfloat16), folder / f"{name}.pt")
-    monkeypatch.setattr(sys, "argv", [
-        "toyworld", str(out), "--resume", str(start), "--vae_minutes", "0", "--expert_minutes", "0",
-        "--decoder_minutes", "1", "--tiny", "--steps", "1", "--device", "cpu", "--held_out", "0", "--processes", "1",
-    ])  # fmt: skip
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "toyworld",
+            str(out),
+            "--resume",
+            str(start),
+            "--vae_minutes",
+            "0",
+            "--expert_minutes",
+            "0",
+            "--decoder_minutes",
+            "1",
+            "--tiny",
+            "--steps",
+            "1",
+            "--device",
+            "cpu",
+            "--held_out",
+            "0",
+            "--processes",
+            "1",
+        ],
+    )
     training()
     with tarfile.open(out / "package.tar.gz") as tar:
         tar.extractall(tmp_path, filter="data")
@@ -198,8 +222,9 @@ def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path, monke
 
 def _train_on(checkpoints):
     """The LoRAs, from the checkpoints of a whole training, and the package that is shipped."""
-    options = argparse.Namespace(checkpoints=checkpoints, minutes=1, steps=1, seed=1, tiny=True, device="cpu",
-                                 experts=("high", "low"))  # fmt: skip
+    options = argparse.Namespace(
+        checkpoints=checkpoints, minutes=1, steps=1, seed=1, tiny=True, device="cpu", experts=("high", "low")
+    )
     lora.work(options)
     for name in ("high", "low"):
         loras = read_loras([LoraFile(checkpoints / f"night_{name}.safetensors")], CONFIG.parameter_shapes())

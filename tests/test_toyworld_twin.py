@@ -75,8 +75,9 @@ def test_gradients_reach_every_parameter():
     parameters = random_parameters(replace(CONFIG, num_layers=1).parameter_shapes())
     parameters.flat.requires_grad_()
     x, patches = torch.randn(1, 36, 2, 2, 2), torch.randn(1, 2, 1536)
-    velocity(parameters.named(), replace(CONFIG, num_layers=1), x, torch.tensor([500.0]), torch.randn(1, 3, 32),
-             patches).square().mean().backward()  # fmt: skip
+    velocity(
+        parameters.named(), replace(CONFIG, num_layers=1), x, torch.tensor([500.0]), torch.randn(1, 3, 32), patches
+    ).square().mean().backward()
     cut = Parameters(parameters.shapes, parameters.flat.grad).named()
     assert {name for name, gradient in cut.items() if not gradient.any()} == set()
 

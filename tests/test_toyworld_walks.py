@@ -35,8 +35,10 @@ WALKS, HALF = max(1, CASES // 4), 59
 """Walks, and the frames of a walk's way out; it comes back the same way, so that its last second shows what its first
 one shows."""
 
-SAVINGS = {"8-bit keys and values": {"place": KeyValuePlace(eight_bit=True)},
-           "attention in 8 bits": {"place": KeyValuePlace(fp8=True)}}  # fmt: skip
+SAVINGS = {
+    "8-bit keys and values": {"place": KeyValuePlace(eight_bit=True)},
+    "attention in 8 bits": {"place": KeyValuePlace(fp8=True)},
+}
 COMPARED = range(CASES if "TOYWORLD_WALKS" in os.environ else 2)
 """Rooms in which a model that saves something is compared with the one that saves nothing."""
 WINDOWS = {"window 6": {"window": 6}, "window 6, sink 3": {"window": 6, "sink": 3}, "window 3": {"window": 3}}
@@ -100,8 +102,10 @@ def test_the_first_frame_is_the_given_image_and_later_ones_are_nearer_to_the_tru
     pairs = list(zip(videos, world.truth, strict=True))
     first = [decibels(video[0], truth[0]) for video, truth in pairs]
     later = [decibels(video[3:], truth[3:]) for video, truth in pairs]
-    gain = [value - decibels(truth[:1].expand_as(truth[3:]), truth[3:])
-            for value, truth in zip(later, world.truth, strict=True)]  # fmt: skip
+    gain = [
+        value - decibels(truth[:1].expand_as(truth[3:]), truth[3:])
+        for value, truth in zip(later, world.truth, strict=True)
+    ]
     print("\n", [*zip(world.moves, np.round(first, 1), np.round(later, 1), np.round(gain, 1), strict=True)])
     print("first, later, gain:", np.mean(first), np.mean(later), np.mean(gain))
     assert np.mean(first) >= 28, first
@@ -110,12 +114,24 @@ def test_the_first_frame_is_the_given_image_and_later_ones_are_nearer_to_the_tru
 
 def test_it_is_at_most_2_db_worse_than_the_experts(world, videos):
     case = 1
-    high, low = (load_expert(world.folder / f"{name}_noise_model_bnb_nf4", dtype=torch.float32)
-                 for name in ("high", "low"))  # fmt: skip
+    high, low = (
+        load_expert(world.folder / f"{name}_noise_model_bnb_nf4", dtype=torch.float32) for name in ("high", "low")
+    )
     y, camera = world.inputs(world.truth[case, 0], world.paths[case])
     noise = torch.randn(y[:, 4:].shape, generator=torch.Generator().manual_seed(case))
-    made = sample(high, low, noise, y, world.prompts[case][None], None, camera, steps=8, shift=5.0, guide_scale=1.0,
-                  camera_cache_bytes=2**30)  # fmt: skip
+    made = sample(
+        high,
+        low,
+        noise,
+        y,
+        world.prompts[case][None],
+        None,
+        camera,
+        steps=8,
+        shift=5.0,
+        guide_scale=1.0,
+        camera_cache_bytes=2**30,
+    )
     shown = world.frames(made)[SHOWN]
     experts, causal = (decibels(video[3:], world.truth[case, 3:]) for video in (shown, videos[case]))
     print(f"\nlater frames, experts: {experts:.1f}, causal: {causal:.1f}")
@@ -154,19 +170,26 @@ def test_what_is_saved_on_keys_and_values_costs_little(world, videos, saving):
         made = every_video(world, COMPARED, **SAVINGS[saving])
     finally:
         world.model.set_attention("auto")
-    lost = [decibels(videos[case][3:], world.truth[case][3:]) - decibels(saved[3:], world.truth[case][3:])
-            for case, saved in enumerate(made)]  # fmt: skip
+    lost = [
+        decibels(videos[case][3:], world.truth[case][3:]) - decibels(saved[3:], world.truth[case][3:])
+        for case, saved in enumerate(made)
+    ]
     own = [world.agreement(case, video, case) for case, video in enumerate(made)]
     away = np.mean([decibels(saved, video) for saved, video in zip(made, videos, strict=False)])
-    print(f"\n{saving}: {np.mean(lost):.2f} dB lost (at most {max(lost):.2f}), {away:.1f} dB from the video without, "
-          f"agreement {np.mean(own):.2f}")  # fmt: skip
+    print(
+        f"\n{saving}: {np.mean(lost):.2f} dB lost (at most {max(lost):.2f}), {away:.1f} dB from the video without, "
+        f"agreement {np.mean(own):.2f}"
+    )
     if saving not in WINDOWS:
         assert np.mean(lost) <= 0.25, lost
         assert away >= 35
 
 
-ROUNDED = {"plain": QuantizeOptions(device="cpu"), "search": QuantizeOptions(search=True, device="cpu"),
-           "search, as packed": QuantizeOptions(search=True, keep=KEEP["low"], device="cpu")}  # fmt: skip
+ROUNDED = {
+    "plain": QuantizeOptions(device="cpu"),
+    "search": QuantizeOptions(search=True, device="cpu"),
+    "search, as packed": QuantizeOptions(search=True, keep=KEEP["low"], device="cpu"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -184,13 +207,17 @@ def rounded(world, videos, tmp_path_factory):
 
 def every_video(world, cases=range(CASES), **options):
     """The shown frames of a video of each room."""
-    return [world.video(world.truth[case, 0], world.paths[case], world.prompts[case], case, **options)[SHOWN]
-            for case in cases]  # fmt: skip
+    return [
+        world.video(world.truth[case, 0], world.paths[case], world.prompts[case], case, **options)[SHOWN]
+        for case in cases
+    ]
 
 
 def lost_and_away(world, videos, made, way):
-    each = [(decibels(exact[3:], truth[3:]) - decibels(video[3:], truth[3:]), decibels(video[3:], exact[3:]))
-            for exact, video, truth in zip(videos, made, world.truth, strict=False)]  # fmt: skip
+    each = [
+        (decibels(exact[3:], truth[3:]) - decibels(video[3:], truth[3:]), decibels(video[3:], exact[3:]))
+        for exact, video, truth in zip(videos, made, world.truth, strict=False)
+    ]
     print(f"\n4 bits, {way}: lost, from bf16", np.round(np.mean(each, 0), 2), np.round(each, 2).tolist())
     return np.mean(each, 0)
 

@@ -54,9 +54,15 @@ def test_frames_may_lie_in_any_order():
 @needs_hopper
 @pytest.mark.parametrize(
     ("channels", "out", "size", "side", "fits"),
-    [(96, 96, (480, 832), 3, True), (384, 384, (120, 208), 3, True), (384, 384, (60, 104), 3, False),
-     (96, 3, (480, 832), 3, False), (384, 768, (60, 104), 1, False), (16, 384, (60, 104), 3, False)],
-)  # fmt: skip
+    [
+        (96, 96, (480, 832), 3, True),
+        (384, 384, (120, 208), 3, True),
+        (384, 384, (60, 104), 3, False),
+        (96, 3, (480, 832), 3, False),
+        (384, 768, (60, 104), 1, False),
+        (16, 384, (60, 104), 3, False),
+    ],
+)
 def test_it_is_taken_for_many_pixels_and_whole_parts_of_channels(channels, out, size, side, fits):
     x = torch.empty(1, channels, dtype=torch.float16, device=GPU)
     assert convolution_hopper.suits(x, x.new_empty(out, 1), size, side) == fits

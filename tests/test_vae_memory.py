@@ -39,8 +39,9 @@ def test_estimates_of_the_vae_are_what_its_tensors_come_to(height, width, monkey
     one_kernel = lambda x, *rest: torch.empty_like(x)  # noqa: E731  as on a GPU, where these have no steps between
     monkeypatch.setattr(torch.nn.functional, "rms_norm", one_kernel)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", one_kernel)
-    weights = prepare({name: torch.empty(shape, device="meta") for name, shape in vae_shapes(96).items()},
-                      "meta", torch.float32)  # fmt: skip
+    weights = prepare(
+        {name: torch.empty(shape, device="meta") for name, shape in vae_shapes(96).items()}, "meta", torch.float32
+    )
 
     def empty(*shape):
         return torch.empty(shape, device="meta").contiguous(memory_format=torch.channels_last)

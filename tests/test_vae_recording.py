@@ -39,9 +39,14 @@ def test_layers_get_frames_in_the_networks_order():
 
 @pytest.mark.parametrize(
     ("device", "dtype", "width", "recorded"),
-    [("cuda", torch.float16, 96, True), ("cuda", torch.float16, 8, False), ("cuda", torch.bfloat16, 96, False),
-     ("cuda", None, 96, False), ("cpu", torch.float16, 96, False)],
-)  # fmt: skip
+    [
+        ("cuda", torch.float16, 96, True),
+        ("cuda", torch.float16, 8, False),
+        ("cuda", torch.bfloat16, 96, False),
+        ("cuda", None, 96, False),
+        ("cpu", torch.float16, 96, False),
+    ],
+)
 def test_what_is_recorded_is_known_before(device, dtype, width, recorded, monkeypatch):
     """The planner counts its memory."""
     monkeypatch.setattr(pooled, "find_spec", lambda _name: True)

@@ -47,8 +47,9 @@ def test_the_last_block_of_a_clean_forward_computes_keys_and_values_alone():
     given, computed, model = arrays(GLOBAL), [], model_of()
     first, *_, last = model.blocks
     layers = {"q": last.self_attn.q, "k": last.self_attn.k, "down": last.ffn[2], "q of others": first.self_attn.q}
-    hooks = [layer.register_forward_pre_hook(lambda *_, name=name: computed.append(name))
-             for name, layer in layers.items()]  # fmt: skip
+    hooks = [
+        layer.register_forward_pre_hook(lambda *_, name=name: computed.append(name)) for name, layer in layers.items()
+    ]
     world = world_of(GLOBAL, given)
     for number in range(2):  # the first chunk is remembered when the second begins
         next_chunk(world, GLOBAL, given, number, draws(given["renoise"]))
@@ -323,7 +324,7 @@ def test_all_kinds_of_forwards_are_recorded_behind_the_first_chunk(monkeypatch, 
         rehearsed = recorder.kinds[:] if number == 0 else rehearsed
     torch.testing.assert_close(torch.cat(made, 2), plain(WINDOW), atol=1e-4, rtol=1e-4)
     assert {form for _, form, *_ in rehearsed} == ({"filling", "full"} if by_frames else {"full"})
-    assert all(rehearsed.count(kind) > 1 for kind in recorder.kinds[len(rehearsed):])
+    assert all(rehearsed.count(kind) > 1 for kind in recorder.kinds[len(rehearsed) :])
 
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -343,8 +344,10 @@ def on_a_gpu():
 def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, caplog, limit, chunk):
     """Fourteen chunks, in which the slots come round more than once, and the prompt changes once."""
     monkeypatch.setattr(pipeline_world, "attends_to_frames", lambda *_: False)
-    made = {graphs: _long_rollout(on_a_gpu(), chunk, WorldMemory(camera_cache_bytes=limit, graphs=graphs))
-            for graphs in (False, True)}  # fmt: skip
+    made = {
+        graphs: _long_rollout(on_a_gpu(), chunk, WorldMemory(camera_cache_bytes=limit, graphs=graphs))
+        for graphs in (False, True)
+    }
     (wanted, _), (got, world) = made[False], made[True]
     assert torch.equal(got, wanted)
     assert wanted.isfinite().all()
@@ -359,8 +362,13 @@ def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, caplog, limit
 def test_on_a_gpu_where_cuda_allocates_as_in_comfyui():
     """The same bits, of the same kernels: CUDA knows no address that it gives during a recording."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, "-k", "recorded_kernels or dropped or fails"]
-    done = subprocess.run(command, env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -381,8 +389,9 @@ def test_on_a_gpu_kernels_that_are_recorded_while_the_window_fills():
 @needs_a_gpu
 def test_on_a_gpu_recordings_that_a_host_has_dropped_are_made_again(caplog):
     """ComfyUI drops them where it needs their memory: for the text encoder, in the middle of a walk."""
-    (wanted, _), (got, world) = (_long_rollout(on_a_gpu(), 3, WorldMemory(graphs=True), dropped=dropped)
-                                 for dropped in ((), (6, 9)))  # fmt: skip
+    (wanted, _), (got, world) = (
+        _long_rollout(on_a_gpu(), 3, WorldMemory(graphs=True), dropped=dropped) for dropped in ((), (6, 9))
+    )
     assert torch.equal(got, wanted)
     assert world._lanes[0].options["graphs"].recorded > 1
     assert "cannot be recorded" not in caplog.text

@@ -16,16 +16,28 @@ NAMES = list(CANVAS_FILES)
 CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
 TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 80, 48, 9  # about as wide as real videos: previews take their shape
 TOY_STEPS = 4  # of which one is the high-noise expert's
-EMPTY_PATH = json.dumps({
-    "version": 1, "frames": TOY_FRAMES, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": False,
-    "keyframes": [{"frame": frame, "position": [0, 0, frame / 4], "quaternion": [0, 0, 0, 1]}
-                  for frame in (0, TOY_FRAMES - 1)],
-})  # fmt: skip
+EMPTY_PATH = json.dumps(
+    {
+        "version": 1,
+        "frames": TOY_FRAMES,
+        "fps": 16,
+        "fov_deg": 79.0,
+        "ease": "linear",
+        "loop": False,
+        "keyframes": [
+            {"frame": frame, "position": [0, 0, frame / 4], "quaternion": [0, 0, 0, 1]} for frame in (0, TOY_FRAMES - 1)
+        ],
+    }
+)
 """What the camera editor holds: forward, at toy length."""
 TOY_SIZES = dict.fromkeys(("go_on", "larger"), (2 * TOY_WIDTH, 2 * TOY_HEIGHT))  # of those that enlarge
 TOY_CHUNK = 13  # frames that a model with chunks of four latent frames makes at least
-TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12, "go_on": 5 + TOY_FRAMES - 1, "larger": 2 * TOY_FRAMES - 1,
-               "real_time": TOY_CHUNK}  # fmt: skip
+TOY_LENGTHS = {
+    "fast_long": TOY_FRAMES + 2 * 12,
+    "go_on": 5 + TOY_FRAMES - 1,
+    "larger": 2 * TOY_FRAMES - 1,
+    "real_time": TOY_CHUNK,
+}
 """Frames, where they are not TOY_FRAMES."""
 TOY_FPS = {"larger": 32}  # else 16
 

@@ -12,10 +12,19 @@ from lingbot_world.vae import load_vae
 
 TRAVEL = 8 * STEP
 MOVES = {
-    "pan_left": 25.0, "truck_right": TRAVEL, "tilt_up": 15.0, "dolly_in": TRAVEL, "roll_clockwise": 20.0,
-    "pedestal_up": TRAVEL, "pan_right": 25.0, "truck_left": TRAVEL, "tilt_down": 15.0, "dolly_out": TRAVEL,
-    "roll_counterclockwise": 20.0, "pedestal_down": TRAVEL,
-}  # fmt: skip
+    "pan_left": 25.0,
+    "truck_right": TRAVEL,
+    "tilt_up": 15.0,
+    "dolly_in": TRAVEL,
+    "roll_clockwise": 20.0,
+    "pedestal_up": TRAVEL,
+    "pan_right": 25.0,
+    "truck_left": TRAVEL,
+    "tilt_down": 15.0,
+    "dolly_out": TRAVEL,
+    "roll_counterclockwise": 20.0,
+    "pedestal_down": TRAVEL,
+}
 """A preset, and how far it goes."""
 SHOWN = [0, 4, 8, 12, 16, 24, 32]
 """The frames that are compared with the renderer's."""
@@ -36,8 +45,12 @@ class Rooms:
         poses = torch.tensor(np.stack(self.paths)).float()
         self.scenes = scenes_around(poses, torch.Generator().manual_seed(2_000_000_011))
         self.prompts = encode(self.scenes.rooms.captions(), folder / "models_t5_umt5-xxl-enc-bf16.pth", folder)
-        self.truth = torch.cat([render(self.scenes.rooms[case : case + 1], self.scenes.c2w[case : case + 1, SHOWN])
-                                for case in range(cases)])  # fmt: skip
+        self.truth = torch.cat(
+            [
+                render(self.scenes.rooms[case : case + 1], self.scenes.c2w[case : case + 1, SHOWN])
+                for case in range(cases)
+            ]
+        )
 
     def agreement(self, case, video, path_of, pairs=(*HALVES[0], *HALVES[1])):
         """How far a case's video moves as the path of case `path_of` would have it: 1 in full, 0 not at all."""

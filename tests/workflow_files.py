@@ -46,11 +46,11 @@ def write_loras(folder: Path) -> None:
 
 
 def write_enlargers(server: ComfyServer) -> None:
-    """Tiny random models, in ComfyUI's own classes: one puts frames between frames, one makes them four times as large.
-    """
-    paths = [server.base / "models" / path for path in (
-        "frame_interpolation/film_net_fp16.safetensors", "upscale_models/RealESRGAN_x4plus.safetensors"
-    )]  # fmt: skip
+    """Write tiny random models in ComfyUI's own classes: a frame interpolator and a 4x upscaler."""
+    paths = [
+        server.base / "models" / path
+        for path in ("frame_interpolation/film_net_fp16.safetensors", "upscale_models/RealESRGAN_x4plus.safetensors")
+    ]
     for path in paths:
         path.parent.mkdir(exist_ok=True)
     subprocess.run([server.host.python, "-c", ENLARGE, server.host.root, *paths], check=True, cwd=server.base)

@@ -76,8 +76,10 @@ def encode_ids(
     positions = [torch.arange(len(row)) for row in ids]
     buckets = [bucket_of(each[None, :] - each[:, None], weights.config.buckets).to(device) for each in positions]
     prompts = [weights.embed(torch.tensor(row)).to(device) for row in ids]
-    mapped = (weights.parameters({entry.name: entry.view() for entry in weights.block(index)}, device)
-              for index in range(layers))  # fmt: skip
+    mapped = (
+        weights.parameters({entry.name: entry.view() for entry in weights.block(index)}, device)
+        for index in range(layers)
+    )
     with closing(mapped if device.type == "cpu" else uploaded_blocks(weights, device)) as blocks:
         for done in range(1, layers + 1):
             prompts = encoder_block(prompts, next(blocks), buckets, dtype)

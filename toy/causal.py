@@ -17,9 +17,16 @@ from .experts import write_expert
 
 CAUSAL_FILE = "diffusion_pytorch_model.safetensors"
 """As official folders call it."""
-ROUNDED = frozenset(f"{layer}.weight" for layer in (
-    "c2ws_hidden_states_layer1", "c2ws_hidden_states_layer2", "patch_embedding_wancamctrl", "text_embedding.0",
-    "text_embedding.2"))  # fmt: skip
+ROUNDED = frozenset(
+    f"{layer}.weight"
+    for layer in (
+        "c2ws_hidden_states_layer1",
+        "c2ws_hidden_states_layer2",
+        "patch_embedding_wancamctrl",
+        "text_embedding.0",
+        "text_embedding.2",
+    )
+)
 """Layers that the package has in bf16. The causal model's training had them in 4 bits, and what it has changed answers
 the error of these."""
 

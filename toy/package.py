@@ -56,8 +56,10 @@ def refuse_real(folder: Path) -> None:
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0
         if size > LARGEST:
-            raise InputError(f"{file}: {size / 1e9:.1f} GB, which no toy has; name another folder, here the toy would "
-                             "take the place of real weights")  # fmt: skip
+            raise InputError(
+                f"{file}: {size / 1e9:.1f} GB, which no toy has; name another folder, here the toy would "
+                "take the place of real weights"
+            )
 
 
 def _write_models(folder: Path, seed: int) -> None:

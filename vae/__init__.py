@@ -15,8 +15,17 @@ from .pooled import records
 from .stripes import Stripe
 from .weights import VAE, check_weights, prepare, read_vae, vae_width
 
-__all__ = ["VAE", "Stripe", "VideoDecoder", "decode_latent", "encode_first_frame", "load_vae", "read_vae",
-           "records", "vae_width"]  # fmt: skip
+__all__ = [
+    "VAE",
+    "Stripe",
+    "VideoDecoder",
+    "decode_latent",
+    "encode_first_frame",
+    "load_vae",
+    "read_vae",
+    "records",
+    "vae_width",
+]
 
 
 def load_vae(

@@ -135,8 +135,11 @@ class VideoDecoder:
         if not self._park:
             return past
         parked = self._parked[corner]
-        new = {layer: [torch.empty_like(frame, device="cpu") for frame in frames]
-               for layer, frames in past.items() if len(parked.get(layer, ())) != len(frames)}  # fmt: skip
+        new = {
+            layer: [torch.empty_like(frame, device="cpu") for frame in frames]
+            for layer, frames in past.items()
+            if len(parked.get(layer, ())) != len(frames)
+        }
         if new and self._vae.device.type == "cuda":
             pin(self, [room for rooms in new.values() for room in rooms], self._vae.device)
         parked |= new

@@ -6,8 +6,13 @@ import re
 MARK = "decoder.conv_in.weight"
 """A name that only diffusers gives."""
 
-_RESIDUAL = {"norm1": "residual.0", "conv1": "residual.2", "norm2": "residual.3", "conv2": "residual.6",
-             "conv_shortcut": "shortcut"}  # fmt: skip
+_RESIDUAL = {
+    "norm1": "residual.0",
+    "conv1": "residual.2",
+    "norm2": "residual.3",
+    "conv2": "residual.6",
+    "conv_shortcut": "shortcut",
+}
 _LAYER = re.compile(rf"(?<=\.)({'|'.join(_RESIDUAL)})(?=\.)")
 _PLACES = {
     "post_quant_conv": "conv2",

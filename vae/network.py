@@ -50,9 +50,10 @@ class Network:
     def _residual(self, name: str, x: Tensor) -> Tensor:
         # Nested, and the loops over blocks are written out, so that no name holds a tensor longer than it is needed.
         change = self._activated_conv(
-            f"{name}.residual.3", f"{name}.residual.6",
+            f"{name}.residual.3",
+            f"{name}.residual.6",
             self._activated_conv(f"{name}.residual.0", f"{name}.residual.2", x),
-        )  # fmt: skip
+        )
         return change.add_(self._conv(f"{name}.shortcut", x) if f"{name}.shortcut.weight" in self.weights else x)
 
     def _middle(self, side: str, x: Tensor) -> Tensor:
@@ -63,9 +64,7 @@ class Network:
     def _attention(self, name: str, x: Tensor) -> Tensor:
         """One head over the pixels of one frame."""
         gamma = self.weights[f"{name}.norm.gamma"]
-        qkv = self._conv(
-            f"{name}.to_qkv", F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1)
-        )
+        qkv = self._conv(f"{name}.to_qkv", F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1))
         query, key, value = qkv.flatten(2).transpose(1, 2)[None].chunk(3, dim=-1)
         out = F.scaled_dot_product_attention(query, key, value)[0].transpose(1, 2).unflatten(2, x.shape[2:])
         return self._conv(f"{name}.proj", out).add_(x)

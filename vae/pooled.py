@@ -47,8 +47,11 @@ class PooledDecoder(Decoder):
 
         super().__init__(vae.weights, stripe=stripe)
         self._kernels, self._quarters = convolution, vae.quarters
-        self._pools = {name.removesuffix(".weight"): _pool_of(name, weight) for name, weight in vae.weights.items()
-                       if _over_time(name)}  # fmt: skip
+        self._pools = {
+            name.removesuffix(".weight"): _pool_of(name, weight)
+            for name, weight in vae.weights.items()
+            if _over_time(name)
+        }
         self._slots = Slots(self._pools)
         self._first, self._orders = True, {first: layers_in_order(vae.weights, first) for first in (True, False)}
         self._table = torch.zeros(len(self._orders[False]), ALIGNED, dtype=torch.int32, device=vae.device)
@@ -118,9 +121,15 @@ class PooledDecoder(Decoder):
         return _picture(self._convolved(pool, slots, _matrix(weight), bias, size, weight.shape[-1], added), size)
 
     def _convolved(
-        self, x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], side: int,
+        self,
+        x: Tensor,
+        slots: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        size: tuple[int, int],
+        side: int,
         added: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """See kernels/convolution.py. Large pictures by the kernel in CUDA's own language, which loads a pixel less
         often."""
         ours = _convolution_hopper(x.device)
@@ -187,8 +196,9 @@ def _convolution_hopper(device: torch.device) -> ModuleType | None:
     from ..model.kernels.hopper import is_right
 
     generator = torch.Generator(device).manual_seed(0)
-    frames, weight = (torch.randn(shape, device=device, generator=generator).half()
-                      for shape in ((3, 32, 20, 24), (96, 96, 3, 3)))  # fmt: skip
+    frames, weight = (
+        torch.randn(shape, device=device, generator=generator).half() for shape in ((3, 32, 20, 24), (96, 96, 3, 3))
+    )
     rows, bias = F.pad(frames, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).contiguous(), weight[:, 0, 0, 0].clone()
     want = F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
     slots = torch.arange(ALIGNED, dtype=torch.int32, device=device)

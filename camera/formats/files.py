@@ -31,19 +31,32 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "lingbot": Format("folder with poses.npy and intrinsics.npy", (".npy",), read_lingbot, "opencv_c2w"),
-    "vipe": Format("ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)", (".npz",), read_vipe,
-                   "opencv_c2w", "image_size"),
-    "realestate10k": Format("RealEstate10K or CameraCtrl .txt, 19 columns", (".txt",), read_realestate10k,
-                            "opencv_w2c"),
-    "colmap": Format("folder with COLMAP's images and cameras, .bin or .txt", (".bin", ".txt"), read_colmap,
-                     "opencv_w2c"),
+    "vipe": Format(
+        "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)",
+        (".npz",),
+        read_vipe,
+        "opencv_c2w",
+        "image_size",
+    ),
+    "realestate10k": Format(
+        "RealEstate10K or CameraCtrl .txt, 19 columns", (".txt",), read_realestate10k, "opencv_w2c"
+    ),
+    "colmap": Format(
+        "folder with COLMAP's images and cameras, .bin or .txt", (".bin", ".txt"), read_colmap, "opencv_w2c"
+    ),
     "kitti": Format("KITTI's poses .txt, 12 columns", (".txt",), read_kitti, "opencv_c2w"),
-    "transforms": Format("nerfstudio, instant-ngp or Blender-NeRF transforms.json", (".json",), read_transforms,
-                         "opengl_c2w"),
+    "transforms": Format(
+        "nerfstudio, instant-ngp or Blender-NeRF transforms.json", (".json",), read_transforms, "opengl_c2w"
+    ),
     "camera_path": Format("nerfstudio viewer camera_path.json", (".json",), read_camera_path, "opengl_c2w"),
-    "matrices": Format("JSON list of matrices (Blender, three.js), convention to be chosen", (".json",), read_matrices,
-                       "", "convention"),
-}  # fmt: skip
+    "matrices": Format(
+        "JSON list of matrices (Blender, three.js), convention to be chosen",
+        (".json",),
+        read_matrices,
+        "",
+        "convention",
+    ),
+}
 
 
 def read_camera(
@@ -108,8 +121,10 @@ def check_written(target: Path) -> None:
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:
-        raise CameraError(f"{target}: a path is written as a folder with poses.npy and intrinsics.npy, or as a .json "
-                          "file; name one of these")  # fmt: skip
+        raise CameraError(
+            f"{target}: a path is written as a folder with poses.npy and intrinsics.npy, or as a .json "
+            "file; name one of these"
+        )
 
 
 def write_camera(path: CameraPath, target: str | Path) -> None:

@@ -9,8 +9,12 @@ from zipfile import ZipFile
 import numpy as np
 
 HEAD = 64 * 2**10  # bytes that are looked at
-KEYS = {"transform_matrix": "transforms", "camera_to_world": "camera_path", "camera_path": "camera_path",
-        "matrices": "matrices"}  # fmt: skip
+KEYS = {
+    "transform_matrix": "transforms",
+    "camera_to_world": "camera_path",
+    "camera_path": "camera_path",
+    "matrices": "matrices",
+}
 """Of JSON files, and the formats that have them."""
 COLUMNS = {19: "realestate10k", 12: "kitti"}
 COLMAP = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")

@@ -8,6 +8,18 @@ from .tracks import opencv
 from .words import as_values, error_words, found_words, summary, table
 
 __all__ = [
-    "Measurement", "Pair", "VideoCamera", "as_values", "error_words", "find_camera", "found_words", "measure_camera",
-    "opencv", "pycolmap", "render_measurement", "summary", "table", "video_path",
-]  # fmt: skip
+    "Measurement",
+    "Pair",
+    "VideoCamera",
+    "as_values",
+    "error_words",
+    "find_camera",
+    "found_words",
+    "measure_camera",
+    "opencv",
+    "pycolmap",
+    "render_measurement",
+    "summary",
+    "table",
+    "video_path",
+]

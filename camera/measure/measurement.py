@@ -182,8 +182,10 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
     def no_more_than_poses() -> Iterable[np.ndarray]:
         for number, frame in enumerate(frames):
             if number == len(path):
-                raise CameraError(f"the video has more frames than the path has poses, {len(path)}: give the path that "
-                                  "it was made with")  # fmt: skip
+                raise CameraError(
+                    f"the video has more frames than the path has poses, {len(path)}: give the path that "
+                    "it was made with"
+                )
             yield frame
 
     return compared(find_camera(no_more_than_poses(), path.intrinsics[0], every), path, every or EVERY)

@@ -14,11 +14,15 @@ def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)
     """Both paths from above and from the side, charts of the errors, the verdict in words. `size` in pixels, 400x250 at
     least. Returns an RGB image. Raises CameraError for a size too small to read."""
     sheet = Sheet(size)
-    sheet.header(f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",
-                 "white: asked for; green to red: found")  # fmt: skip
+    sheet.header(
+        f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",
+        "white: asked for; green to red: found",
+    )
     _draw_paths(sheet, measured)
-    for rows, name, least, color in (((0, 0.5), "turn", TURN_DEG, drawing.TURN),
-                                     ((0.5, 1), "direction", DIRECTION_DEG, drawing.STEP)):  # fmt: skip
+    for rows, name, least, color in (
+        ((0, 0.5), "turn", TURN_DEG, drawing.TURN),
+        ((0.5, 1), "direction", DIRECTION_DEG, drawing.STEP),
+    ):
         degrees = np.array([getattr(pair, f"{name}_error_deg") for pair in measured.pairs])
         known = degrees[~np.isnan(degrees)]  # a column for each pair, none where it was not judged
         title = f"{name}: up to {known.max():.1f} degrees off" if len(known) else f"{name}: not judged"

@@ -10,11 +10,16 @@ from .found import LEAST_TURN_DEG, VideoCamera
 from .measurement import Measurement, Pair, median_errors_deg
 
 HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
-FLAT = ("All that is seen lies on one plane, which two motions fit: the camera's, and one along the wall's normal. "
-        "Directions may be off by as much as the wall is slanted.")  # fmt: skip
+FLAT = (
+    "All that is seen lies on one plane, which two motions fit: the camera's, and one along the wall's normal. "
+    "Directions may be off by as much as the wall is slanted."
+)
 PAIR_ANGLES = ("turn_asked_deg", "turn_found_deg", "turn_error_deg", "direction_error_deg")
-VERDICTS = {True: "The video follows its path", False: "The video does not follow its path",
-            None: "It cannot be told whether the video follows its path"}  # fmt: skip
+VERDICTS = {
+    True: "The video follows its path",
+    False: "The video does not follow its path",
+    None: "It cannot be told whether the video follows its path",
+}
 
 
 def error_words(measured: Measurement) -> str:
@@ -41,8 +46,10 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
     said.append("Axes: those of the first frame, x right, y down, z forward (OpenCV); the first pose is the identity.")
     whose = "as given" if lens_given else "found in the video"
     if not (lens_given or camera.lens_found):
-        whose = (f"assumed: the video shows none (the view has to turn by {LEAST_TURN_DEG:.0f} degrees or more, "
-                 f"here {camera.turned_deg:.0f}); if you know it, say it")  # fmt: skip
+        whose = (
+            f"assumed: the video shows none (the view has to turn by {LEAST_TURN_DEG:.0f} degrees or more, "
+            f"here {camera.turned_deg:.0f}); if you know it, say it"
+        )
     return [*said, f"Lens: {path.fov_deg:.1f} degrees across, {whose}; square pixels, centred."]
 
 
@@ -54,8 +61,10 @@ def table(measured: Measurement) -> list[str]:
 def summary(measured: Measurement) -> list[str]:
     """The verdict first, then medians and what was not judged, a sentence each."""
     judged, found, pairs = measured.judged, measured.found, measured.pairs
-    said = [f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
-            f"{len(pairs)} in {measured.camera.frames} frames."]  # fmt: skip
+    said = [
+        f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
+        f"{len(pairs)} in {measured.camera.frames} frames."
+    ]
     if found:
         apart, (turn, direction) = np.median([pair.last - pair.first for pair in found]), median_errors_deg(found)
         directed = sum(not np.isnan(pair.direction_error_deg) for pair in found)
@@ -65,8 +74,11 @@ def summary(measured: Measurement) -> list[str]:
     said += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in notes]
     if not any(pair.goes for pair in pairs):
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
-        said.append("The path stands still: measured is how still the video stands." if still else
-                    "The path only turns: no direction is judged.")  # fmt: skip
+        said.append(
+            "The path stands still: measured is how still the video stands."
+            if still
+            else "The path only turns: no direction is judged."
+        )
     said += [FLAT] if measured.camera.flat else []
     if measured.camera.frames < len(measured.path):
         used = f"the first {measured.camera.frames}, the video's, were used"

@@ -6,6 +6,11 @@ from .keys import actions_from_keys, path_from_keys, poses_from_keys
 from .presets import PRESETS, preset_path
 
 __all__ = [
-    "PRESETS", "actions_from_keys", "path_from_editor", "path_from_keys", "path_from_load3d", "poses_from_keys",
+    "PRESETS",
+    "actions_from_keys",
+    "path_from_editor",
+    "path_from_keys",
+    "path_from_load3d",
+    "poses_from_keys",
     "preset_path",
-]  # fmt: skip
+]

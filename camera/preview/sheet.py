@@ -57,8 +57,11 @@ class Sheet:
     def words(self, sentences: list[tuple[str, Color]], more: str) -> None:
         """Sentences in their colours, as many lines as fit; `more` stands in place of those that do not."""
         columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
-        lines = [(line, color) for words, color in sentences
-                 for line in textwrap.wrap(words, columns, subsequent_indent="   ")]  # fmt: skip
+        lines = [
+            (line, color)
+            for words, color in sentences
+            for line in textwrap.wrap(words, columns, subsequent_indent="   ")
+        ]
         if len(lines) > LINES:
             lines = [*lines[: LINES - 1], (f"   ... ({more})", lines[LINES - 1][1])]
         for index, (line, color) in enumerate(lines):

@@ -122,8 +122,12 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", type=some_path, help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: told by the file; {formats}")
-    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME",
-                        help=f"what the matrices mean; left out: what the format says; {conventions}")  # fmt: skip
+    parser.add_argument(
+        "--convention",
+        choices=CONVENTIONS,
+        metavar="NAME",
+        help=f"what the matrices mean; left out: what the format says; {conventions}",
+    )
     parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across, in place of the file's lens")
 

@@ -127,19 +127,30 @@ def _add_generate(commands: Any) -> None:
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check everything, say what would be made")
     add = adder(add_settings(parser))
     add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
-    add("continue_from", "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
-        metavar="FILE")  # fmt: skip
+    add(
+        "continue_from",
+        "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
+        metavar="FILE",
+    )
 
 
 def _add_batch(commands: Any) -> None:
     parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=Help)
     parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
     add = partial(parser.add_argument, type=some_path)
-    add("jobs", help="x.jsonl with an object a line, or x.csv: image, prompt, one of action_path, preset or keys, "
-        "seed, size, name, and options of `generate`")  # fmt: skip
+    add(
+        "jobs",
+        help="x.jsonl with an object a line, or x.csv: image, prompt, one of action_path, preset or keys, "
+        "seed, size, name, and options of `generate`",
+    )
     add("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
-    parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="spread over the GPUs of a Ray "
-                        "cluster; without an address, over those of this machine")  # fmt: skip
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="spread over the GPUs of a Ray cluster; without an address, over those of this machine",
+    )
     parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
     parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one for each GPU")
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check every job, say what would be made")
@@ -261,9 +272,20 @@ def _inspect(arguments: argparse.Namespace) -> None:
         raise InputError("`width` and `height` go together; name both or neither")
     if arguments.width is not None:
         height, width = arguments.height, arguments.width
-    print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype, arguments.arithmetic,
-                   arguments.window, arguments.sink, assets=arguments.assets_dir, release=arguments.release)
-          )  # fmt: skip
+    print(
+        describe(
+            arguments.path,
+            width,
+            height,
+            arguments.frame_num,
+            arguments.dtype,
+            arguments.arithmetic,
+            arguments.window,
+            arguments.sink,
+            assets=arguments.assets_dir,
+            release=arguments.release,
+        )
+    )
 
 
 def _toy(arguments: argparse.Namespace) -> None:

@@ -10,8 +10,11 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
     """Adds `completion`, which sets `run(arguments)`, of all that `parser` reads."""
-    command = commands.add_parser("completion", help="print a script that completes the command's words in a shell",
-                                  description='For instance: eval "$(lingbot-world completion bash)"')  # fmt: skip
+    command = commands.add_parser(
+        "completion",
+        help="print a script that completes the command's words in a shell",
+        description='For instance: eval "$(lingbot-world completion bash)"',
+    )
     command.add_argument("shell", choices=SHELLS)
 
     def run(arguments: argparse.Namespace) -> None:

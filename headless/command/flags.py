@@ -35,29 +35,49 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
     add("overwrite", "replace a video or state that is there already", action="store_true")
     add("sampling_steps", "steps of both experts together")
-    add("shift", "of the noise schedule: higher spends more steps on the layout; left out: what the model was made for",
-        type=float)  # fmt: skip
+    add(
+        "shift",
+        "of the noise schedule: higher spends more steps on the layout; left out: what the model was made for",
+        type=float,
+    )
     add("boundary", "share of the noise above which the high-noise expert works")
     add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
     add("solver", "what makes a step out of the model's prediction")
-    add("reuse_threshold", "such as 0.02: makes a step without the model where the steps before predict it to within "
-        "this share; 0: never")  # fmt: skip
+    add(
+        "reuse_threshold",
+        "such as 0.02: makes a step without the model where the steps before predict it to within this share; 0: never",
+    )
     add("noise_device", "cuda gives the official code's noise")
     add("fps", "frames a second of the file")
     add("device", "left out: the GPU if there is one")
     add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
-    add("arithmetic", "numbers that the linear layers multiply; fp8 and int8 are less exact, and faster where the GPU "
-        "can multiply them")  # fmt: skip
+    add(
+        "arithmetic",
+        "numbers that the linear layers multiply; fp8 and int8 are less exact, and faster where the GPU "
+        "can multiply them",
+    )
     add("attention", "8bit is less exact, and faster where a kernel for it is installed")
     add("residency", "experts in GPU memory at a time; stream keeps as little of one there as possible")
-    add("camera_cache", "keep what the camera layers compute for the next step: auto where memory is free, off never, "
-        "gpu always")  # fmt: skip
+    add(
+        "camera_cache",
+        "keep what the camera layers compute for the next step: auto where memory is free, off never, gpu always",
+    )
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
     add("vae_dtype", "of decoding; auto: fp16 on a GPU, and fp32 again where a number is too large; several GPUs: fp32")
-    add("lora", "added to the weights whenever they are used, 4-bit ones too; for one expert or both; strength 1 if "
-        "none is named", type=lora_of, nargs="+", metavar=LORA)  # fmt: skip
-    add("assets_dir", "folder with T5, tokenizer and VAE, such as the 14B's for the 1.3B; left out: looked for in the "
-        "model's folder and beside it", metavar="PATH")  # fmt: skip
+    add(
+        "lora",
+        "added to the weights whenever they are used, 4-bit ones too; for one expert or both; strength 1 if "
+        "none is named",
+        type=lora_of,
+        nargs="+",
+        metavar=LORA,
+    )
+    add(
+        "assets_dir",
+        "folder with T5, tokenizer and VAE, such as the 14B's for the 1.3B; left out: looked for in the "
+        "model's folder and beside it",
+        metavar="PATH",
+    )
     for name in PARTS:
         add(name, "in place of the package's own", metavar="PATH")
     causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
@@ -67,8 +87,10 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
     add("sink", "of these, latent frames from the video's beginning, which are never dropped", type=int)
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
-    add("kv_cache", "where keys and values are kept: on the GPU, there in 8 bits, or in host memory; auto: by what "
-        "is free")  # fmt: skip
+    add(
+        "kv_cache",
+        "where keys and values are kept: on the GPU, there in 8 bits, or in host memory; auto: by what is free",
+    )
     add("decoder_device", "another GPU, such as cuda:1, that decodes a chunk's frames while the next is made")
     return causal
 

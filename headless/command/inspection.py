@@ -46,9 +46,16 @@ class _Work(NamedTuple):
 
 
 def describe(
-    path: str | Path, width: int, height: int, frames: int, dtype: DtypeName = "bf16",
-    arithmetic: Arithmetic = "auto", window: int | None = None, sink: int | None = None, **where: str | None,
-) -> str:  # fmt: skip
+    path: str | Path,
+    width: int,
+    height: int,
+    frames: int,
+    dtype: DtypeName = "bf16",
+    arithmetic: Arithmetic = "auto",
+    window: int | None = None,
+    sink: int | None = None,
+    **where: str | None,
+) -> str:
     """What a package's folder, an expert, a text encoder or a VAE is, and the memory of each stage for a video of that
     size; a causal model's with that window and sink (None: its own). `where` may have the `assets` and the `release` of
     `find_package`. Raises InputError for a size that is not possible, CheckpointError or TextError for a broken file.
@@ -134,8 +141,12 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
     chunks = RolloutWork(config, cells, release.chunk, held.frames, work.precision, release.guided)
     report = _expert(f"{release.name} ({release.licence})", checkpoint) + Report([*checkpoint.release_lines[1:]], [])
     host = WorldMemory(KeyValuePlace(on_host=True))
-    modes = [RolloutMemory(), RolloutMemory(WorldMemory(KeyValuePlace(eight_bit=True))), RolloutMemory(host),
-             RolloutMemory(host, resident_blocks=0, vae_tiling=True, park_decoder=True)]  # fmt: skip
+    modes = [
+        RolloutMemory(),
+        RolloutMemory(WorldMemory(KeyValuePlace(eight_bit=True))),
+        RolloutMemory(host),
+        RolloutMemory(host, resident_blocks=0, vae_tiling=True, park_decoder=True),
+    ]
     for memory in modes:
         weights = weight_bytes(checkpoint.rounded(work.precision.dtype), memory.resident_blocks)
         stage, pinned = estimate_rollout(chunks, memory, weights, Decoder(width, half=True))

@@ -24,20 +24,36 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     about = "walk through a world while it is made, in the browser"
     parser = commands.add_parser("live", help=about, formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
-    parser.add_argument("ckpt", metavar="CKPT", type=some_path,
-                        help="the folder of a causal model (Fast, 2.0), or of a toy package")  # fmt: skip
+    parser.add_argument(
+        "ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model (Fast, 2.0), or of a toy package"
+    )
     parser.add_argument("--port", type=int, default=8765, help="0 picks one that is free")
     parser.add_argument("--no_open", action="store_true", help="do not open the page in the browser")
     parser.add_argument("--lan", action="store_true", help="listen to other machines; the address has a token")
-    parser.add_argument("--allow_origin", action="append", default=[], metavar="ORIGIN", type=_origin,
-                        help="a page of another address that may connect, such as http://localhost:8000; can be given "
-                        "again")  # fmt: skip
-    parser.add_argument("--walks", default="walks", metavar="FOLDER", type=some_path, help="where what is walked is "
-                        "kept: state, camera path and video, a folder a walk")  # fmt: skip
-    parser.add_argument("--bench", nargs="?", const=20.0, type=seconds, metavar="SECONDS", help="walk by itself for "
-                        "so long and print what was measured as JSON")  # fmt: skip
-    parser.add_argument("--prompt", help="what the world shows; left out: the example's, or a "
-                        "state's last")  # fmt: skip
+    parser.add_argument(
+        "--allow_origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        type=_origin,
+        help="a page of another address that may connect, such as http://localhost:8000; can be given again",
+    )
+    parser.add_argument(
+        "--walks",
+        default="walks",
+        metavar="FOLDER",
+        type=some_path,
+        help="where what is walked is kept: state, camera path and video, a folder a walk",
+    )
+    parser.add_argument(
+        "--bench",
+        nargs="?",
+        const=20.0,
+        type=seconds,
+        metavar="SECONDS",
+        help="walk by itself for so long and print what was measured as JSON",
+    )
+    parser.add_argument("--prompt", help="what the world shows; left out: the example's, or a state's last")
     add = adder(parser)
     add("image", "where a walk begins, until another picture is dropped; left out: the package's example")
     add("seed", "of the noise; left out: 0", type=int)
@@ -48,8 +64,11 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
 
 def _add_model(add: Callable[..., None]) -> None:
     add("window", "latent frames that a chunk looks back on; left out: the model's own, or 18", type=int)
-    add("chunk", "latent frames that are made at a time: 1 answers soonest, more are faster; left out: the model's own",
-        type=int)  # fmt: skip
+    add(
+        "chunk",
+        "latent frames that are made at a time: 1 answers soonest, more are faster; left out: the model's own",
+        type=int,
+    )
     add("sink", "of these, latent frames from the walk's beginning", type=int)
     add("schedule", "v1, v2, or the indices of the steps")
     add("shift", "of the noise schedule", type=float)
@@ -92,8 +111,14 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
         print(json.dumps(measure(opened, folder, arguments.bench), indent=1))
         return
     token = secrets.token_urlsafe(16) if arguments.lan else ""
-    serve(opened, folder, port=arguments.port, token=token, origins=tuple(arguments.allow_origin),
-          show_page=not arguments.no_open)  # fmt: skip
+    serve(
+        opened,
+        folder,
+        port=arguments.port,
+        token=token,
+        origins=tuple(arguments.allow_origin),
+        show_page=not arguments.no_open,
+    )
 
 
 def _found(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -150,15 +175,20 @@ def _wishes(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{file}: not JSON ({error}); write the package again, or remove this file") from error
     if not isinstance(told, dict) or not told.keys() <= set(WISHED):
-        raise InputError(f"{file}: {told!r:.200}, expected an object of {', '.join(WISHED)}; write the package again, "
-                         "or remove this file")  # fmt: skip
+        raise InputError(
+            f"{file}: {told!r:.200}, expected an object of {', '.join(WISHED)}; write the package again, "
+            "or remove this file"
+        )
     for name, value in told.items():
         if type(value) is not (str if name == "schedule" else int):
             expected = "text" if name == "schedule" else "a whole number"
             raise InputError(f"{file}: {name} is {value!r:.200}, expected {expected}; mend it, or remove this file")
     sized = arguments.width or arguments.height or tuple(arguments.size) != SIZE
-    return {name: value for name, value in told.items()
-            if getattr(arguments, name) is None and not (sized and name in WISHED[:2])}  # fmt: skip
+    return {
+        name: value
+        for name, value in told.items()
+        if getattr(arguments, name) is None and not (sized and name in WISHED[:2])
+    }
 
 
 def _state_of(path: str | None) -> Path | None:

@@ -17,10 +17,19 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     place = partial(add, type=some_path)
     place("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
     place("dest", help="the folder to make; the same command continues one that was stopped")
-    add("--format", default="nf4", choices=QUANTIZE_FORMATS, help="what the weights become: 4-bit ones, or float8 with "
-        "ComfyUI's metadata, which its own loaders read too; a text encoder is always 4-bit")  # fmt: skip
-    add("--search", action="store_true", help="scales of least error instead of the largest value: 9 %% less error in "
-        "the same format and size, takes several times as long")  # fmt: skip
+    add(
+        "--format",
+        default="nf4",
+        choices=QUANTIZE_FORMATS,
+        help="what the weights become: 4-bit ones, or float8 with "
+        "ComfyUI's metadata, which its own loaders read too; a text encoder is always 4-bit",
+    )
+    add(
+        "--search",
+        action="store_true",
+        help="scales of least error instead of the largest value: 9 %% less error in "
+        "the same format and size, takes several times as long",
+    )
     add("--t5", action="store_true", help="quantize a package's text encoder as well: 11.4 GB become 3.2 GB")
     several = partial(add, nargs="+", default=[], action="extend")
     several("--keep", metavar="LAYER", help="linear layers that stay bf16: head.head, blocks.0.*")
@@ -43,10 +52,15 @@ def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
     from ..checks import find_device
 
     options = QuantizeOptions(
-        search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
-        loras=tuple(arguments.lora), device=str(find_device(arguments.device)), assets=arguments.assets_dir,
+        search=arguments.search,
+        keep=tuple(arguments.keep),
+        blocksize=arguments.blocksize,
+        t5=arguments.t5,
+        loras=tuple(arguments.lora),
+        device=str(find_device(arguments.device)),
+        assets=arguments.assets_dir,
         format=arguments.format,
-    )  # fmt: skip
+    )
     plan = plan_quantize(arguments.source, arguments.dest, options)
     for note in plan.notes:
         print(note)

@@ -107,13 +107,13 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raises InputError where the name of the option's `file` has no room for the ending of a file that is not whole.
-    """
+    """Raise InputError if the name of the option's `file` is too long for the ending of an unfinished file."""
     try:
         file.with_name(f"{file.name}.part").exists()
     except OSError as error:
-        raise InputError(f"`{option}` {file}: {error.strerror}, with the .part that it ends in until it is whole; "
-                         "name a shorter one") from error  # fmt: skip
+        raise InputError(
+            f"`{option}` {file}: {error.strerror}, with the .part that it ends in until it is whole; name a shorter one"
+        ) from error
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:

@@ -58,10 +58,15 @@ async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
 async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
     engine = opened.engine()
     told: dict[str, Any] = {
-        "release": engine.release, "width": engine.size[1], "height": engine.size[0], "chunk": engine.chunk,
-        "window": engine.window.frames, "sink": engine.window.sink, "device": str(engine.device),
+        "release": engine.release,
+        "width": engine.size[1],
+        "height": engine.size[0],
+        "chunk": engine.chunk,
+        "window": engine.window.frames,
+        "sink": engine.window.sink,
+        "device": str(engine.device),
         "load_s": _since_start(),
-    }  # fmt: skip
+    }
     async with running(opened, folder) as (port, _):
         for name, fps in (("at_16", PACED), ("fastest", float(FASTEST))):
             walker = Walker(f"http://127.0.0.1:{port}{ENDPOINT}", fps)
@@ -87,9 +92,10 @@ class Walker:
     async def walk(self, seconds: float) -> dict[str, Any]:
         """The figures of so many seconds from the first frames on, in seconds and frames. Raises RuntimeError for what
         the server refuses."""
-        async with aiohttp.ClientSession() as session, session.ws_connect(
-            self._address, max_msg_size=MOST_BYTES, compress=0
-        ) as socket:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
+        ):
             began = time.perf_counter()
             init = {"type": "init", "fps": self._fps, "realtime_output_format": "jpeg", "lingbot_world": True}
             await self.codec.send(socket, init)
@@ -144,11 +150,17 @@ class Walker:
         stalls, late = late_frames(self._arrived, self._fps, counted[0][0])
         cuts = quantiles(waits, n=20, method="inclusive") if len(waits) > 1 else [0.0] * 19
         return {
-            "first_chunk_s": round(first - began, 3), "key_to_pixel_p50_s": round(cuts[9], 3),
-            "key_to_pixel_p95_s": round(cuts[18], 3), "key_to_pixel_most_s": round(most, 3), "keys": len(waits),
-            "frames_a_second": round(frames / max(counted[-1][0] - counted[0][0], 1e-6), 2), "stalls": stalls,
-            "late_frames": late, "frames": frames, "dropped": self._stats.get("dropped_frames", 0),
-        }  # fmt: skip
+            "first_chunk_s": round(first - began, 3),
+            "key_to_pixel_p50_s": round(cuts[9], 3),
+            "key_to_pixel_p95_s": round(cuts[18], 3),
+            "key_to_pixel_most_s": round(most, 3),
+            "keys": len(waits),
+            "frames_a_second": round(frames / max(counted[-1][0] - counted[0][0], 1e-6), 2),
+            "stalls": stalls,
+            "late_frames": late,
+            "frames": frames,
+            "dropped": self._stats.get("dropped_frames", 0),
+        }
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:

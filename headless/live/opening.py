@@ -67,8 +67,9 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
     if not isinstance(plan, RolloutPlan):
-        raise InputError(f"{name}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one "
-                         "takes many")  # fmt: skip
+        raise InputError(
+            f"{name}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
+        )
     check_walkable(plan.spec, name)
     of_video = f"this video has the {plan.geometry.frames} that follow"  # those that memory is planned for
     said = [note.replace(of_video, "the walk goes on from there") for note in plan.notes]
@@ -114,8 +115,11 @@ class Opened:
         height, width = asked.size or (spec.geometry.height, spec.geometry.width)
         chunk = asked.chunk or spec.chunk
         window = spec.window.changed(asked.window, asked.sink, chunk)
-        for name, wanted, most in (("size", height * width, spec.geometry.height * spec.geometry.width),
-                                   ("window", window.frames, spec.window.frames), ("chunk", chunk, spec.chunk)):
+        for name, wanted, most in (
+            ("size", height * width, spec.geometry.height * spec.geometry.width),
+            ("window", window.frames, spec.window.frames),
+            ("chunk", chunk, spec.chunk),
+        ):
             if not 0 < wanted <= most:
                 raise InputError(
                     f"a `{name}` larger than that for which memory was divided; the server was started with "
@@ -124,11 +128,19 @@ class Opened:
                 )
         geometry = explicit_geometry(width, height, spec.geometry.frames, chunk=chunk)
         return Engine(
-            config=spec.config, schedule=spec.schedule, release=spec.release, window=window, chunk=chunk,
-            size=(height, width), device=self.plan.device,
-            new_world=partial(self._world, geometry, window, chunk), new_decoder=partial(self._decoder, geometry),
-            encode_image=self._encode_image, encode_prompt=self.encode_prompt, notes=self.plan.notes,
-        )  # fmt: skip
+            config=spec.config,
+            schedule=spec.schedule,
+            release=spec.release,
+            window=window,
+            chunk=chunk,
+            size=(height, width),
+            device=self.plan.device,
+            new_world=partial(self._world, geometry, window, chunk),
+            new_decoder=partial(self._decoder, geometry),
+            encode_image=self._encode_image,
+            encode_prompt=self.encode_prompt,
+            notes=self.plan.notes,
+        )
 
     def _world(self, geometry: Geometry, window: Window, chunk: int) -> World:
         loop = ChunkLoop((geometry.lat_h, geometry.lat_w), window, chunk, self.plan.spec.schedule)

@@ -133,8 +133,11 @@ class Room:
                     client.tell({"type": "status", "content": "paused"})
                 visit.goes_on = False
             else:
-                visit.start(asyncio.get_running_loop(), lambda frames: self._deliver(visit, frames),
-                            lambda kind, facts: self._told(visit, kind, facts))  # fmt: skip
+                visit.start(
+                    asyncio.get_running_loop(),
+                    lambda frames: self._deliver(visit, frames),
+                    lambda kind, facts: self._told(visit, kind, facts),
+                )
             obeying = obey(inbox, client, lambda event: self._do(visit, client, event))
             tasks = [asyncio.create_task(obeying), asyncio.create_task(self._watch(visit))]
             await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)

@@ -73,9 +73,14 @@ def _refused(port: int) -> Iterator[None]:
 
 @asynccontextmanager
 async def running(
-    opened: Opened, folder: Path, *, port: int = 0, token: str = "", origins: tuple[str, ...] = (),
+    opened: Opened,
+    folder: Path,
+    *,
+    port: int = 0,
+    token: str = "",
+    origins: tuple[str, ...] = (),
     rules: Rules | None = None,
-) -> AsyncIterator[tuple[int, Room]]:  # fmt: skip
+) -> AsyncIterator[tuple[int, Room]]:
     """A server for as long as the context lasts; gives its port and its room. Raises InputError."""
     site = Site(Room(opened, folder, rules or Rules()), token, origins)
     runner = web.AppRunner(make_app(site), handle_signals=False, shutdown_timeout=2, access_log=None)

@@ -28,10 +28,16 @@ from .room import Room
 
 ENDPOINT = "/v1/realtime_video/generate"
 MOST_CONNECTIONS = 32
-POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src blob:; "
-          "connect-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'")  # fmt: skip
-HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-           "Cache-Control": "no-store"}  # fmt: skip
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src blob:; "
+    "connect-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -63,8 +69,13 @@ def make_app(site: Site) -> web.Application:
     """The application; its `shutdown` ends the walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     opened = site.room.opened
-    model = {"id": opened.plan.checkpoint.name, "object": "model", "root": opened.plan.spec.release,
-             "pipeline_class": "LingBotWorld", "model_path": opened.plan.checkpoint.name}  # fmt: skip
+    model = {
+        "id": opened.plan.checkpoint.name,
+        "object": "model",
+        "root": opened.plan.spec.release,
+        "pipeline_class": "LingBotWorld",
+        "model_path": opened.plan.checkpoint.name,
+    }
     app.router.add_get("/", _page("index.html"))
     for entry in files("lingbot_world").joinpath("web", "live").iterdir():
         if entry.is_file():

@@ -52,8 +52,12 @@ class Visit:
 
         def record() -> Recording:
             walk = self.session.walk
-            return Recording(walk.kept.folder / "walk.mp4", self.init.fps, first=walk.frames,
-                             tell=lambda reason: in_the_loop(told, "kept", {"reason": reason}))  # fmt: skip
+            return Recording(
+                walk.kept.folder / "walk.mp4",
+                self.init.fps,
+                first=walk.frames,
+                tell=lambda reason: in_the_loop(told, "kept", {"reason": reason}),
+            )
 
         recording = self.recording = record()
 

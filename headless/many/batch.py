@@ -167,8 +167,11 @@ def _planned(
     for note, names in notes.items():
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         tell(f"{', '.join(names[:MOST_NAMES])}{more}: {note}")
-    groups = [(plans[likeness], group[start : start + VIDEOS_AT_ONCE]) for likeness, group in likenesses.items()
-              for start in range(0, len(group), VIDEOS_AT_ONCE)]  # fmt: skip
+    groups = [
+        (plans[likeness], group[start : start + VIDEOS_AT_ONCE])
+        for likeness, group in likenesses.items()
+        for start in range(0, len(group), VIDEOS_AT_ONCE)
+    ]
     return groups, failed
 
 

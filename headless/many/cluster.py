@@ -49,8 +49,10 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
         found = str(error).splitlines()[0].rstrip(".")
         if address == LOCAL:
             raise InputError(f"`ray` {address}: Ray does not start here ({found})") from error
-        raise InputError(f"`ray` {address}: Ray does not connect there ({found}); start a cluster with `ray start "
-                         "--head` and give the HOST:PORT that it prints") from error  # fmt: skip
+        raise InputError(
+            f"`ray` {address}: Ray does not connect there ({found}); start a cluster with `ray start "
+            "--head` and give the HOST:PORT that it prints"
+        ) from error
     count = workers or int(ray.cluster_resources().get("GPU" if on_gpus else "CPU", 0))
     if count < 1:
         raise InputError(f"`ray` {address}: the cluster has no GPU; give `device` cpu to run on CPUs")

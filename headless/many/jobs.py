@@ -15,11 +15,31 @@ from typing import Any, get_args, get_type_hints
 from ...errors import InputError
 from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
 
-FOR_ALL = ("ckpt_dir", "assets_dir", "release", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling",
-           "vae_dtype", "lora", "shard", "kv_cache", "decoder_device", "save_state", "overwrite")  # fmt: skip
+FOR_ALL = (
+    "ckpt_dir",
+    "assets_dir",
+    "release",
+    "output",
+    "device",
+    "dtype",
+    "residency",
+    "camera_cache",
+    "vae_tiling",
+    "vae_dtype",
+    "lora",
+    "shard",
+    "kv_cache",
+    "decoder_device",
+    "save_state",
+    "overwrite",
+)
 """The options that a batch has once, not for each job."""
-_NUMBERS = {name: kind for name, hint in get_type_hints(GenerateOptions).items() for kind in (int, float)
-            if kind in (hint, *get_args(hint))}  # fmt: skip
+_NUMBERS = {
+    name: kind
+    for name, hint in get_type_hints(GenerateOptions).items()
+    for kind in (int, float)
+    if kind in (hint, *get_args(hint))
+}
 """The options that take a number, and of which kind."""
 _PATHS = ("image", "continue_from", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
@@ -97,8 +117,10 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
             if any(value.strip() for value in given.values()):
                 yield rows.line_num, given
     except csv.Error as error:
-        raise InputError(f"{path}, line {rows.line_num}: not a table ({error}); a quoted text begins and ends with "
-                         'one ", and one in it is doubled') from error  # fmt: skip
+        raise InputError(
+            f"{path}, line {rows.line_num}: not a table ({error}); a quoted text begins and ends with "
+            'one ", and one in it is doubled'
+        ) from error
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
@@ -119,8 +141,9 @@ def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOp
     if not _NAME.fullmatch(name) or name.endswith((".", " ")):
         raise InputError(f"the name {name!r} cannot be a file's; use letters, digits, - and _")
     if len(name.encode()) > _LONGEST_NAME:
-        raise InputError(f"the name {name[:40]!r}... is too long for a file's: {len(name.encode())} bytes, at most "
-                         f"{_LONGEST_NAME}")  # fmt: skip
+        raise InputError(
+            f"the name {name[:40]!r}... is too long for a file's: {len(name.encode())} bytes, at most {_LONGEST_NAME}"
+        )
     values = {key: _value(key, value) for key, value in given.items() if key not in ("name", "size", *CAMERAS)}
     values |= {key: _path(base, values[key]) for key in _PATHS if key in values}
     if "size" in given:  # in place of a width and height that the command names for all

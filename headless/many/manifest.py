@@ -43,8 +43,9 @@ def alone_in(folder: Path) -> Iterator[None]:
         with FileLock(folder / LOCK, timeout=0):
             yield
     except Timeout:
-        raise InputError(f"{folder}: another batch is at work in this folder; wait for its end, or name another folder"
-                         ) from None  # fmt: skip
+        raise InputError(
+            f"{folder}: another batch is at work in this folder; wait for its end, or name another folder"
+        ) from None
 
 
 class Manifest:
@@ -111,8 +112,10 @@ class Manifest:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be written ({error.strerror or error}); make room, or check its "
-                             "rights, and give the same command again") from error  # fmt: skip
+            raise InputError(
+                f"{self.path}: cannot be written ({error.strerror or error}); make room, or check its "
+                "rights, and give the same command again"
+            ) from error
 
     def _read(self) -> dict[str, dict]:
         """The last row of each job. A kill may have cut the last line short, within a letter too."""

@@ -91,10 +91,14 @@ class Client:
         told, payload = await loop.run_in_executor(self._threads, self._encoder.encode, frames.pixels)
         encoded = time.perf_counter()
         header = told | {
-            "request_id": f"{self.id}_{frames.chunk}", "chunk_index": frames.chunk, "first_frame_index": frames.first,
-            "frame_batch_index": frames.part, "num_frame_batches": frames.parts, "is_final_frame_batch": frames.last,
+            "request_id": f"{self.id}_{frames.chunk}",
+            "chunk_index": frames.chunk,
+            "first_frame_index": frames.first,
+            "frame_batch_index": frames.part,
+            "num_frame_batches": frames.parts,
+            "is_final_frame_batch": frames.last,
             "total_size": len(payload),
-        }  # fmt: skip
+        }
         if frames.event is not None:
             header["event_id"] = frames.event
         await self._codec.send_frames(self._socket, header, payload)
@@ -106,18 +110,30 @@ class Client:
 
     def _count(self, frames: Frames, size: int, encoding: float, sending: float) -> None:
         more = {
-            "raw_payload_build_ms": round(1000 * encoding), "ws_write_ms": round(1000 * sending),
-            "raw_bytes": frames.pixels.nbytes, "ws_payload_bytes": size, "num_frames": len(frames.pixels),
+            "raw_payload_build_ms": round(1000 * encoding),
+            "ws_write_ms": round(1000 * sending),
+            "raw_bytes": frames.pixels.nbytes,
+            "ws_payload_bytes": size,
+            "num_frames": len(frames.pixels),
             "num_batches": 1,
-        }  # fmt: skip
+        }
         self._chunk = {name: self._chunk.get(name, 0) + value for name, value in more.items()}
 
     def _stats(self, frames: Frames, content_type: str) -> dict[str, Any]:
         whole = round(1000 * frames.seconds)
         return {
-            "type": "chunk_stats", "session_id": self.id, "request_id": f"{self.id}_{frames.chunk}",
-            "chunk_index": frames.chunk, "event_id": frames.event, "content_type": content_type,
-            "request_prepare_ms": 0, "scheduler_forward_ms": whole, "pace_wait_ms": 0, "header_write_ms": 0,
-            "raw_write_ms": self._chunk["ws_write_ms"], "dropped_frames": self.dropped, **self._chunk,
+            "type": "chunk_stats",
+            "session_id": self.id,
+            "request_id": f"{self.id}_{frames.chunk}",
+            "chunk_index": frames.chunk,
+            "event_id": frames.event,
+            "content_type": content_type,
+            "request_prepare_ms": 0,
+            "scheduler_forward_ms": whole,
+            "pace_wait_ms": 0,
+            "header_write_ms": 0,
+            "raw_write_ms": self._chunk["ws_write_ms"],
+            "dropped_frames": self.dropped,
+            **self._chunk,
             "chunk_total_ms": whole + self._chunk["raw_payload_build_ms"] + self._chunk["ws_write_ms"],
-        }  # fmt: skip
+        }

@@ -77,9 +77,13 @@ def unpack(data: bytes) -> dict[str, Any]:
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(
-            data, max_bin_len=MOST_IMAGE_BYTES, max_str_len=4 * MOST_PROMPT, max_array_len=MOST_ROWS, max_map_len=64,
+            data,
+            max_bin_len=MOST_IMAGE_BYTES,
+            max_str_len=4 * MOST_PROMPT,
+            max_array_len=MOST_ROWS,
+            max_map_len=64,
             max_ext_len=0,
-        )  # fmt: skip
+        )
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise InputError(f"not a message: {str(error)[:100] or type(error).__name__}") from error
     return _map(message)

@@ -31,8 +31,14 @@ class Encoder:
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format
-        told = {"content_type": CONTENT_TYPES[name], "num_frames": count, "width": width, "height": height,
-                "encoding": name, "channels": 3}  # fmt: skip
+        told = {
+            "content_type": CONTENT_TYPES[name],
+            "num_frames": count,
+            "width": width,
+            "height": height,
+            "encoding": name,
+            "channels": 3,
+        }
         if name == "raw":
             payload = pixels.tobytes()
             return told | {"format": "rgb24", "bytes_per_frame": 3 * width * height, "raw_size": len(payload)}, payload
@@ -76,6 +82,11 @@ class Encoder:
         stream.framerate = Fraction(self._fps).limit_denominator(1000)
         stream.time_base = 1 / stream.framerate
         crf = str(round(40 - 0.25 * self.output.quality))  # 90 is 18
-        stream.options = {"preset": "ultrafast", "tune": "zerolatency", "crf": crf, "profile": "baseline",
-                          "x264-params": f"keyint={KEY_FRAMES}:repeat-headers=1"}  # fmt: skip
+        stream.options = {
+            "preset": "ultrafast",
+            "tune": "zerolatency",
+            "crf": crf,
+            "profile": "baseline",
+            "x264-params": f"keyint={KEY_FRAMES}:repeat-headers=1",
+        }
         return stream

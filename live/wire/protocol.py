@@ -170,12 +170,16 @@ def _finite(value: Any) -> bool:
 
 
 _READERS = {
-    "camera_actions": _actions, "prompt": _new_prompt, "look": _numbers("look", 2, 720),
-    "stick": _numbers("stick", 4, 1), "pause": lambda _payload: None, "resume": lambda _payload: None,
+    "camera_actions": _actions,
+    "prompt": _new_prompt,
+    "look": _numbers("look", 2, 720),
+    "stick": _numbers("stick", 4, 1),
+    "pause": lambda _payload: None,
+    "resume": lambda _payload: None,
     "back": lambda payload: _whole("back", {"back": payload}, 0) or 0,
     "restart": lambda payload: read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"}),
     "output": lambda payload: _output(payload if isinstance(payload, dict) else {}, "jpeg"),
-}  # fmt: skip
+}
 
 
 def _output(message: dict[str, Any], otherwise: str) -> Output:

@@ -81,12 +81,20 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
     """What our own page is told first."""
     engine, kept, device = session.engine, session.walk.kept, session.engine.device
     return {
-        "type": "status", "content": "started", "folder": str(kept.folder), "width": engine.size[1],
-        "height": engine.size[0], "fps": fps, "chunk": engine.chunk, "window": engine.window.frames,
-        "sink": engine.window.sink, "release": engine.release,
+        "type": "status",
+        "content": "started",
+        "folder": str(kept.folder),
+        "width": engine.size[1],
+        "height": engine.size[0],
+        "fps": fps,
+        "chunk": engine.chunk,
+        "window": engine.window.frames,
+        "sink": engine.window.sink,
+        "release": engine.release,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "prompt": kept.last_prompt[0], "notes": list(engine.notes),
-    }  # fmt: skip
+        "prompt": kept.last_prompt[0],
+        "notes": list(engine.notes),
+    }
 
 
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
@@ -94,8 +102,16 @@ def figures(session: Session, client: Client | None) -> dict[str, Any]:
     pace, device = session.pace, session.engine.device
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)
     return {
-        "type": "status", "content": "figures", "rate": round(pace.rate(), 2), "late": pace.late,
-        "stalls": pace.stalls, "frames": pace.frames, "chunks": session.walk.chunks, "busy": round(pace.busy(), 3),
-        "dropped": client.dropped if client else 0, "gpu_used": whole - free, "gpu_total": whole,
+        "type": "status",
+        "content": "figures",
+        "rate": round(pace.rate(), 2),
+        "late": pace.late,
+        "stalls": pace.stalls,
+        "frames": pace.frames,
+        "chunks": session.walk.chunks,
+        "busy": round(pace.busy(), 3),
+        "dropped": client.dropped if client else 0,
+        "gpu_used": whole - free,
+        "gpu_total": whole,
         "paused": session.paused,
-    }  # fmt: skip
+    }

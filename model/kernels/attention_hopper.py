@@ -43,9 +43,15 @@ KINDS = {torch.float8_e4m3fn: Kind("e4m3", 1, 160, 4, 16, 2), torch.bfloat16: Ki
 
 
 def attend(
-    out: Result, q: Tensor, k: Tensor, v: Tensor, heads: int, scales: Sequence[Tensor | None] = 5 * (None,),
-    shares: Tensor | None = None, unlike: Tensor | None = None,
-) -> Result:  # fmt: skip
+    out: Result,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    heads: int,
+    scales: Sequence[Tensor | None] = 5 * (None,),
+    shares: Tensor | None = None,
+    unlike: Tensor | None = None,
+) -> Result:
     """`out` [tokens, heads * 128], bf16, becomes attention of q, alike, to keys k and values v [keys, heads * 128]. All
     three are bf16, or float8_e4m3fn with the values as `across` turns them. A token's numbers lie side by side; tokens
     may be apart by a multiple of 16 bytes. `out` may be q.

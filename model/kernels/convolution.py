@@ -35,11 +35,30 @@ class Blocks(NamedTuple):
 
 @partial(Kernel, unspecialized=["height", "width", "add"])
 def _convolve(
-    x, x_rest, w, w_below, w_rest, w_both, bias_ptr, added_ptr, out_ptr, slots_ptr, height, width, add,
-    OUT: tl.constexpr, CHANNELS: tl.constexpr, FRAMES: tl.constexpr, SIDE: tl.constexpr,
-    PIXELS: tl.constexpr, NA: tl.constexpr, NB: tl.constexpr, KA: tl.constexpr, KB: tl.constexpr,
+    x,
+    x_rest,
+    w,
+    w_below,
+    w_rest,
+    w_both,
+    bias_ptr,
+    added_ptr,
+    out_ptr,
+    slots_ptr,
+    height,
+    width,
+    add,
+    OUT: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    FRAMES: tl.constexpr,
+    SIDE: tl.constexpr,
+    PIXELS: tl.constexpr,
+    NA: tl.constexpr,
+    NB: tl.constexpr,
+    KA: tl.constexpr,
+    KB: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     blocks: tl.constexpr = (OUT + NA + NB - 1) // (NA + NB)
     parts: tl.constexpr = CHANNELS // (KA + KB)
     n = tl.program_id(0) % blocks * (NA + NB)
@@ -102,9 +121,7 @@ def _add_products(total, below, x, w, w_below, row, k, NB: tl.constexpr):
 
 
 @triton.jit
-def _finish(
-    total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, OUT: tl.constexpr
-):  # fmt: skip
+def _finish(total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, OUT: tl.constexpr):
     inside = cols < OUT
     y = total + tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
     at = p.to(tl.int64)[:, None] * OUT + cols
@@ -115,9 +132,19 @@ def _finish(
 
 @partial(Kernel, unspecialized=["height", "width"])
 def _put(
-    x_ptr, weight_ptr, pool_ptr, slots_ptr, height, width, stride, dim, eps,
-    NORM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    weight_ptr,
+    pool_ptr,
+    slots_ptr,
+    height,
+    width,
+    stride,
+    dim,
+    eps,
+    NORM: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     line = row // width
@@ -135,9 +162,14 @@ def _put(
 
 
 def convolve(
-    x: Tensor, slots: Tensor | None, weight: Tensor, bias: Tensor, size: tuple[int, int], side: int,
+    x: Tensor,
+    slots: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    size: tuple[int, int],
+    side: int,
     added: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """A convolution of `side` x `side` pixels of the picture x [rows, channels] of height and width `size`; or of the
     three frames, the oldest first, that lie in the `slots` of the pool x: int32 on the GPU, at a multiple of 16 bytes.
 
@@ -151,17 +183,35 @@ def convolve(
     b = blocks_of(channels, out_channels)
     described = TensorDescriptor.from_tensor
     operands = [described(x, [b.pixels, channel]) for channel in (b.channels, b.channels_rest or b.channels)]
-    operands += [described(weight, [rows, channel]) for channel in (b.channels, b.channels_rest or b.channels)
-                 for rows in (b.out, b.out_rest or b.out)]  # fmt: skip
+    operands += [
+        described(weight, [rows, channel])
+        for channel in (b.channels, b.channels_rest or b.channels)
+        for rows in (b.out, b.out_rest or b.out)
+    ]
     pixels = triton.cdiv((height + 1) * (width + 1), b.pixels)
     grid = (pixels * quarters * triton.cdiv(out_channels, b.out + b.out_rest),)
     with torch.cuda.device_of(x):
         _convolve[grid](
-            *operands, bias, bias if added is None else added.contiguous(), out, bias if slots is None else slots,
-            height, width + 1, int(added is not None), OUT=out_channels, CHANNELS=channels,
-            FRAMES=1 if slots is None else 3, SIDE=side, PIXELS=b.pixels, NA=b.out, NB=b.out_rest, KA=b.channels,
-            KB=b.channels_rest, STAGES=b.stages, num_warps=b.warps,
-        )  # fmt: skip
+            *operands,
+            bias,
+            bias if added is None else added.contiguous(),
+            out,
+            bias if slots is None else slots,
+            height,
+            width + 1,
+            int(added is not None),
+            OUT=out_channels,
+            CHANNELS=channels,
+            FRAMES=1 if slots is None else 3,
+            SIDE=side,
+            PIXELS=b.pixels,
+            NA=b.out,
+            NB=b.out_rest,
+            KA=b.channels,
+            KB=b.channels_rest,
+            STAGES=b.stages,
+            num_warps=b.warps,
+        )
     return out
 
 
@@ -174,15 +224,23 @@ def blocks_of(channels: int, out: int) -> Blocks:
     return Blocks(256, *made, *given, 8, 3)
 
 
-def put(
-    x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]
-) -> None:
+def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
     """The picture x [rows, channels] of height and width `size` into the third of the `slots` of `pool` [rows,
     channels], see `convolve`; or, with a `weight` [channels], the SiLU of its root-mean-square norm times that."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):
         _put[(triton.cdiv((size[0] + 1) * (size[1] + 1), rows),)](
-            x, x if weight is None else weight, pool, slots, size[0], size[1] + 1, x.stride(0), x.shape[1], eps,
-            NORM=weight is not None, ROWS=rows, BLOCK=block,
-        )  # fmt: skip
+            x,
+            x if weight is None else weight,
+            pool,
+            slots,
+            size[0],
+            size[1] + 1,
+            x.stride(0),
+            x.shape[1],
+            eps,
+            NORM=weight is not None,
+            ROWS=rows,
+            BLOCK=block,
+        )

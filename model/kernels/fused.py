@@ -81,9 +81,22 @@ def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
 
 @Kernel
 def _add_norm(
-    x_ptr, out_ptr, scales_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, weight_ptr, bias_ptr, rows, dim, eps,
-    FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    out_ptr,
+    scales_ptr,
+    y_ptr,
+    gate_ptr,
+    scale_ptr,
+    shift_ptr,
+    weight_ptr,
+    bias_ptr,
+    rows,
+    dim,
+    eps,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """A program takes one token after the other. The next one's numbers are on their way meanwhile."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -142,7 +155,7 @@ def _scale_of_queries(weight_a, weight_b, root):
 @Kernel
 def _norms_scale(
     scale_ptr, factor_ptr, weight_ptr, dim, root, FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr
-):  # fmt: skip
+):
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     weight_a, weight_b = _given(weight_ptr, left, left < dim, 1.0), _given(weight_ptr, right, right < dim, 1.0)
     scale, factor = _scale_of_queries(weight_a, weight_b, root)
@@ -152,11 +165,36 @@ def _norms_scale(
 
 @Kernel
 def _put_own(
-    q_out_ptr, k_out_ptr, v_out_ptr, rows_ptr, q_ptr, k_ptr, v_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr,
-    q_scale_ptr, q_factor_ptr, k_shift_ptr, k_factor_ptr, v_shift_ptr, v_factor_ptr, q_stride, k_stride, v_stride,
-    q_out_stride, rows, dim, eps, root, FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr,
+    q_out_ptr,
+    k_out_ptr,
+    v_out_ptr,
+    rows_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    q_weight_ptr,
+    k_weight_ptr,
+    cos_ptr,
+    sin_ptr,
+    q_scale_ptr,
+    q_factor_ptr,
+    k_shift_ptr,
+    k_factor_ptr,
+    v_shift_ptr,
+    v_factor_ptr,
+    q_stride,
+    k_stride,
+    v_stride,
+    q_out_stride,
+    rows,
+    dim,
+    eps,
+    root,
+    FIRST: tl.constexpr,
+    SECOND: tl.constexpr,
+    WIDTH: tl.constexpr,
     HALF: tl.constexpr,
-):  # fmt: skip
+):
     """Programs of three kinds, which take one token after the other: its query, its key, its value. The next token's
     numbers are on their way meanwhile. In 8 bits a query is multiplied by the least factor with which no token of its
     norm becomes too large, which the first of its programs writes; the others by factors that are given."""
@@ -205,7 +243,7 @@ def _put_own(
 @Kernel
 def _from_fp8_rows(
     out_ptr, scales_ptr, values_ptr, shift_ptr, factor_ptr, dim, FIRST: tl.constexpr, SECOND: tl.constexpr
-):  # fmt: skip
+):
     row, factor = tl.program_id(0).to(tl.int64), tl.load(factor_ptr)
     left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
     inside = right < dim
@@ -228,9 +266,13 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 
 def add_norm_(
-    x: Tensor, out: Tensor, scales: Tensor | None, added: tuple[Tensor | None, Tensor | None],
-    affine: tuple[Tensor | None, Tensor | None], norm: tuple[Tensor, Tensor, float],
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    out: Tensor,
+    scales: Tensor | None,
+    added: tuple[Tensor | None, Tensor | None],
+    affine: tuple[Tensor | None, Tensor | None],
+    norm: tuple[Tensor, Tensor, float],
+) -> Tensor:
     """See pointwise.add_norm."""
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
@@ -243,9 +285,14 @@ def add_norm_(
 
 
 def put_own_(
-    out: Tensor, values_out: Tensor | None, rows: Tensor, given: tuple[Tensor, Tensor, Tensor],
-    turnings: tuple[Turning, Turning], made: tuple[Tensor, Tensor, Tensor] | None, scalings: tuple[Pair, Pair] | None,
-) -> Tensor:  # fmt: skip
+    out: Tensor,
+    values_out: Tensor | None,
+    rows: Tensor,
+    given: tuple[Tensor, Tensor, Tensor],
+    turnings: tuple[Turning, Turning],
+    made: tuple[Tensor, Tensor, Tensor] | None,
+    scalings: tuple[Pair, Pair] | None,
+) -> Tensor:
     """See puts.put_own_."""
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
@@ -254,9 +301,24 @@ def put_own_(
     sizes = token_by_token(dim)
     with torch.cuda.device_of(out):
         _put_own[(programs(q, sizes, 3), kinds)](  # of two kinds: six are there at once
-            *places, rows, q, k, v, *weights, cos, sin, *scale, *pairs[0], *pairs[1], *strides, *q.shape, eps,
-            _root(dim), HALF=cos.shape[1], **sizes,
-        )  # fmt: skip
+            *places,
+            rows,
+            q,
+            k,
+            v,
+            *weights,
+            cos,
+            sin,
+            *scale,
+            *pairs[0],
+            *pairs[1],
+            *strides,
+            *q.shape,
+            eps,
+            _root(dim),
+            HALF=cos.shape[1],
+            **sizes,
+        )
     return out
 
 
@@ -274,9 +336,15 @@ def _root(dim: int) -> float:
 
 
 def merge_fp8_(
-    out: Tensor, scales: Tensor | None, parts: Tensor, log_sums: Tensor | None, rest: Tensor | None,
-    rest_log_sums: Tensor | None, shift: Tensor, factor: Tensor,
-) -> Tensor:  # fmt: skip
+    out: Tensor,
+    scales: Tensor | None,
+    parts: Tensor,
+    log_sums: Tensor | None,
+    rest: Tensor | None,
+    rest_log_sums: Tensor | None,
+    shift: Tensor,
+    factor: Tensor,
+) -> Tensor:
     """See pointwise.merge_fp8_. Of several parts in three kernels: one for all of it took twice as long."""
     _, tokens, heads, width = parts.shape
     if log_sums is None:

@@ -109,11 +109,21 @@ def _encoded(
     at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver wants a multiple of 64
     check(
         driver().cuTensorMapEncodeTiled(
-            ctypes.c_void_p(at), UINT8, len(shape), ctypes.c_void_p(address), _array(ctypes.c_uint64, shape),
-            _array(ctypes.c_uint64, strides), _array(ctypes.c_uint32, box), _array(ctypes.c_uint32, ones), 0, swizzle,
-            PROMOTE_256, 0),
+            ctypes.c_void_p(at),
+            UINT8,
+            len(shape),
+            ctypes.c_void_p(address),
+            _array(ctypes.c_uint64, shape),
+            _array(ctypes.c_uint64, strides),
+            _array(ctypes.c_uint32, box),
+            _array(ctypes.c_uint32, ones),
+            0,
+            swizzle,
+            PROMOTE_256,
+            0,
+        ),
         "cuTensorMapEncodeTiled",
-    )  # fmt: skip
+    )
     ctypes.memmove(made, at, 128)
     return made
 

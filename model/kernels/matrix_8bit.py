@@ -64,7 +64,7 @@ def _quotient(x, y):
 @Kernel
 def _encode_token_8bit(
     values_ptr, scales_ptr, x_ptr, added_ptr, dim, FIRST: tl.constexpr, SECOND: tl.constexpr, ACTIVATION: tl.constexpr
-):  # fmt: skip
+):
     row = tl.program_id(0).to(tl.int64)
     left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
     a = _activated(tl.load(x_ptr + row * dim + left).to(tl.float32), ACTIVATION)
@@ -78,7 +78,7 @@ def _encode_token_8bit(
 @Kernel
 def _encode_8bit(
     values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
-):  # fmt: skip
+):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)[None, :]
     inside = (row[:, None] < rows) & (cols < dim)
@@ -104,7 +104,7 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 @Kernel
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
-):  # fmt: skip
+):
     """A token in parts. All reads after the first come from the GPU's cache, so few registers are held and many
     programs run side by side: their four passes wait for one another."""
     row = tl.program_id(0).to(tl.int64)
@@ -142,8 +142,9 @@ def _normed(x_ptr, weight_ptr, bias_ptr, cols, dim, mean, deviation):
 
 
 @Kernel
-def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim, BLOCK: tl.constexpr,
-             BIAS: tl.constexpr):  # fmt: skip
+def _rescale(
+    out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim, BLOCK: tl.constexpr, BIAS: tl.constexpr
+):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
@@ -221,15 +222,21 @@ def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     return out
 
 
-def layer_norm_8bit_(
-    values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
-) -> Tensor:
+def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """See pointwise.layer_norm_8bit."""
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
-            values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps, BLOCK=PART,
-            BLOCKS=triton.cdiv(x.shape[1], PART), num_warps=8,
-        )  # fmt: skip
+            values,
+            scales,
+            x,
+            weight.contiguous(),
+            bias.contiguous(),
+            x.shape[1],
+            eps,
+            BLOCK=PART,
+            BLOCKS=triton.cdiv(x.shape[1], PART),
+            num_warps=8,
+        )
     return values
 
 
@@ -237,9 +244,15 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
     """See pointwise.rescale_."""
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](
-            out, products, scales, weight_scales, weight_scales if bias is None else bias, out.shape[1], BLOCK=PART,
+            out,
+            products,
+            scales,
+            weight_scales,
+            weight_scales if bias is None else bias,
+            out.shape[1],
+            BLOCK=PART,
             BIAS=bias is not None,
-        )  # fmt: skip
+        )
     return out
 
 

@@ -46,10 +46,11 @@ class Kernel:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         check(
-            driver().cuLaunchKernel(self._function, *launch.blocks, 1, launch.threads, 1, 1, launch.shared, stream,
-                                    pointers, None),
+            driver().cuLaunchKernel(
+                self._function, *launch.blocks, 1, launch.threads, 1, 1, launch.shared, stream, pointers, None
+            ),
             "cuLaunchKernel",
-        )  # fmt: skip
+        )
 
 
 def _value(argument: Argument) -> Any:

@@ -42,9 +42,23 @@ def _store_as(at, x, factor, inside):
 
 @Kernel
 def _rms(
-    out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, stride, out_stride, dim, eps,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr,
-):  # fmt: skip
+    out_ptr,
+    rows_ptr,
+    x_ptr,
+    weight_ptr,
+    cos_ptr,
+    sin_ptr,
+    shift_ptr,
+    factor_ptr,
+    stride,
+    out_stride,
+    dim,
+    eps,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    HALF: tl.constexpr,
+    ROPE: tl.constexpr,
+):
     """Into the rows that are given, else in their order; `out_ptr` may be x."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
@@ -133,9 +147,20 @@ def _put(out_ptr, rows_ptr, x_ptr, stride, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _merge(
-    out_ptr, parts_ptr, sums_ptr, rest_ptr, rest_sums_ptr, rows, heads, tokens, dim, PARTS: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
-):  # fmt: skip
+    out_ptr,
+    parts_ptr,
+    sums_ptr,
+    rest_ptr,
+    rest_sums_ptr,
+    rows,
+    heads,
+    tokens,
+    dim,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    REST: tl.constexpr,
+):
     """A row is one head of one token."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
@@ -168,9 +193,16 @@ def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
     block = triton.next_power_of_2(x.shape[1])
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
-            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, BLOCK=block, DTYPE=_TYPES[out.dtype],
+            x,
+            weight.contiguous(),
+            bias.contiguous(),
+            out,
+            x.shape[1],
+            eps,
+            BLOCK=block,
+            DTYPE=_TYPES[out.dtype],
             num_warps=max(1, min(16, block // 512)),
-        )  # fmt: skip
+        )
     return out
 
 
@@ -193,17 +225,32 @@ def put_turned_(
 
 
 def _normalise(
-    out: Tensor, x: Tensor, weight: Tensor, angles: Pair | None, eps: float,
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    angles: Pair | None,
+    eps: float,
     placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`placed`: rows of `out`, and shift and factor of what becomes 8 bits there."""
     (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
     with torch.cuda.device_of(x):
         _rms[(len(x),)](
-            out, rows, x, weight.contiguous(), cos, sin, *scaling, x.stride(0), out.stride(0), dim, eps, **sizes,
+            out,
+            rows,
+            x,
+            weight.contiguous(),
+            cos,
+            sin,
+            *scaling,
+            x.stride(0),
+            out.stride(0),
+            dim,
+            eps,
+            **sizes,
             num_warps=8,
-        )  # fmt: skip
+        )
     return out
 
 
@@ -249,9 +296,7 @@ def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
     return out
 
 
-def merge_(
-    out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None
-) -> Tensor:
+def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
     """See pointwise.merge_."""
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)
@@ -259,7 +304,17 @@ def merge_(
     several = max(1, 2048 // block)
     with torch.cuda.device_of(out):
         _merge[(triton.cdiv(rows, several),)](
-            out, parts, log_sums, *others, rows, heads, tokens, dim, PARTS=count, ROWS=several, BLOCK=block,
+            out,
+            parts,
+            log_sums,
+            *others,
+            rows,
+            heads,
+            tokens,
+            dim,
+            PARTS=count,
+            ROWS=several,
+            BLOCK=block,
             REST=rest is not None,
-        )  # fmt: skip
+        )
     return out

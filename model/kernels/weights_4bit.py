@@ -21,18 +21,27 @@ RECODED_AT_ONCE = 1024
 """Values of a row that a program recodes at once."""
 
 TYPES = {
-    torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.int8: tl.int8,
+    torch.float32: tl.float32,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.int8: tl.int8,
     torch.float8_e4m3fn: tl.float8e4nv,
-}  # fmt: skip
+}
 PAIRS = {1: torch.int16, 2: torch.int32, 4: torch.int64}
 """A type for two values of so many bytes."""
 
 
 @triton.jit
 def _scales(
-    absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, block, inside, NESTED: tl.constexpr,
+    absmax_ptr,
+    nested_absmax_ptr,
+    nested_code_ptr,
+    offset_ptr,
+    block,
+    inside,
+    NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
-):  # fmt: skip
+):
     """The scale of each block."""
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
     if NESTED:
@@ -61,8 +70,9 @@ def _pair(first, second, kind: tl.constexpr):
 
 
 @triton.jit
-def _write(out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr,
-           MASKED: tl.constexpr):  # fmt: skip
+def _write(
+    out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr
+):
     """The values of a block for each of the scales, of HALF bytes each, of which `bytes_left` are there at all."""
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:
@@ -79,29 +89,69 @@ def _write(out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr
 
 @Kernel
 def _decode(
-    out_ptr, packed_ptr, code_ptr, absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, byte_count,
-    BLOCKS: tl.constexpr, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr, NESTED: tl.constexpr,
+    out_ptr,
+    packed_ptr,
+    code_ptr,
+    absmax_ptr,
+    nested_absmax_ptr,
+    nested_code_ptr,
+    offset_ptr,
+    byte_count,
+    BLOCKS: tl.constexpr,
+    HALF: tl.constexpr,
+    TYPE: tl.constexpr,
+    MASKED: tl.constexpr,
+    NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
-):  # fmt: skip
+):
     """BLOCKS blocks a program."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, block, block * HALF < byte_count,
-                     NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+    scales = _scales(
+        absmax_ptr,
+        nested_absmax_ptr,
+        nested_code_ptr,
+        offset_ptr,
+        block,
+        block * HALF < byte_count,
+        NESTED,
+        NESTED_BLOCKSIZE,
+    )
     first = tl.program_id(0).to(tl.int64) * BLOCKS * HALF
     _write(out_ptr + first, packed_ptr + first, code_ptr, scales, byte_count - first, HALF, TYPE, MASKED)
 
 
 @Kernel
 def _recode(
-    out_ptr, row_scales_ptr, packed_ptr, code_ptr, absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr,
-    row_blocks, ROW_BLOCKS: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, TYPE: tl.constexpr,
-    LARGEST: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr,
-):  # fmt: skip
+    out_ptr,
+    row_scales_ptr,
+    packed_ptr,
+    code_ptr,
+    absmax_ptr,
+    nested_absmax_ptr,
+    nested_code_ptr,
+    offset_ptr,
+    row_blocks,
+    ROW_BLOCKS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    HALF: tl.constexpr,
+    TYPE: tl.constexpr,
+    LARGEST: tl.constexpr,
+    NESTED: tl.constexpr,
+    NESTED_BLOCKSIZE: tl.constexpr,
+):
     """A row a program, BLOCKS of its `row_blocks` blocks at a time; ROW_BLOCKS are at least all of them."""
     first = tl.program_id(0).to(tl.int64) * row_blocks
     block = tl.arange(0, ROW_BLOCKS)
-    scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, first + block, block < row_blocks,
-                     NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+    scales = _scales(
+        absmax_ptr,
+        nested_absmax_ptr,
+        nested_code_ptr,
+        offset_ptr,
+        first + block,
+        block < row_blocks,
+        NESTED,
+        NESTED_BLOCKSIZE,
+    )
     largest = tl.max(tl.where(block < row_blocks, tl.abs(scales), 0.0), axis=0)
     largest *= tl.max(tl.abs(tl.load(code_ptr + tl.arange(0, 16))), axis=0)
     row_scale = tl.div_rn(tl.maximum(largest, 1e-30), LARGEST)
@@ -110,8 +160,16 @@ def _recode(
     part_block = tl.arange(0, BLOCKS)
     for part in range(0, row_blocks, BLOCKS):
         all_inside = part_block >= 0  # BLOCKS divides row_blocks
-        part_scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, first + part + part_block,
-                              all_inside, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+        part_scales = _scales(
+            absmax_ptr,
+            nested_absmax_ptr,
+            nested_code_ptr,
+            offset_ptr,
+            first + part + part_block,
+            all_inside,
+            NESTED,
+            NESTED_BLOCKSIZE,
+        )
         byte = (first + part) * HALF
         _write(out_ptr + byte, packed_ptr + byte, code_ptr, part_scales * factor, 0, HALF, TYPE, False)
 
@@ -123,9 +181,16 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
     with torch.cuda.device_of(packed):
         _decode[(triton.cdiv(count, blocks * scales.blocksize),)](
-            out.view(PAIRS[dtype.itemsize]), packed, *_tables(scales), len(out) // 2, BLOCKS=blocks, TYPE=TYPES[dtype],
-            MASKED=count % scales.blocksize != 0, num_warps=2, **_settings(scales),
-        )  # fmt: skip
+            out.view(PAIRS[dtype.itemsize]),
+            packed,
+            *_tables(scales),
+            len(out) // 2,
+            BLOCKS=blocks,
+            TYPE=TYPES[dtype],
+            MASKED=count % scales.blocksize != 0,
+            num_warps=2,
+            **_settings(scales),
+        )
     return out[:count].view(shape)
 
 
@@ -137,10 +202,18 @@ def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
     row_blocks = width // scales.blocksize
     with torch.cuda.device_of(packed):
         _recode[(rows,)](
-            values.view(torch.int16), row_scales, packed, *_tables(scales), row_blocks,
-            ROW_BLOCKS=triton.next_power_of_2(row_blocks), TYPE=TYPES[dtype], LARGEST=LARGEST[dtype],
-            BLOCKS=math.gcd(row_blocks, RECODED_AT_ONCE // scales.blocksize or 1), num_warps=1, **_settings(scales),
-        )  # fmt: skip
+            values.view(torch.int16),
+            row_scales,
+            packed,
+            *_tables(scales),
+            row_blocks,
+            ROW_BLOCKS=triton.next_power_of_2(row_blocks),
+            TYPE=TYPES[dtype],
+            LARGEST=LARGEST[dtype],
+            BLOCKS=math.gcd(row_blocks, RECODED_AT_ONCE // scales.blocksize or 1),
+            num_warps=1,
+            **_settings(scales),
+        )
     return EightBit(values, row_scales)
 
 
@@ -150,5 +223,9 @@ def _tables(scales: Any) -> tuple[Tensor, ...]:
 
 
 def _settings(scales: Any) -> dict[str, Any]:
-    return {"HALF": scales.blocksize // 2, "NESTED": scales.nested_absmax is not None,
-            "NESTED_BLOCKSIZE": scales.nested_blocksize, "enable_fp_fusion": False}  # fmt: skip
+    return {
+        "HALF": scales.blocksize // 2,
+        "NESTED": scales.nested_absmax is not None,
+        "NESTED_BLOCKSIZE": scales.nested_blocksize,
+        "enable_fp_fusion": False,
+    }

@@ -18,14 +18,41 @@ from torch.nn.functional import pad
 from ..matrix_8bit import LARGEST, EightBit
 
 NF4_CODE = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)  # fmt: skip
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
 FP4_CODE = (
-    0.0, 0.0052083334885537624, 0.6666666865348816, 1.0, 0.3333333432674408, 0.5, 0.1666666716337204, 0.25,
-    0.0, -0.0052083334885537624, -0.6666666865348816, -1.0, -0.3333333432674408, -0.5, -0.1666666716337204, -0.25,
-)  # fmt: skip
+    0.0,
+    0.0052083334885537624,
+    0.6666666865348816,
+    1.0,
+    0.3333333432674408,
+    0.5,
+    0.1666666716337204,
+    0.25,
+    0.0,
+    -0.0052083334885537624,
+    -0.6666666865348816,
+    -1.0,
+    -0.3333333432674408,
+    -0.5,
+    -0.1666666716337204,
+    -0.25,
+)
 CODES = {"nf4": NF4_CODE, "fp4": FP4_CODE}
 NESTED_BLOCKSIZE = 256
 
@@ -95,16 +122,23 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
     blocks = (rows[:, None] * per_row + torch.arange(per_row)).view(-1)
     outer = None if scales.nested_absmax is None else scales.nested_absmax[blocks // scales.nested_blocksize]
     picked = scales._replace(absmax=scales.absmax[blocks], nested_absmax=outer, nested_blocksize=1)
-    values = _decode_blocks(packed.view(height, -1)[rows].view(-1), _pairs(scales.code), picked.block_scales(),
-                            scales.blocksize)  # fmt: skip
+    values = _decode_blocks(
+        packed.view(height, -1)[rows].view(-1), _pairs(scales.code), picked.block_scales(), scales.blocksize
+    )
     return values.view(len(rows), width)
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
     """The sum of the squared differences between a weight and what was encoded: float32 within each part."""
     flat, error = weight.detach().reshape(-1), 0.0
-    parts = _decoded_parts(packed.view(-1), _pairs(scales.code), scales.block_scales(), scales.blocksize, flat.numel(),
-                           _encoded_at_a_time(weight))  # fmt: skip
+    parts = _decoded_parts(
+        packed.view(-1),
+        _pairs(scales.code),
+        scales.block_scales(),
+        scales.blocksize,
+        flat.numel(),
+        _encoded_at_a_time(weight),
+    )
     for start, values in parts:
         error += values.sub_(flat[start : start + values.numel()]).square_().sum().item()
     return error
@@ -151,7 +185,11 @@ def _decode_blocks(packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: 
 
 
 def encode(
-    weight: Tensor, blocksize: int = 64, nested: bool = True, quant_type: str = "nf4", search: bool = False,
+    weight: Tensor,
+    blocksize: int = 64,
+    nested: bool = True,
+    quant_type: str = "nf4",
+    search: bool = False,
     sums: float = _SUMS,
 ) -> tuple[Tensor, Scales]:
     """Quantize a weight of any shape: uint8 [ceil(N / 2), 1] and its scales, on the weight's device.
@@ -256,12 +294,19 @@ def _dynamic_map() -> Tensor:
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """The tensors that bitsandbytes saves beside a packed weight, by key suffix."""
-    state = {"quant_type": quant_type, "blocksize": scales.blocksize, "dtype": str(dtype).removeprefix("torch."),
-             "shape": list(shape)}  # fmt: skip
+    state = {
+        "quant_type": quant_type,
+        "blocksize": scales.blocksize,
+        "dtype": str(dtype).removeprefix("torch."),
+        "shape": list(shape),
+    }
     tensors = {".absmax": scales.absmax, ".quant_map": scales.code}
     if scales.nested_absmax is not None and scales.nested_code is not None and scales.offset is not None:
         tensors |= {".nested_absmax": scales.nested_absmax, ".nested_quant_map": scales.nested_code}
-        state |= {"nested_blocksize": scales.nested_blocksize, "nested_dtype": "float32",
-                  "nested_offset": scales.offset.item()}  # fmt: skip
+        state |= {
+            "nested_blocksize": scales.nested_blocksize,
+            "nested_dtype": "float32",
+            "nested_offset": scales.offset.item(),
+        }
     packed_state = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
     return tensors | {f".quant_state.bitsandbytes__{quant_type}": packed_state}

@@ -80,8 +80,15 @@ class FourBitParams(BaseLayoutParams):
 
     @property
     def scales(self) -> codec.Scales:
-        return codec.Scales(self.scale, self.code, self.nested_absmax, self.nested_code, self.offset, self.blocksize,
-                            self.nested_blocksize)  # fmt: skip
+        return codec.Scales(
+            self.scale,
+            self.code,
+            self.nested_absmax,
+            self.nested_code,
+            self.offset,
+            self.blocksize,
+            self.nested_blocksize,
+        )
 
 
 class PlainLayout(QuantizedLayout):
@@ -117,8 +124,10 @@ class PlainLayout(QuantizedLayout):
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
         """The keys that bitsandbytes writes beside a weight; "" is the packed weight itself."""
-        return {"": qdata, **codec.components(params.scales, params.stored_shape, params.quant_type,
-                                              params.state_dtype)}  # fmt: skip
+        return {
+            "": qdata,
+            **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),
+        }
 
 
 class NativeLayout(PlainLayout):
@@ -140,10 +149,18 @@ def _params(
 ) -> FourBitParams:
     absmax, code, nested_absmax, nested_code, offset, blocksize, nested_blocksize = scales
     return FourBitParams(
-        scale=absmax, orig_dtype=dtype, orig_shape=shape, code=code, nested_absmax=nested_absmax,
-        nested_code=nested_code, offset=offset, blocksize=blocksize, nested_blocksize=nested_blocksize,
-        quant_type=quant_type, state_dtype=state_dtype,
-    )  # fmt: skip
+        scale=absmax,
+        orig_dtype=dtype,
+        orig_shape=shape,
+        code=code,
+        nested_absmax=nested_absmax,
+        nested_code=nested_code,
+        offset=offset,
+        blocksize=blocksize,
+        nested_blocksize=nested_blocksize,
+        quant_type=quant_type,
+        state_dtype=state_dtype,
+    )
 
 
 def four_bit_tensor(
@@ -178,12 +195,19 @@ def _quant_state(params: FourBitParams, dtype: torch.dtype) -> Any:
     functional = bitsandbytes_functional()
     outer = None
     if params.nested_absmax is not None:
-        outer = functional.QuantState(absmax=params.nested_absmax, code=params.nested_code,
-                                      blocksize=params.nested_blocksize, dtype=torch.float32)  # fmt: skip
+        outer = functional.QuantState(
+            absmax=params.nested_absmax, code=params.nested_code, blocksize=params.nested_blocksize, dtype=torch.float32
+        )
     return functional.QuantState(
-        absmax=params.scale, shape=torch.Size(params.stored_shape), code=params.code, blocksize=params.blocksize,
-        quant_type=params.quant_type, dtype=dtype, offset=params.offset, state2=outer,
-    )  # fmt: skip
+        absmax=params.scale,
+        shape=torch.Size(params.stored_shape),
+        code=params.code,
+        blocksize=params.blocksize,
+        quant_type=params.quant_type,
+        dtype=dtype,
+        offset=params.offset,
+        state2=outer,
+    )
 
 
 def _decoded(value: Any, dtype: torch.dtype) -> Any:

@@ -131,6 +131,7 @@ class ScaledParameter(DecodedParameter):
             return scaled.recode(self.data, self.scale, dtype)
         return self._kept_or_made(dtype, lambda: scaled.recode(self.data, self.scale, dtype))
 
+
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """`codec.recode`, or for a weight whose blocks reach over its rows the same of its decoded values."""
     if shape[1] % scales.blocksize:

@@ -27,8 +27,13 @@ def a_run():
     for seen in watch.held:
         seen.clear()
     out = run(cached(*pair))
-    return {"equal": torch.equal(out, want) and torch.equal(plain, want), "without": without, "with": watch.made,
-            "held": watch.held, "after": [held(patcher) for patcher in pair]}  # fmt: skip
+    return {
+        "equal": torch.equal(out, want) and torch.equal(plain, want),
+        "without": without,
+        "with": watch.made,
+        "held": watch.held,
+        "after": [held(patcher) for patcher in pair],
+    }
 
 
 @check

@@ -45,10 +45,17 @@ def two_cameras():
 @check
 def other_nodes():
     """Context windows, EasyCache, a batch of two, replaced blocks, two samplers: the same with and without."""
-    return {name: torch.equal(build("off"), build("gpu")) for name, build in (
-        ("windows", _windowed), ("easycache", _easy), ("batch", _batch), ("replaced", _replaced),
-        ("two samplers", _two_samplers), ("back to the high expert", _back_and_forth),
-    )}  # fmt: skip
+    return {
+        name: torch.equal(build("off"), build("gpu"))
+        for name, build in (
+            ("windows", _windowed),
+            ("easycache", _easy),
+            ("batch", _batch),
+            ("replaced", _replaced),
+            ("two samplers", _two_samplers),
+            ("back to the high expert", _back_and_forth),
+        )
+    }
 
 
 def _windowed(mode):
@@ -56,11 +63,17 @@ def _windowed(mode):
 
     pair = [
         WanContextWindowsManualNode.execute(
-            model, context_length=5, context_overlap=1, context_schedule="standard_static", context_stride=1,
-            closed_loop=False, fuse_method="pyramid", freenoise=False,
+            model,
+            context_length=5,
+            context_overlap=1,
+            context_schedule="standard_static",
+            context_stride=1,
+            closed_loop=False,
+            fuse_method="pyramid",
+            freenoise=False,
         ).result[0]
         for model in experts()
-    ]  # fmt: skip
+    ]
     return run(cached(*pair, mode), SIGMAS[:4])
 
 

@@ -73,9 +73,12 @@ def predict(patcher, timestep=413.0, options=None):
     """The transformer's output for the golden inputs, camera included, as it stands loaded."""
     x = torch.cat([INPUTS["noise"], INPUTS["y"]])[None]
     return patcher.model.diffusion_model(
-        x, torch.tensor([timestep]), INPUTS["context"][None], transformer_options=options if options else {},
+        x,
+        torch.tensor([timestep]),
+        INPUTS["context"][None],
+        transformer_options=options if options else {},
         lingbot_camera=INPUTS["plucker"],
-    )  # fmt: skip
+    )
 
 
 def gap(left, right) -> float:

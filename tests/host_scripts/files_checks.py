@@ -37,10 +37,13 @@ torch.set_num_threads(1)
 @check
 def choices():
     return {
-        "causal": folders.causal_choices(), "experts": folders.expert_choices(), "vaes": folders.vae_choices(),
-        "text encoders": folders.text_encoder_choices(), "tokenizers": folders.tokenizer_choices(),
+        "causal": folders.causal_choices(),
+        "experts": folders.expert_choices(),
+        "vaes": folders.vae_choices(),
+        "text encoders": folders.text_encoder_choices(),
+        "tokenizers": folders.tokenizer_choices(),
         "sources": source_choices(),
-    }  # fmt: skip
+    }
 
 
 @check
@@ -48,8 +51,9 @@ def diffusers_model():
     """Whether the loader gives the official model's bits."""
     names = (f"{OFFICIAL}/lingbot_world_fast", f"{DIFFUSERS}/transformer")
     assert all(LingBotWorldLoadCausal.validate_inputs(name) is True for name in names)
-    wanted, got = (LingBotWorldLoadCausal.execute(name, "fp32").result[0].model.diffusion_model.state_dict()
-                   for name in names)  # fmt: skip
+    wanted, got = (
+        LingBotWorldLoadCausal.execute(name, "fp32").result[0].model.diffusion_model.state_dict() for name in names
+    )
     return got.keys() == wanted.keys() and all(torch.equal(got[name], wanted[name]) for name in wanted)
 
 
@@ -97,10 +101,14 @@ def fp8_written_for_core():
     file = BASE / "fp8/model.safetensors"
     layers, ours = core_layers(file), load_expert(file)
     return {
-        "layouts": Counter(layer.weight._layout_cls for layer in layers.values()), "layers": len(layers),
-        "other weights": [name for name, layer in layers.items() if not torch.equal(
-            layer.weight.dequantize(), ours.get_parameter(f"{name}.weight").decode(torch.bfloat16))],
-    }  # fmt: skip
+        "layouts": Counter(layer.weight._layout_cls for layer in layers.values()),
+        "layers": len(layers),
+        "other weights": [
+            name
+            for name, layer in layers.items()
+            if not torch.equal(layer.weight.dequantize(), ours.get_parameter(f"{name}.weight").decode(torch.bfloat16))
+        ],
+    }
 
 
 @check
@@ -113,17 +121,20 @@ def written_by_core():
         "float8_e4m3fn": ("TensorCoreFP8E4M3Layout", {"scale": "recalculate"}),
         "float8_e5m2": ("TensorCoreFP8E5M2Layout", {"scale": "recalculate"}),
         "int8_tensorwise": ("TensorWiseINT8Layout", {"per_channel": True}),
-    }.items():  # fmt: skip
+    }.items():
         folder = BASE / "models/diffusion_models" / name
         wanted = save_by_core(plain, name, layout, options, folder)
         ours = load_expert(folder)
         loaded = LingBotWorldLoadCausal.execute(name, "bf16").result[0].model.diffusion_model
         x = torch.empty(0, dtype=torch.bfloat16)
         found[name] = [
-            [key for key, weight in wanted.items()
-             if not torch.equal(materialise(model.get_parameter(f"{key}.weight"), x), weight)]
+            [
+                key
+                for key, weight in wanted.items()
+                if not torch.equal(materialise(model.get_parameter(f"{key}.weight"), x), weight)
+            ]
             for model in (ours, loaded)
-        ]  # fmt: skip
+        ]
         found[name].append(open_checkpoint(folder).quantization)
         for arithmetic in ("fp8", "int8"):
             ours, loaded = load_expert(folder, arithmetic=arithmetic), load_causal(folder, "bf16", arithmetic)

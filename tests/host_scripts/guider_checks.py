@@ -71,9 +71,11 @@ def golden():
     for name, solver, camera in (("unipc", "unipc", True), ("unipc_nocam", "unipc", False), ("dpmpp", "dpmpp", True)):
         states = []
         out = sample(
-            guider(*experts(), camera=camera), FlowSolver(solver), flow_sigmas(6, 5.0, solver),
+            guider(*experts(), camera=camera),
+            FlowSolver(solver),
+            flow_sigmas(6, 5.0, solver),
             lambda step, denoised, x, total: states.append(x.clone()),  # noqa: B023
-        )  # fmt: skip
+        )
         want = torch.from_numpy(np.load(GOLDEN / "e2e" / f"{name}.npz")["latents_after_step"])
         found[name] = max(gap(state[0], step) for state, step in zip([*states[1:], out], want, strict=True))
     return found
@@ -85,10 +87,18 @@ def against_the_engine():
     found = {}
     for solver in ("unipc", "dpmpp"):
         want = engine_sample(
-            *(load_expert(path, dtype=torch.float32) for path in NF4), INPUTS["noise"][None], INPUTS["y"][None],
-            INPUTS["context"][None], INPUTS["context_null"][None], INPUTS["plucker"], steps=9, shift=3.0, boundary=0.9,
-            guide_scale=(4.0, 6.0), solver=solver,
-        )  # fmt: skip
+            *(load_expert(path, dtype=torch.float32) for path in NF4),
+            INPUTS["noise"][None],
+            INPUTS["y"][None],
+            INPUTS["context"][None],
+            INPUTS["context_null"][None],
+            INPUTS["plucker"],
+            steps=9,
+            shift=3.0,
+            boundary=0.9,
+            guide_scale=(4.0, 6.0),
+            solver=solver,
+        )
         out = sample(guider(*experts(NF4), boundary=0.9), FlowSolver(solver), flow_sigmas(9, 3.0, solver))
         found[solver] = gap(out, want)
     return found
@@ -100,10 +110,18 @@ def steps_without_the_model():
     steps, shift, boundary = 14, 3.0, 0.85
     reuse = StepReuse(1.0)
     want = engine_sample(
-        *(load_expert(path, dtype=torch.float32) for path in NF4), INPUTS["noise"][None], INPUTS["y"][None],
-        INPUTS["context"][None], INPUTS["context_null"][None], INPUTS["plucker"], steps=steps, shift=shift,
-        boundary=boundary, guide_scale=(4.0, 6.0), step_reuse=reuse,
-    )  # fmt: skip
+        *(load_expert(path, dtype=torch.float32) for path in NF4),
+        INPUTS["noise"][None],
+        INPUTS["y"][None],
+        INPUTS["context"][None],
+        INPUTS["context_null"][None],
+        INPUTS["plucker"],
+        steps=steps,
+        shift=shift,
+        boundary=boundary,
+        guide_scale=(4.0, 6.0),
+        step_reuse=reuse,
+    )
     sigmas, found = flow_sigmas(steps, shift), {"engine": reuse.calls}
 
     def calls(name, part, mask=None):

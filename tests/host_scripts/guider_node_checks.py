@@ -110,9 +110,15 @@ def context_windows():
         patched, seen = [], set()
         for model in experts():
             windowed = WanContextWindowsManualNode.execute(
-                model, context_length=length, context_overlap=1, context_schedule="standard_static", context_stride=1,
-                closed_loop=False, fuse_method="pyramid", freenoise=False,
-            ).result[0]  # fmt: skip
+                model,
+                context_length=length,
+                context_overlap=1,
+                context_schedule="standard_static",
+                context_stride=1,
+                closed_loop=False,
+                fuse_method="pyramid",
+                freenoise=False,
+            ).result[0]
             original = windowed.model.diffusion_model._forward
 
             def spy(*arguments, original=original, seen=seen, **options):
@@ -154,7 +160,8 @@ def deep_experts(folder, layers):
     config = replace(open_checkpoint(NF4[0]).config, num_layers=layers)
     for seed, role in enumerate(("high", "low")):
         random = torch.Generator().manual_seed(seed)
-        tensors = ((name, 0.05 * torch.randn(shape, generator=random)) for name, shape in
-                   config.parameter_shapes().items())  # fmt: skip
+        tensors = (
+            (name, 0.05 * torch.randn(shape, generator=random)) for name, shape in config.parameter_shapes().items()
+        )
         write_expert_folder(folder / role, config, tensors)
     return [folder / "high", folder / "low"]

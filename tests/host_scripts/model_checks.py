@@ -41,18 +41,27 @@ def schemas():
     for name, node in BY_ID.items():
         schema = node.GET_SCHEMA()
         missing += [f"{name}.{field.id}: tooltip" for field in [*schema.inputs, *schema.outputs] if not field.tooltip]
-        missing += [f"{name}: {word}" for word in ("display_name", "description", "search_aliases", "category")
-                    if not getattr(schema, word)]  # fmt: skip
-    return {"ids": sorted(BY_ID), "missing": missing,
-            "categories": sorted({node.GET_SCHEMA().category.split("/")[0] for node in NODES})}  # fmt: skip
+        missing += [
+            f"{name}: {word}"
+            for word in ("display_name", "description", "search_aliases", "category")
+            if not getattr(schema, word)
+        ]
+    return {
+        "ids": sorted(BY_ID),
+        "missing": missing,
+        "categories": sorted({node.GET_SCHEMA().category.split("/")[0] for node in NODES}),
+    }
 
 
 @check
 def choices():
     return {
-        "packages": folders.package_choices(), "experts": folders.expert_choices(), "vaes": folders.vae_choices(),
-        "text encoders": folders.text_encoder_choices(), "tokenizers": folders.tokenizer_choices(),
-    }  # fmt: skip
+        "packages": folders.package_choices(),
+        "experts": folders.expert_choices(),
+        "vaes": folders.vae_choices(),
+        "text encoders": folders.text_encoder_choices(),
+        "tokenizers": folders.tokenizer_choices(),
+    }
 
 
 @check
@@ -72,8 +81,17 @@ def resolving():
 @check
 def untrusted_names():
     """Names that leave the model folders, or are not there: an error for each."""
-    names = ["../../secret.safetensors", "..\\..\\secret.safetensors", str(BASE / "secret.safetensors"), "",
-             "toy/../..", "C:\\secret.safetensors", "a\0b", "toy/./x", "not_there.pt"]  # fmt: skip
+    names = [
+        "../../secret.safetensors",
+        "..\\..\\secret.safetensors",
+        str(BASE / "secret.safetensors"),
+        "",
+        "toy/../..",
+        "C:\\secret.safetensors",
+        "a\0b",
+        "toy/./x",
+        "not_there.pt",
+    ]
     resolvers = (folders.resolve_expert, folders.resolve_text_encoder, folders.resolve_vae, folders.resolve_package)
     return [repr(name) for name in names for resolve in resolvers if not refused(resolve, name)]
 
@@ -102,14 +120,17 @@ def loading():
     load = LingBotWorldLoadExperts.execute
     high, low = "toy/high_noise_model_bnb_nf4", "toy/low_noise_model_bnb_nf4"
     for name, arguments in {
-        "package": ("toy", FROM_PACKAGE, FROM_PACKAGE), "files": (NO_PACKAGE, high, low),
+        "package": ("toy", FROM_PACKAGE, FROM_PACKAGE),
+        "files": (NO_PACKAGE, high, low),
         "mixed": ("toy", high, FROM_PACKAGE),
-    }.items():  # fmt: skip
+    }.items():
         assert validate(*arguments) is True
         models = load(*arguments, "fp32").result
         found[name] = gap(predict(models[0]), predict(experts(NF4)[0]))
-    found["dtype"] = [str(load("toy", FROM_PACKAGE, FROM_PACKAGE, dtype).result[0].model_dtype())
-                      for dtype in ("default", "bf16", "fp32")]  # fmt: skip
+    found["dtype"] = [
+        str(load("toy", FROM_PACKAGE, FROM_PACKAGE, dtype).result[0].model_dtype())
+        for dtype in ("default", "bf16", "fp32")
+    ]
     return found
 
 
@@ -157,14 +178,23 @@ def sampler_node():
     first, again, other = run(3), run(3), run(4)
     noise = torch.randn(first["samples"].shape, generator=torch.manual_seed(3))
     want = engine_sample(
-        *(load_expert(path, dtype=torch.float32) for path in NF4), noise, INPUTS["y"][None], INPUTS["context"][None],
-        INPUTS["context_null"][None], INPUTS["plucker"], steps=5, shift=5.0, guide_scale=(4.0, 6.0), solver="dpmpp",
-    )  # fmt: skip
+        *(load_expert(path, dtype=torch.float32) for path in NF4),
+        noise,
+        INPUTS["y"][None],
+        INPUTS["context"][None],
+        INPUTS["context_null"][None],
+        INPUTS["plucker"],
+        steps=5,
+        shift=5.0,
+        guide_scale=(4.0, 6.0),
+        solver="dpmpp",
+    )
     return {
-        "keys": sorted(first), "same seed": torch.equal(first["samples"], again["samples"]),
+        "keys": sorted(first),
+        "same seed": torch.equal(first["samples"], again["samples"]),
         "other seed": gap(first["samples"], other["samples"]),
         "engine": gap(high.model.process_latent_in(first["samples"]), want),
-    }  # fmt: skip
+    }
 
 
 @check

@@ -52,8 +52,11 @@ from safetensors.torch import save_file  # noqa: E402
 
 def sockets(kind):
     given = kind.INPUT_TYPES()
-    return [(name, spec[0], (spec[1:] or ({},))[0], group == "required")
-            for group in ("required", "optional") for name, spec in given.get(group, {}).items()]  # fmt: skip
+    return [
+        (name, spec[0], (spec[1:] or ({},))[0], group == "required")
+        for group in ("required", "optional")
+        for name, spec in given.get(group, {}).items()
+    ]
 
 
 class MissingError(Exception):
@@ -76,12 +79,23 @@ folder_paths.add_model_folder_path("loras", FOLDERS.name)
 HALF = [[0.5 * TEXTS[0][0][0], {}]]
 SIZES = {"width": WIDTH, "height": HEIGHT, "length": FRAMES, "batch_size": 1, "lora_name": "toy.safetensors"}
 GIVEN = {
-    "LATENT": LATENT, "IMAGE": IMAGE, "MASK": MASK, "VAE": VAE, "CLIP": CLIP, "STRING": "a tower",
-    "CONTROL_NET": Control(), "GLIGEN": object(), "CLIP_VISION_OUTPUT": tiny_models.seen(),
-    "AUDIO": tiny_models.SOUND, "AUDIO_ENCODER_OUTPUT": tiny_models.SPEECH, "COMFY_AUTOGROW_V3": {"image_1": IMAGE},
+    "LATENT": LATENT,
+    "IMAGE": IMAGE,
+    "MASK": MASK,
+    "VAE": VAE,
+    "CLIP": CLIP,
+    "STRING": "a tower",
+    "CONTROL_NET": Control(),
+    "GLIGEN": object(),
+    "CLIP_VISION_OUTPUT": tiny_models.seen(),
+    "AUDIO": tiny_models.SOUND,
+    "AUDIO_ENCODER_OUTPUT": tiny_models.SPEECH,
+    "COMFY_AUTOGROW_V3": {"image_1": IMAGE},
     "VOXEL": VOXEL(torch.ones(1, 2, 2, 2)),
-    "LATENT_OPERATION": lambda latent: 0.9 * latent, "LORA_MODEL": lora(), "WAN_CAMERA_EMBEDDING": torch.zeros(1),
-}  # fmt: skip
+    "LATENT_OPERATION": lambda latent: 0.9 * latent,
+    "LORA_MODEL": lora(),
+    "WAN_CAMERA_EMBEDDING": torch.zeros(1),
+}
 OPTIONAL = {"VAE", "CLIP", "IMAGE", "MASK", "LATENT", "WAN_CAMERA_EMBEDDING"}
 CHANGES = {
     "ConditioningAverage": {"conditioning_to_strength": 0.5},
@@ -91,7 +105,8 @@ CHANGES = {
     "ConditioningSetAreaPercentageVideo": {"width": 0.5},
     "ModelNoiseScale": {"noise_scale": 0.5},
     "ScaleROPE": {"scale_t": 2.0},
-    "ModelMergeSimple": {"ratio": 0.5}, "ModelMergeBlocks": {"input": 0.5, "middle": 0.5, "out": 0.5},
+    "ModelMergeSimple": {"ratio": 0.5},
+    "ModelMergeBlocks": {"input": 0.5, "middle": 0.5, "out": 0.5},
     "SkipLayerGuidanceDiT": {"double_layers": "1", "single_layers": "", "start_percent": 0.0, "end_percent": 1.0},
     "SkipLayerGuidanceDiTSimple": {"double_layers": "1", "single_layers": "", "end_percent": 1.0},
     "SkipLayerGuidanceSD3": {"layers": "1", "start_percent": 0.0, "end_percent": 1.0},
@@ -104,9 +119,10 @@ CHANGES = {
     "TorchCompileModel": {"backend": "cudagraphs"},
     "ModelComputeDtype": {"dtype": "bf16"},
     "HiDreamO1PatchSeamSmoothing": {"start_percent": 0.0},
-    "TextEncodeBooguEdit": {"vae": Latents}, "TextEncodeMageFlowEdit": {"vae": Latents},  # of a picture of a megapixel
+    "TextEncodeBooguEdit": {"vae": Latents},
+    "TextEncodeMageFlowEdit": {"vae": Latents},  # of a picture of a megapixel
     "WanInfiniteTalkToVideo": {"previous_frames": None, "mode": {"mode": "single_speaker"}},
-}  # fmt: skip
+}
 """What is asked of a node, where its defaults ask for nothing that could be seen."""
 
 

@@ -164,8 +164,13 @@ def recorded_forwards():
     wrapped.add_wrapper(WrappersMP.DIFFUSION_MODEL, lambda run, *given, **named: run(*given, **named))
     weight = golden_model().model.diffusion_model.blocks[0].self_attn.q.weight
     lora = {"diffusion_model.blocks.0.self_attn.q.diff": torch.zeros_like(weight)}
-    models = {"plain": plain, "patch": attention, "wrapper": wrapped, "away": away,
-              "lora": comfy.sd.load_lora_for_models(golden_model(), None, lora, 1.0, 0)[0]}  # fmt: skip
+    models = {
+        "plain": plain,
+        "patch": attention,
+        "wrapper": wrapped,
+        "away": away,
+        "lora": comfy.sd.load_lora_for_models(golden_model(), None, lora, 1.0, 0)[0],
+    }
     found, load = {}, ExpertPatcher.load
 
     def load_some(patcher, *arguments, **named):
@@ -178,9 +183,14 @@ def recorded_forwards():
             far, recorder = recorded_run(model)
         finally:
             ExpertPatcher.load = load
-        found[name] = {"gap": far, "forwards": len(recorder.weights), "weights": sorted(set(recorder.weights)),
-                       "cleared": recorder.cleared, "kept": len(model.model.kept_by_rollout),
-                       "waited": len(recorder.waited)}  # fmt: skip
+        found[name] = {
+            "gap": far,
+            "forwards": len(recorder.weights),
+            "weights": sorted(set(recorder.weights)),
+            "cleared": recorder.cleared,
+            "kept": len(model.model.kept_by_rollout),
+            "waited": len(recorder.waited),
+        }
     return found
 
 
@@ -188,8 +198,18 @@ def recorded_forwards():
 def left_behind():
     """Caches of keys and values that are there right behind a walk, before Python looks for what holds itself."""
     asked = RolloutRequest(frames=9, chunk=1, window=7, sink=2)
-    run = prepare_live(toy_model(), positive(), asked, image=IMAGE, state=None, path=PATH, steered=False, text="",
-                       seed=0, kv_cache="auto")  # fmt: skip
+    run = prepare_live(
+        toy_model(),
+        positive(),
+        asked,
+        image=IMAGE,
+        state=None,
+        path=PATH,
+        steered=False,
+        text="",
+        seed=0,
+        kv_cache="auto",
+    )
     gc.collect()
     gc.disable()
     try:
@@ -209,8 +229,11 @@ def attention_in_8_bits():
     place = plan_memory(model, spec, "auto")[0].place
     latent, official = golden_run(WINDOW, model, place)
     engine = load_expert(CAUSAL / "model", dtype=torch.float32, attention_mode="8bit")
-    found = {"place": list(place), "from exact": gap(latent, official),
-             "in the engine": gap(latent, by_chunk(WINDOW, model=engine, place=place))}  # fmt: skip
+    found = {
+        "place": list(place),
+        "from exact": gap(latent, official),
+        "in the engine": gap(latent, by_chunk(WINDOW, model=engine, place=place)),
+    }
     for name, factor in {"handed on": 1, "doubled": 2}.items():
         patched = model.clone()
         patched.set_model_attn1_patch(lambda given, factor=factor: given["x"] * factor)
@@ -236,8 +259,10 @@ def the_command():
         "frames": [len(first.images), len(second.images)],
         "images": max(gap(first.images, whole[:21]), gap(second.images, whole[21:])),
         "latent": gap(model.model.process_latent_in(second.latent["samples"]), second.state.latent),
-        "notes": [prepare(model, replace(STATES[0], release=release), image=None).notes for release in
-                  (second.state.release, "LingBot-World 2.0")],
+        "notes": [
+            prepare(model, replace(STATES[0], release=release), image=None).notes
+            for release in (second.state.release, "LingBot-World 2.0")
+        ],
     }
 
 
@@ -246,8 +271,10 @@ def paths():
     """What is told of a path that is shorter than a video that goes on, and of one in larger units."""
     model, moved = toy_model(), PATH.c2w.copy()
     moved[:, :3, 3] *= 100
-    return {name: prepare(model, STATES[0], None, path=path, frames=81).notes
-            for name, path in {"short": PATH[:13], "far": CameraPath(moved, PATH.intrinsics)}.items()}  # fmt: skip
+    return {
+        name: prepare(model, STATES[0], None, path=path, frames=81).notes
+        for name, path in {"short": PATH[:13], "far": CameraPath(moved, PATH.intrinsics)}.items()
+    }
 
 
 @check
@@ -275,10 +302,13 @@ def from_a_latent():
     wanted, other = (short(image=frames[[index]], seed=4) for index in (-1, 0))
     long = first.latent["samples"][..., :2, :2].repeat(1, 1, 16, 1, 1)
     return {
-        "latent": gap(begun.latent["samples"], wanted.latent["samples"]), "images": gap(begun.images, wanted.images),
-        "frames": len(begun.images), "other": gap(other.latent["samples"], wanted.latent["samples"]),
-        "long": gap(_decode_last(VAE, long, 1)[-1], VAE.decode(long)[0, -1]), "of": long.shape[2],
-    }  # fmt: skip
+        "latent": gap(begun.latent["samples"], wanted.latent["samples"]),
+        "images": gap(begun.images, wanted.images),
+        "frames": len(begun.images),
+        "other": gap(other.latent["samples"], wanted.latent["samples"]),
+        "long": gap(_decode_last(VAE, long, 1)[-1], VAE.decode(long)[0, -1]),
+        "of": long.shape[2],
+    }
 
 
 @check
@@ -292,8 +322,11 @@ def grey_frames():
     pixels[0] = image[0]
     whole = model.model.process_latent_in(VAE.encode(pixels))
     short = encode_image(run, VAE)
-    return {"frames": short.shape[2], "settled": gap(whole[:, :, 30:], short[:, :, -1:].expand_as(whole[:, :, 30:])),
-            "before": gap(whole[:, :, :30], short)}  # fmt: skip
+    return {
+        "frames": short.shape[2],
+        "settled": gap(whole[:, :, 30:], short[:, :, -1:].expand_as(whole[:, :, 30:])),
+        "before": gap(whole[:, :, :30], short),
+    }
 
 
 @check
@@ -432,13 +465,18 @@ def places():
             diffusion_model=SimpleNamespace(config=config, attention_mode="auto"),
             get_dtype_inference=lambda: torch.bfloat16,
         ),
-    )  # fmt: skip
+    )
     found, real = {}, management.get_free_memory
     try:
         for gigabytes, host, mode in (
-            (80, 64, "auto"), (30, 64, "auto"), (20, 64, "auto"), (20, 24, "auto"), (8, 64, "auto"), (30, 64, "host"),
+            (80, 64, "auto"),
+            (30, 64, "auto"),
+            (20, 64, "auto"),
+            (20, 24, "auto"),
+            (8, 64, "auto"),
+            (30, 64, "host"),
             (20, 64, "gpu"),
-        ):  # fmt: skip
+        ):
             management.get_free_memory = lambda device=None: int((host if device.type == "cpu" else gigabytes) * 1e9)  # noqa: B023
             try:
                 found[f"{gigabytes} {host} {mode}"] = list(plan_memory(fake, spec, mode)[0].place)

@@ -52,38 +52,63 @@ def sides():
         positive, negative = (without(key, prompt) for prompt in WHOLE)
         for front in ("sampler", "ksampler"):
             found[f"{key} {front}"] = {
-                "positive": said(front, [positive, WHOLE[1]]), "negative": said(front, [WHOLE[0], negative]),
+                "positive": said(front, [positive, WHOLE[1]]),
+                "negative": said(front, [WHOLE[0], negative]),
                 "both": said(front, [positive, negative]),
-            }  # fmt: skip
+            }
     return found
 
 
 @check
 def wiring():
     """What KSampler Advanced says of an expert in these of 4 steps; at shift 5 the first is the high-noise expert's."""
+
     def words(expert, first, last, leftover="enable"):
         SAID.texts.clear()
-        run("KSamplerAdvanced", model=expert, add_noise="enable", noise_seed=1, positive=WHOLE[0], negative=WHOLE[1],
-            latent_image=LATENT, start_at_step=first, end_at_step=last, return_with_leftover_noise=leftover,
-            **STEPS)  # fmt: skip
+        run(
+            "KSamplerAdvanced",
+            model=expert,
+            add_noise="enable",
+            noise_seed=1,
+            positive=WHOLE[0],
+            negative=WHOLE[1],
+            latent_image=LATENT,
+            start_at_step=first,
+            end_at_step=last,
+            return_with_leftover_noise=leftover,
+            **STEPS,
+        )
         return " ".join(SAID.texts)
 
     high, low = EXPERTS
     return {
-        "right": words(high, 0, 1) + words(low, 1, 4), "whole": words(high, 0, 4), "low whole": words(low, 0, 4),
-        "swapped": [words(low, 0, 1), words(high, 1, 4)], "to the end": words(high, 0, 1, "disable"),
-    }  # fmt: skip
+        "right": words(high, 0, 1) + words(low, 1, 4),
+        "whole": words(high, 0, 4),
+        "low whole": words(low, 0, 4),
+        "swapped": [words(low, 0, 1), words(high, 1, 4)],
+        "to the end": words(high, 0, 1, "disable"),
+    }
 
 
 @check
 def one_expert_only():
     """What the Guider says of context windows behind one expert."""
-    windows = {"context_length": 5, "context_overlap": 1, "context_schedule": "standard_static", "context_stride": 1,
-               "closed_loop": False, "fuse_method": "pyramid", "freenoise": False}  # fmt: skip
+    windows = {
+        "context_length": 5,
+        "context_overlap": 1,
+        "context_schedule": "standard_static",
+        "context_stride": 1,
+        "closed_loop": False,
+        "fuse_method": "pyramid",
+        "freenoise": False,
+    }
     windowed = [run("WanContextWindowsManual", model=model, **windows)[0] for model in EXPERTS]
     loras = [comfy.sd.load_lora_for_models(EXPERTS[0], None, lora(), 1.0, 0)[0], EXPERTS[1]]
-    return {"one": said("guider", models=[windowed[0], EXPERTS[1]]), "both": said("guider", models=windowed),
-            "LoRA": said("guider", models=loras)}  # fmt: skip
+    return {
+        "one": said("guider", models=[windowed[0], EXPERTS[1]]),
+        "both": said("guider", models=windowed),
+        "LoRA": said("guider", models=loras),
+    }
 
 
 @check
@@ -97,8 +122,14 @@ def sigmas_stay():
     for name, guider in guiders.items():
         sigmas = torch.tensor([0.9, 0.7, 0.4, 0.0])
         kept = sigmas.clone()
-        run("SamplerCustomAdvanced", noise=run("RandomNoise", noise_seed=1)[0], guider=guider, sigmas=sigmas,
-            sampler=run("KSamplerSelect", sampler_name="uni_pc")[0], latent_image=LATENT)  # fmt: skip
+        run(
+            "SamplerCustomAdvanced",
+            noise=run("RandomNoise", noise_seed=1)[0],
+            guider=guider,
+            sigmas=sigmas,
+            sampler=run("KSamplerSelect", sampler_name="uni_pc")[0],
+            latent_image=LATENT,
+        )
         found[name] = torch.equal(sigmas, kept)
     return found
 
@@ -108,12 +139,24 @@ def sigmas():
     """What a run of our Guider says of sigmas, and of one that begins with nothing."""
     found, empty = {}, {"samples": torch.zeros_like(LATENT["samples"])}
     euler, noise = run("KSamplerSelect", sampler_name="euler")[0], run("RandomNoise", noise_seed=1)[0]
-    for name, values in {"usual": [1.0, 0.8, 0.0], "none": [1.0], "flipped": [0.1, 0.8, 0.9], "of others": [14.6, 0.0],
-                         "half": [1.0, 0.5], "nothing": [1.0, 0.8, 0.0]}.items():  # fmt: skip
+    for name, values in {
+        "usual": [1.0, 0.8, 0.0],
+        "none": [1.0],
+        "flipped": [0.1, 0.8, 0.9],
+        "of others": [14.6, 0.0],
+        "half": [1.0, 0.5],
+        "nothing": [1.0, 0.8, 0.0],
+    }.items():
         guider = LingBotWorldGuider.execute(*EXPERTS, *WHOLE, 1.0, 1.0, 0.947).args[0]
         SAID.texts.clear()
-        run("SamplerCustomAdvanced", noise=run("DisableNoise")[0] if name == "nothing" else noise, guider=guider,
-            sampler=euler, sigmas=torch.tensor(values), latent_image=empty)  # fmt: skip
+        run(
+            "SamplerCustomAdvanced",
+            noise=run("DisableNoise")[0] if name == "nothing" else noise,
+            guider=guider,
+            sampler=euler,
+            sigmas=torch.tensor(values),
+            latent_image=empty,
+        )
         found[name] = " ".join(SAID.texts)
     return found
 
@@ -147,13 +190,15 @@ def keys():
 @check
 def nothing_predicted():
     """Prompts that predict nothing somewhere, before Sampler and Rollout; and with one that fills the rest."""
-    empty = run("ConditioningSetMask", conditioning=WHOLE[0], mask=torch.zeros(1, 32, 64), strength=1.0,
-                set_cond_area="default")[0]  # fmt: skip
+    empty = run(
+        "ConditioningSetMask", conditioning=WHOLE[0], mask=torch.zeros(1, 32, 64), strength=1.0, set_cond_area="default"
+    )[0]
     early = run("ConditioningSetTimestepRange", conditioning=WHOLE[0], start=0.0, end=0.5)[0]
     late = run("ConditioningSetTimestepRange", conditioning=WHOLE[1], start=0.5, end=1.0)[0]
     outside = run("ConditioningSetArea", conditioning=WHOLE[0], width=64, height=64, x=640, y=0, strength=1.0)[0]
-    text = run("ConditioningSetMask", conditioning=TEXTS[0], mask=torch.zeros(1, 32, 64), strength=1.0,
-               set_cond_area="default")[0]  # fmt: skip
+    text = run(
+        "ConditioningSetMask", conditioning=TEXTS[0], mask=torch.zeros(1, 32, 64), strength=1.0, set_cond_area="default"
+    )[0]
     return {
         "empty": refused(sample, "sampler", MODELS, [empty, WHOLE[1]]),
         "early": refused(sample, "sampler", MODELS, [early, WHOLE[1]]),
@@ -190,8 +235,21 @@ def merged():
 def images():
     """What Rollout says of two start images."""
     SAID.texts.clear()
-    LingBotWorldRollout.execute(MODELS[2], TEXTS[0], Latents, 9, 1, "Fast", 10.0, "", -1, -1, "auto",
-                                start_image=IMAGE.repeat(2, 1, 1, 1), camera=PATH)  # fmt: skip
+    LingBotWorldRollout.execute(
+        MODELS[2],
+        TEXTS[0],
+        Latents,
+        9,
+        1,
+        "Fast",
+        10.0,
+        "",
+        -1,
+        -1,
+        "auto",
+        start_image=IMAGE.repeat(2, 1, 1, 1),
+        camera=PATH,
+    )
     return " ".join(SAID.texts)
 
 
@@ -216,8 +274,11 @@ def texts():
     node of weights, which it takes as they stand."""
     found = {}
     layer = run("CLIPSetLastLayer", clip=CLIP, stop_at_clip_layer=-2)[0]
-    for name, clip, text in (("layer", layer, "a castle"), ("embedding", CLIP, "a castle embedding:foo at dusk"),
-                             ("plain", CLIP, "a castle at dusk")):  # fmt: skip
+    for name, clip, text in (
+        ("layer", layer, "a castle"),
+        ("embedding", CLIP, "a castle embedding:foo at dusk"),
+        ("plain", CLIP, "a castle at dusk"),
+    ):
         SAID.texts.clear()
         run("CLIPTextEncode", clip=clip, text=text)
         found[name] = " ".join(SAID.texts)

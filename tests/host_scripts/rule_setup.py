@@ -49,8 +49,17 @@ def run(name, **inputs):
 
 
 TEXTS = [run("CLIPTextEncode", clip=CLIP, text=text)[0] for text in ("a castle", "blurred")]
-positive, negative, LATENT = run("WanImageToVideo", positive=TEXTS[0], negative=TEXTS[1], vae=VAE, width=WIDTH,
-                                 height=HEIGHT, length=FRAMES, batch_size=1, start_image=IMAGE)  # fmt: skip
+positive, negative, LATENT = run(
+    "WanImageToVideo",
+    positive=TEXTS[0],
+    negative=TEXTS[1],
+    vae=VAE,
+    width=WIDTH,
+    height=HEIGHT,
+    length=FRAMES,
+    batch_size=1,
+    start_image=IMAGE,
+)
 WHOLE = LingBotWorldApplyCamera.execute(positive, negative, PATH, LATENT, "camera").args
 
 
@@ -100,8 +109,19 @@ def guider(models, prompts):
 
 
 def ksampler(models, prompts):
-    return run("KSampler", model=models[1], seed=1, steps=1, cfg=3.0, sampler_name="euler", scheduler="simple",
-               positive=prompts[0], negative=prompts[1], latent_image=LATENT, denoise=0.5)[0]["samples"]  # fmt: skip
+    return run(
+        "KSampler",
+        model=models[1],
+        seed=1,
+        steps=1,
+        cfg=3.0,
+        sampler_name="euler",
+        scheduler="simple",
+        positive=prompts[0],
+        negative=prompts[1],
+        latent_image=LATENT,
+        denoise=0.5,
+    )[0]["samples"]
 
 
 def rollout(models, prompts):
@@ -131,5 +151,7 @@ PLAIN = {front: sample(front) for front in FRONTS}
 def lora():
     """A LoRA that changes one layer of the toy's models."""
     random, layer = torch.Generator().manual_seed(1), "diffusion_model.blocks.1.ffn.0"
-    return {f"{layer}.lora_{side}.weight": torch.randn(shape, generator=random)
-            for side, shape in (("B", (EXPERT.ffn_dim, 4)), ("A", (4, EXPERT.dim)))}  # fmt: skip
+    return {
+        f"{layer}.lora_{side}.weight": torch.randn(shape, generator=random)
+        for side, shape in (("B", (EXPERT.ffn_dim, 4)), ("A", (4, EXPERT.dim)))
+    }

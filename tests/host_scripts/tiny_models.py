@@ -21,10 +21,19 @@ from rule_setup import EXPERT
 CPU = torch.device("cpu")
 LAYERS = {"device": CPU, "dtype": torch.float32, "operations": comfy.ops.manual_cast}
 VISION = {
-    "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "num_channels": 3,
-    "image_size": 32, "patch_size": 16, "projection_dim": 16, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5,
-    "num_register_tokens": 4, "rope_theta": 100.0,
-}  # fmt: skip
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "num_channels": 3,
+    "image_size": 32,
+    "patch_size": 16,
+    "projection_dim": 16,
+    "hidden_act": "quick_gelu",
+    "layer_norm_eps": 1e-5,
+    "num_register_tokens": 4,
+    "rope_theta": 100.0,
+}
 SPEECH_LAYERS, SPEECH_DIM = 12, 768
 
 
@@ -51,8 +60,13 @@ def seen():
     random = torch.Generator().manual_seed(2)
     layers = torch.randn(1, 27, 4, 32, generator=random)
     last = layers[:, -1]
-    values = {"all_hidden_states": layers, "penultimate_hidden_states": layers[:, -2], "last_hidden_state": last,
-              "image_embeds": last[:, 0], "mm_projected": None}  # fmt: skip
+    values = {
+        "all_hidden_states": layers,
+        "penultimate_hidden_states": layers[:, -2],
+        "last_hidden_state": last,
+        "image_embeds": last[:, 0],
+        "mm_projected": None,
+    }
     for name, value in values.items():
         made[name] = value
     return made
@@ -60,15 +74,21 @@ def seen():
 
 def anima():
     encoder, layer = "lllite_conditioning1", "lllite_dit_blocks_0_self_attn_q_proj"
-    shapes = {f"{encoder}.conv1.weight": (4, 3), f"{encoder}.conv3.weight": (8, 4), f"{encoder}.proj.weight": (8, 8),
-              f"{layer}.down.weight": (4, EXPERT.dim), f"{layer}.cond_to_film.weight": (8, 8)}  # fmt: skip
+    shapes = {
+        f"{encoder}.conv1.weight": (4, 3),
+        f"{encoder}.conv3.weight": (8, 4),
+        f"{encoder}.proj.weight": (8, 8),
+        f"{layer}.down.weight": (4, EXPERT.dim),
+        f"{layer}.cond_to_film.weight": (8, 8),
+    }
     tensors = {name: torch.empty(shape) for name, shape in shapes.items()}
     return comfy.ldm.anima.lllite.AnimaLLLite(tensors, {}, **LAYERS)
 
 
 def infinite_talk():
-    module = model_patches.MultiTalkModelPatch(in_dim=EXPERT.dim, intermediate_dim=8, out_dim=16, context_tokens=4,
-                                               num_layers=EXPERT.num_layers, **LAYERS)  # fmt: skip
+    module = model_patches.MultiTalkModelPatch(
+        in_dim=EXPERT.dim, intermediate_dim=8, out_dim=16, context_tokens=4, num_layers=EXPERT.num_layers, **LAYERS
+    )
     for block in module.blocks:  # made for 40 heads
         block.audio_cross_attn.num_heads, block.audio_cross_attn.head_dim = EXPERT.num_heads, EXPERT.head_dim
     return module
@@ -88,13 +108,20 @@ PATCHES = {
     "USOStyleReference": lambda: model_patches.SigLIPMultiFeatProjModel(4, 2, 32, EXPERT.dim, **LAYERS),
     "WanInfiniteTalkToVideo": infinite_talk,
     "WanUni3CControlnetApply": lambda: comfy.ldm.wan.uni3c.WanUni3CControlnet(
-        conv_out_dim=32, dim=32, ffn_dim=32, num_heads=2, num_layers=2, time_embed_dim=EXPERT.dim,
-        out_proj_dim=EXPERT.dim, mid_channels=8, **LAYERS,
+        conv_out_dim=32,
+        dim=32,
+        ffn_dim=32,
+        num_heads=2,
+        num_layers=2,
+        time_embed_dim=EXPERT.dim,
+        out_proj_dim=EXPERT.dim,
+        mid_channels=8,
+        **LAYERS,
     ),
     "ZImageFunControlnet": lambda: comfy.ldm.lumina.controlnet.ZImage_Control(
         dim=32, n_heads=2, n_kv_heads=2, multiple_of=8, n_control_layers=2, **LAYERS
     ),
-}  # fmt: skip
+}
 
 
 def photo_maker():
@@ -117,8 +144,10 @@ def hypernetwork(folder: Path, _conditioning):
 def training_set(folder: Path, conditioning):
     """The name of a folder with a training set."""
     (folder / "tiny").mkdir(exist_ok=True)
-    torch.save({"latents": [{"samples": torch.zeros(1, 16, 3, 4, 8)}], "conditioning": [conditioning]},
-               folder / "tiny/shard_0000.pkl")  # fmt: skip
+    torch.save(
+        {"latents": [{"samples": torch.zeros(1, 16, 3, 4, 8)}], "conditioning": [conditioning]},
+        folder / "tiny/shard_0000.pkl",
+    )
     folder_paths.add_model_folder_path("datasets", str(folder))
     return "tiny"
 
@@ -133,6 +162,8 @@ class SoundVAE:
 
 SOUND = {"waveform": torch.zeros(1, 1, 4410), "sample_rate": 44100}
 SPEECH = {"encoded_audio_all_layers": [torch.zeros(1, 30, SPEECH_DIM)] * (SPEECH_LAYERS + 1)}
+
+
 def quick_cascade(sampling, shift=1.0, cosine_s=8e-3):
     """ModelSamplingStableCascade's 10,000 sigmas at once, which ComfyUI computes one by one for seconds."""
     sampling.shift, sampling.cosine_s = shift, torch.tensor(cosine_s)
@@ -142,8 +173,10 @@ def quick_cascade(sampling, shift=1.0, cosine_s=8e-3):
 
 
 comfy.model_sampling.StableCascadeSampling.set_parameters = quick_cascade
-FILES = {"HypernetworkLoader": ("hypernetwork_name", hypernetwork),
-         "LoadTrainingDataset": ("folder_name", training_set)}  # fmt: skip
+FILES = {
+    "HypernetworkLoader": ("hypernetwork_name", hypernetwork),
+    "LoadTrainingDataset": ("folder_name", training_set),
+}
 MODELS = {
     "clip_vision": lambda name: clip_vision("dinov3" if name == "TripoSplatConditioning" else "clip_vision_model"),
     # A picture of 1024 pixels has 4,096 patches; of these nodes one takes any number.
@@ -152,7 +185,7 @@ MODELS = {
     "photomaker": lambda _: photo_maker(),
     "style_model": lambda _: style_model(),
     "audio_vae": lambda _: SoundVAE,
-}  # fmt: skip
+}
 
 
 def given_to(name, taken, folder, conditioning):

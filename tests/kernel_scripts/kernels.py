@@ -89,13 +89,17 @@ def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:
 def out_of_8_bits(dtype: torch.dtype) -> None:
     """Keys and values of a cache, and products of int8."""
     values, scales = torch.randint(-99, 99, (7, 96), dtype=torch.int8), torch.rand(7, 4)
-    same(quantized_kernels.decode_8bit_(torch.empty(7, 96, dtype=dtype), values, scales),
-         quantized.decode_8bit_(torch.empty(7, 96, dtype=dtype), values, scales))  # fmt: skip
+    same(
+        quantized_kernels.decode_8bit_(torch.empty(7, 96, dtype=dtype), values, scales),
+        quantized.decode_8bit_(torch.empty(7, 96, dtype=dtype), values, scales),
+    )
     products, scales, weight_scales = torch.randint(-9, 9, (7, 96)).int(), torch.rand(7, 1), torch.rand(96)
     for given in (torch.rand(96), None):
         out, want = torch.empty(2, 7, 96, dtype=dtype)
-        same(quantized_kernels.rescale_(out, products, scales, weight_scales, given),
-             quantized.rescale_(want, products, scales, weight_scales, given))  # fmt: skip
+        same(
+            quantized_kernels.rescale_(out, products, scales, weight_scales, given),
+            quantized.rescale_(want, products, scales, weight_scales, given),
+        )
 
 
 def attention_operands(dtype: torch.dtype) -> None:
@@ -107,8 +111,10 @@ def attention_operands(dtype: torch.dtype) -> None:
     moved, rows = torch.zeros(20, 96).to(FP8), torch.randperm(20)[:7]
     quantized_kernels.to_fp8_(made := torch.empty_like(values), x, mean, torch.ones(1))
     same(quantized_kernels.put_fp8_(moved, rows, x, mean, torch.ones(1)).float()[rows], made.float())
-    same(quantized_kernels.from_fp8_(outs[0], values, mean, torch.ones(1)),
-         quantized.from_fp8_(outs[1], values, mean, torch.ones(1)))  # fmt: skip
+    same(
+        quantized_kernels.from_fp8_(outs[0], values, mean, torch.ones(1)),
+        quantized.from_fp8_(outs[1], values, mean, torch.ones(1)),
+    )
 
 
 def several_in_one(dtype: torch.dtype) -> None:
@@ -136,8 +142,15 @@ def several_in_one(dtype: torch.dtype) -> None:
             rows_of = torch.zeros(2, 20, 96).to(FP8 if eight_bit else dtype)
             given = torch.cat([y, shift, y], 1).chunk(3, dim=1)
             queries = (torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) if eight_bit else None
-            put(rows_of[0], rows_of[1] if placed else None, rows, given, (turning, other), queries,
-                scalings if eight_bit else None)  # fmt: skip
+            put(
+                rows_of[0],
+                rows_of[1] if placed else None,
+                rows,
+                given,
+                (turning, other),
+                queries,
+                scalings if eight_bit else None,
+            )
             made.append((*rows_of, *(queries or given[:1])))
         for got, want in zip(*made, strict=True):
             near(got, want)
@@ -173,8 +186,10 @@ def merged(dtype: torch.dtype) -> None:
     sums, rest_sums = 4 * torch.randn(3, 4, 7), 4 * torch.randn(1, 4, 7)
     for given in ((parts, sums, rest, rest_sums), (parts, sums, None, None), (rest, None, None, None)):
         got, want = torch.empty(2, 7, 96, dtype=dtype)
-        same(kernels_of_several.merge_fp8_(got, None, *given, shift, factor),
-             plain.merge_fp8_(want, None, *given, shift, factor))  # fmt: skip
+        same(
+            kernels_of_several.merge_fp8_(got, None, *given, shift, factor),
+            plain.merge_fp8_(want, None, *given, shift, factor),
+        )
         values, scales = torch.empty(7, 96).to(FP8), torch.empty(2, 7, 1)
         kernels_of_several.merge_fp8_(values, scales[0], *given, shift, factor)
         plain.merge_fp8_(values, scales[1], *given, shift, factor)

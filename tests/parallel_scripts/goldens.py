@@ -100,9 +100,13 @@ def runs(cases: Cases, sequence: SequenceParallel | None, guidance) -> None:
         compute = partial(sample, *experts, *tensors, camera, **settings)
         cases.compare(f"run {golden['file']} {kind}", compute, options, expected)
     settings = SETTINGS | {"steps": 12, "shift": 3.0, "boundary": 0.85}
-    cases.compare(f"steps without the model, {kind}", lambda **options: sample(
-        *experts, *tensors, torch.from_numpy(given["plucker"]), **settings, step_reuse=StepReuse(1.0), **options
-    ), options)  # fmt: skip
+    cases.compare(
+        f"steps without the model, {kind}",
+        lambda **options: sample(
+            *experts, *tensors, torch.from_numpy(given["plucker"]), **settings, step_reuse=StepReuse(1.0), **options
+        ),
+        options,
+    )
 
 
 def rollouts(cases: Cases, sequence: SequenceParallel) -> None:
@@ -148,8 +152,9 @@ def shared_weights(cases: Cases, sequence: SequenceParallel, folder: Path) -> No
 
     def compute(model=whole, **options) -> torch.Tensor:
         given = [random_inputs(config, 2, GRIDS["odd"], seed) for seed in range(3)]
-        return torch.stack([model(each["x"], each["timestep"], each["context"], each["camera"], **options)
-                            for each in given])  # fmt: skip
+        return torch.stack(
+            [model(each["x"], each["timestep"], each["context"], each["camera"], **options) for each in given]
+        )
 
     cases.compare("divided weights", compute, {"model": shared})
     options = {"sequence_parallel": sequence}

@@ -31,8 +31,14 @@ from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES, Window
 from lingbot_world.pipeline.world import World
 from lingbot_world.sampling import few_step_schedule
 
-SHAPES = ((4680, 28080, 40), (2880, 17280, 40), (960, 17280, 40), (6032, 27144, 12), (1508, 27144, 12),
-          (32760, 32760, 40))  # fmt: skip
+SHAPES = (
+    (4680, 28080, 40),
+    (2880, 17280, 40),
+    (960, 17280, 40),
+    (6032, 27144, 12),
+    (1508, 27144, 12),
+    (32760, 32760, 40),
+)
 KINDS = {"cuDNN": cudnn_attention, "ours": hopper_attention}
 
 
@@ -99,8 +105,12 @@ def bench_chunks(report: Report, options: argparse.Namespace) -> None:
         for kind, took in seconds.items():
             took.append(chunk(kind))
     for kind, took in seconds.items():
-        report.add(f"{options.model}, {options.size}, chunk {options.chunk}: {kind}", statistics.median(took), "s",
-                   f"{min(took):.4f} to {max(took):.4f}")  # fmt: skip
+        report.add(
+            f"{options.model}, {options.size}, chunk {options.chunk}: {kind}",
+            statistics.median(took),
+            "s",
+            f"{min(took):.4f} to {max(took):.4f}",
+        )
         if options.profile:
             print_profile(partial(chunk, kind))
 

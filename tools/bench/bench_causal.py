@@ -47,20 +47,35 @@ STORAGES = {
 
 
 def bench_rollout(
-    report: Report, model, options: argparse.Namespace, name: str, memory: WorldMemory,
+    report: Report,
+    model,
+    options: argparse.Namespace,
+    name: str,
+    memory: WorldMemory,
     sequence_parallel: SequenceParallel | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """Chunks with random inputs; each one's seconds, the GPU's peak, host memory. Returns the last chunk."""
     geometry = geometry_of(options.size, 81)
     size, device = (geometry.lat_h, geometry.lat_w), "cuda"
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     begin, before = time.perf_counter(), process_bytes(os.getpid())
-    world = World(model, size, Window(options.window, options.sink), chunk=options.chunk, device=device,
-                  memory=memory, sequence_parallel=sequence_parallel)  # fmt: skip
+    world = World(
+        model,
+        size,
+        Window(options.window, options.sink),
+        chunk=options.chunk,
+        device=device,
+        memory=memory,
+        sequence_parallel=sequence_parallel,
+    )
     torch.cuda.synchronize()
-    report.add(f"{name}: making the cache", time.perf_counter() - begin, "s",
-               f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous")  # fmt: skip
+    report.add(
+        f"{name}: making the cache",
+        time.perf_counter() - begin,
+        "s",
+        f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous",
+    )
     generator = torch.Generator(device).manual_seed(0)
 
     def draw(shape):
@@ -85,8 +100,11 @@ def bench_rollout(
             for _ in range(SLOW_CHUNKS):
                 world.chunk(noise, y, camera, schedule, draw)
             torch.cuda.synchronize()
-            report.add(f"{name}: a chunk where Python takes {times:.1f} times as long",
-                       (time.perf_counter() - begin) / SLOW_CHUNKS, "s")  # fmt: skip
+            report.add(
+                f"{name}: a chunk where Python takes {times:.1f} times as long",
+                (time.perf_counter() - begin) / SLOW_CHUNKS,
+                "s",
+            )
     if options.profile:
         print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
     peak = torch.cuda.max_memory_allocated() / GB
@@ -98,8 +116,12 @@ def bench_rollout(
         report.add(f"{name}: median of the last {len(settled)} chunks", statistics.median(settled), "s")
     report.add(f"{name}: peak on the GPU", peak, "GB", f"{peak - held / GB:.2f} GB over the weights")
     reserved, planned = torch.cuda.max_memory_reserved(), held + _planned(model, options, size, memory)
-    report.add(f"{name}: reserved over the weights", (reserved - held) / GB, "GB",
-               f"planned {(planned - held) / GB:.2f}; with the weights {reserved / GB:.2f} and {planned / GB:.2f}")
+    report.add(
+        f"{name}: reserved over the weights",
+        (reserved - held) / GB,
+        "GB",
+        f"planned {(planned - held) / GB:.2f}; with the weights {reserved / GB:.2f} and {planned / GB:.2f}",
+    )
     if not chunk.isfinite().all():
         raise SystemExit("the chunk is not finite")
     return chunk
@@ -128,9 +150,26 @@ def bench_command(report: Report, package: Path, path: Path, options: argparse.N
     """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
     example = package / "example"
     height, width = options.size.split("*")
-    words = ["generate", "--ckpt_dir", path, "--image", example / "image.png",
-             "--prompt", "A road through a golden evening.", "--action_path", example, "--width", width,
-             "--height", height, "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
+    words = [
+        "generate",
+        "--ckpt_dir",
+        path,
+        "--image",
+        example / "image.png",
+        "--prompt",
+        "A road through a golden evening.",
+        "--action_path",
+        example,
+        "--width",
+        width,
+        "--height",
+        height,
+        "--seed",
+        "0",
+        "--output",
+        package / "video" / "*.png",
+        *options.generate,
+    ]
     memory, begin = Memory(), time.perf_counter()
     command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
     # pip writes bytecode; an environment that keeps Python from it would compile all of torch's sources in each run
@@ -193,8 +232,9 @@ def main() -> None:
         play_card(options.cap)
     decoded = FULL.num_layers if options.decoded else 0
     first_of = options.arithmetic[0] if options.decoded and options.arithmetic else "auto"  # whose weights stay
-    model = load_expert(path, "cuda", resident_blocks=options.resident_blocks, decoded_blocks=decoded,
-                        arithmetic=first_of)  # fmt: skip
+    model = load_expert(
+        path, "cuda", resident_blocks=options.resident_blocks, decoded_blocks=decoded, arithmetic=first_of
+    )
     model.set_arithmetic("auto")
     limit = None if options.camera_cache is None else options.camera_cache * GB
     first = None

@@ -60,8 +60,14 @@ def write_expert(folder: Path, seed: int, config: ModelConfig) -> None:
     """In a process of its own, so that its CUDA context is gone when the servers run."""
     if (folder / "model.safetensors").is_file() and open_checkpoint(folder).config == config:
         return
-    sizes = {"dim": config.dim, "ffn": config.ffn_dim, "layers": config.num_layers, "text-dim": config.text_dim,
-             "freq-dim": config.freq_dim, "control": config.control or 0}  # fmt: skip
+    sizes = {
+        "dim": config.dim,
+        "ffn": config.ffn_dim,
+        "layers": config.num_layers,
+        "text-dim": config.text_dim,
+        "freq-dim": config.freq_dim,
+        "control": config.control or 0,
+    }
     device = "cuda" if torch.cuda.is_available() else "cpu"
     command = [sys.executable, str(PACK / "tools/bench/make_random_expert.py"), str(folder), "--repeat-block"]
     command += ["--device", device, "--seed", str(seed), *(f"--{name}={size}" for name, size in sizes.items())]
@@ -97,18 +103,45 @@ def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Names
             models[role] = [f"{kind} {role}", 0]
     high, low = models
     nodes = between | {
-        LOADER: ("LingBotWorldLoadExperts", {
-            "package": "bench", "high_noise_expert": "from the package", "low_noise_expert": "from the package",
-            "weight_dtype": "default"}),
-        INPUTS: ("BenchInputs", {"frames": options.frame_num, "height": height, "width": width,
-                                 "text_dim": config.text_dim, "camera_channels": config.control_channels}),
-        SAMPLER: ("LingBotWorldSampler", {
-            "high_noise": high, "low_noise": low, "positive": [INPUTS, 0], "negative": [INPUTS, 1],
-            "latent": [INPUTS, 2], "seed": seed, "steps": options.steps, "shift": options.shift,
-            "cfg_high": 5.0, "cfg_low": 5.0, "boundary": BOUNDARY, "solver": "unipc",
-            **dict(given.split("=", 1) for given in options.sampler)}),
+        LOADER: (
+            "LingBotWorldLoadExperts",
+            {
+                "package": "bench",
+                "high_noise_expert": "from the package",
+                "low_noise_expert": "from the package",
+                "weight_dtype": "default",
+            },
+        ),
+        INPUTS: (
+            "BenchInputs",
+            {
+                "frames": options.frame_num,
+                "height": height,
+                "width": width,
+                "text_dim": config.text_dim,
+                "camera_channels": config.control_channels,
+            },
+        ),
+        SAMPLER: (
+            "LingBotWorldSampler",
+            {
+                "high_noise": high,
+                "low_noise": low,
+                "positive": [INPUTS, 0],
+                "negative": [INPUTS, 1],
+                "latent": [INPUTS, 2],
+                "seed": seed,
+                "steps": options.steps,
+                "shift": options.shift,
+                "cfg_high": 5.0,
+                "cfg_low": 5.0,
+                "boundary": BOUNDARY,
+                "solver": "unipc",
+                **dict(given.split("=", 1) for given in options.sampler),
+            },
+        ),
         END: ("BenchEnd", {"samples": [SAMPLER, 0], "name": f"{with_lora} {seed}"}),
-    }  # fmt: skip
+    }
     return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
 
 
@@ -136,10 +169,17 @@ def bench_mode(mode: str, config: ModelConfig, options: argparse.Namespace, memo
             memory.now(server.process.pid, 0)
             timeline = server.run(prompt_for(run, seed, config, options))
             over = {f"{name}_GB": (value - floor[name]) / GB for name, value in sorted(memory.peaks.items())}
-            yield {"mode": mode, "run": run, **timeline.figures(options.steps, high), "vram_GB": None, **over,
-                   "held_GB": timeline.held / GB, "latent": timeline.latent,
-                   "gap": None if timeline.gap is None else f"{timeline.gap:.1e}",
-                   "run_s": time.monotonic() - begin}  # fmt: skip
+            yield {
+                "mode": mode,
+                "run": run,
+                **timeline.figures(options.steps, high),
+                "vram_GB": None,
+                **over,
+                "held_GB": timeline.held / GB,
+                "latent": timeline.latent,
+                "gap": None if timeline.gap is None else f"{timeline.gap:.1e}",
+                "run_s": time.monotonic() - begin,
+            }
 
 
 def bench(config: ModelConfig, options: argparse.Namespace, memory: Memory, deadline: float) -> list[dict]:

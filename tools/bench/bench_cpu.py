@@ -28,8 +28,16 @@ def measure(folder: Path, repeats: int) -> Report:
         model = load_expert(expert, "cpu", dtype)
         bench_step(report, model, step_inputs(model.config, geometry, "cpu"), repeats, name, cache=True)
     bench_text(report, package / "models_t5_umt5-xxl-enc-bf16.pth", package / "tokenizer", "cpu")
-    bench_run(report, package, folder / "video/*.png", width=geometry.width, height=geometry.height,
-              frame_num=FRAMES, sampling_steps=4, seed=0)  # fmt: skip
+    bench_run(
+        report,
+        package,
+        folder / "video/*.png",
+        width=geometry.width,
+        height=geometry.height,
+        frame_num=FRAMES,
+        sampling_steps=4,
+        seed=0,
+    )
     return report
 
 

@@ -47,8 +47,9 @@ def bench_attention(report: Report, config: ModelConfig) -> None:
     """Self-attention of one row: exact, in 8 bits with all that belongs to it, and its parts. Tokens are those of a
     video, of a causal chunk with 18 latent frames, and of one of four processes; keys have large channels."""
     for queries, keys, heads in ((TOKENS, TOKENS, 40), (4680, 28080, 40), (4680, 4680, 40), (TOKENS, TOKENS, 10)):
-        q, k, v = (torch.randn(1, count, heads * config.head_dim, device="cuda").bfloat16()
-                   for count in (queries, keys, keys))  # fmt: skip
+        q, k, v = (
+            torch.randn(1, count, heads * config.head_dim, device="cuda").bfloat16() for count in (queries, keys, keys)
+        )
         k += 4 * torch.randn_like(k[:, :1]) * (torch.rand_like(k[:, :1]) < 0.1)
         v += torch.randn_like(v[:, :1])
         name, work = f"attention of {queries} to {keys} tokens, {heads} heads", 4 * queries * keys * k.shape[-1]
@@ -124,8 +125,15 @@ def _products(report: Report, tokens: int, width: int, out_width: int) -> None:
 
 
 def _exact_sums(x: EightBit, weight: EightBit, bias: torch.Tensor) -> torch.Tensor:
-    return torch._scaled_mm(x.values, weight.values.t(), scale_a=x.scales, scale_b=weight.scales.view(1, -1), bias=bias,
-                            out_dtype=torch.bfloat16, use_fast_accum=False)  # fmt: skip
+    return torch._scaled_mm(
+        x.values,
+        weight.values.t(),
+        scale_a=x.scales,
+        scale_b=weight.scales.view(1, -1),
+        bias=bias,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=False,
+    )
 
 
 def _add(report: Report, name: str, function: Callable, work: int, want=None, plain=None) -> None:
@@ -160,12 +168,14 @@ def _activations(report: Report, arithmetic: str, dtype: torch.dtype, config: Mo
     norm = stream, weight, bias, 1e-6
     encode = partial(pointwise.encode_8bit, dtype=dtype)
     cases = {
-        "layer_norm": (partial(pointwise.layer_norm_8bit, *norm, dtype),
-                       partial(pointwise.layer_norm, *norm, torch.bfloat16)),
+        "layer_norm": (
+            partial(pointwise.layer_norm_8bit, *norm, dtype),
+            partial(pointwise.layer_norm, *norm, torch.bfloat16),
+        ),
         "gelu": (partial(encode, wide, activation="gelu"), partial(pointwise.gelu_, wide.clone())),
         "silu": (partial(encode, narrow, activation="silu"), partial(F.silu, narrow.clone(), inplace=True)),
         "rows": (partial(encode, narrow), narrow.clone),
-    }  # fmt: skip
+    }
     for name, (function, usual) in cases.items():
         got = function()
         with mock.patch.object(pointwise, "implementation", _eager):

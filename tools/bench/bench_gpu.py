@@ -73,9 +73,14 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
 
 
 def bench_arithmetic(
-    report: Report, model: LingBotWorldModel, inputs: dict, options: argparse.Namespace, arithmetic: str, want: Tensor,
+    report: Report,
+    model: LingBotWorldModel,
+    inputs: dict,
+    options: argparse.Namespace,
+    arithmetic: str,
+    want: Tensor,
     attention: str,
-) -> None:  # fmt: skip
+) -> None:
     """The same step in 8 bits, and how far its result is from `want`. What fails is told, and the others go on."""
     free()
     name = f"NF4, {arithmetic}" + ", attention in 8 bits" * (attention == "8bit")
@@ -104,8 +109,12 @@ def bench_host(report: Report, options: argparse.Namespace) -> None:
             continue
         row = json.loads(line)
         for name in ("load_s", "high_step_s", "low_step_s", "switch_s"):
-            report.add(f"ComfyUI, {row['mode']}, {row['run']}: {name[:-2]}", row[name], "s",
-                       f"card {row['vram_GB']} GB, process {row['anon_GB']} GB anonymous")  # fmt: skip
+            report.add(
+                f"ComfyUI, {row['mode']}, {row['run']}: {name[:-2]}",
+                row[name],
+                "s",
+                f"card {row['vram_GB']} GB, process {row['anon_GB']} GB anonymous",
+            )
 
 
 def play_card(gigabytes: float) -> None:
@@ -125,8 +134,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step and the "
-                        "kernels in these")  # fmt: skip
+    parser.add_argument(
+        "--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step and the kernels in these"
+    )
     parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these")
     parser.add_argument("--bf16", action="store_true", help="also the same step with bf16 weights")
     parser.add_argument("--official", type=Path, help="a checkout of lingbot-world: also the official model's step")
@@ -172,10 +182,17 @@ def main() -> None:
     if "run" in options.only:
         geometry = geometry_of(options.size, options.frame_num)
         bench_run(
-            report, random_package.whole(package), options.folder / "video/*.png", width=geometry.width,
-            height=geometry.height, frame_num=options.frame_num, sampling_steps=options.steps, shift=15.0, seed=0,
+            report,
+            random_package.whole(package),
+            options.folder / "video/*.png",
+            width=geometry.width,
+            height=geometry.height,
+            frame_num=options.frame_num,
+            sampling_steps=options.steps,
+            shift=15.0,
+            seed=0,
             residency=options.residency,
-        )  # fmt: skip
+        )
     print(report.table())
     if options.save:
         report.save(options.save)

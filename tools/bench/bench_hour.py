@@ -66,12 +66,22 @@ def main() -> None:
     height, width = map(int, options.size.split("x"))
     folder = options.random or options.package
     window = {"window": 18, "sink": 6} if options.random else {}
-    model = random_model(folder) if options.random else next(
-        each for each in (folder / "lingbot_world_fast", folder) if each.is_dir()
-    )  # fmt: skip
-    engine, start = open_live(model, image=folder / "example/image.png", prompt="A room.", chunk=options.chunk,
-                              height=height, width=width, arithmetic=options.arithmetic, attention=options.attention,
-                              **window)  # fmt: skip
+    model = (
+        random_model(folder)
+        if options.random
+        else next(each for each in (folder / "lingbot_world_fast", folder) if each.is_dir())
+    )
+    engine, start = open_live(
+        model,
+        image=folder / "example/image.png",
+        prompt="A room.",
+        chunk=options.chunk,
+        height=height,
+        width=width,
+        arithmetic=options.arithmetic,
+        attention=options.attention,
+        **window,
+    )
     with tempfile.TemporaryDirectory() as folder, live.Session(engine, start, folder=folder) as session:
         walk(session, int(options.minutes * 60 * FPS))
         session.close(whole=True)

@@ -76,23 +76,54 @@ def prompt_for(run: int, options: argparse.Namespace) -> dict:
     height, width = map(int, options.size.split("*"))
     encoder = "pth" if options.toy else "safetensors"
     nodes = {
-        LOADER: ("LingBotWorldLoadCausal", {
-            "model_name": f"bench/{MODELS[options.model]}", "weight_dtype": "default",
-            "arithmetic": options.arithmetic, "attention": options.attention}),
+        LOADER: (
+            "LingBotWorldLoadCausal",
+            {
+                "model_name": f"bench/{MODELS[options.model]}",
+                "weight_dtype": "default",
+                "arithmetic": options.arithmetic,
+                "attention": options.attention,
+            },
+        ),
         "clip": ("LingBotWorldLoadTextEncoder", {"text_encoder": f"bench/models_t5_umt5-xxl-enc-bf16.{encoder}"}),
         "vae": ("LingBotWorldLoadVAE", {"vae_name": "bench.pth"}),
         "image": ("EmptyImage", {"width": width, "height": height, "batch_size": 1, "color": 0x406080}),
-        "camera": ("LingBotWorldCameraPreset", {
-            "preset": "dolly_in", "amount": 1.0, "radius": 1.0, "shake": 0.0, "frames": options.frame_num,
-            "fov_deg": 60.0, "seed": 0, "easing": "linear"}),
-        SAMPLER: ("LingBotWorldLive", {
-            "model": [LOADER, 0], "clip": ["clip", 0], "vae": ["vae", 0], "start_image": ["image", 0],
-            "prompt": "A quiet street.", "frames": 10_001, "seed": run, "walked_by": "me, or else the recorded path",
-            "chunk": str(options.chunk), "window": options.window, "sink": options.sink, "kv_cache": "auto",
-            "wait": int(PATIENCE)}),
-        END: ("BenchWalked", {"images": [SAMPLER, 0], "samples": [SAMPLER, 1], "state": [SAMPLER, 2],
-                              "path": [SAMPLER, 3]}),
-    }  # fmt: skip
+        "camera": (
+            "LingBotWorldCameraPreset",
+            {
+                "preset": "dolly_in",
+                "amount": 1.0,
+                "radius": 1.0,
+                "shake": 0.0,
+                "frames": options.frame_num,
+                "fov_deg": 60.0,
+                "seed": 0,
+                "easing": "linear",
+            },
+        ),
+        SAMPLER: (
+            "LingBotWorldLive",
+            {
+                "model": [LOADER, 0],
+                "clip": ["clip", 0],
+                "vae": ["vae", 0],
+                "start_image": ["image", 0],
+                "prompt": "A quiet street.",
+                "frames": 10_001,
+                "seed": run,
+                "walked_by": "me, or else the recorded path",
+                "chunk": str(options.chunk),
+                "window": options.window,
+                "sink": options.sink,
+                "kv_cache": "auto",
+                "wait": int(PATIENCE),
+            },
+        ),
+        END: (
+            "BenchWalked",
+            {"images": [SAMPLER, 0], "samples": [SAMPLER, 1], "state": [SAMPLER, 2], "path": [SAMPLER, 3]},
+        ),
+    }
     if run == RECORDED:
         nodes[SAMPLER][1].update(camera=["camera", 0], walked_by="the recorded path")
     return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
@@ -110,9 +141,13 @@ async def steered(server: ComfyUI, run: int, options: argparse.Namespace) -> dic
     stopped = time.perf_counter()
     timeline = await queued
     return {
-        "run": RUNS[run], **walked, "queued_to_first_frame_s": walker.first_at - began,
-        "prompt_s": walker.prompt_s, "stop_to_outputs_s": timeline.ended[SAMPLER] - stopped, "latent": timeline.latent,
-    }  # fmt: skip
+        "run": RUNS[run],
+        **walked,
+        "queued_to_first_frame_s": walker.first_at - began,
+        "prompt_s": walker.prompt_s,
+        "stop_to_outputs_s": timeline.ended[SAMPLER] - stopped,
+        "latent": timeline.latent,
+    }
 
 
 async def entered(server: ComfyUI, queued: asyncio.Task, seconds: float) -> tuple[ViewWalker, dict]:
@@ -154,8 +189,9 @@ def bench(options: argparse.Namespace, memory: Memory) -> None:
                     server.api.post("/free", {"unload_models": True, "free_memory": True})
                     time.sleep(2)
                 peaks = dict(memory.peaks) if when == "peak" else memory.now(server.process.pid)
-                row |= {f"{name}_{when}_GB": (peaks[name] - floor[name]) / GB for name in ("vram", "anon")
-                        if name in peaks}  # fmt: skip
+                row |= {
+                    f"{name}_{when}_GB": (peaks[name] - floor[name]) / GB for name in ("vram", "anon") if name in peaks
+                }
             say(json.dumps({name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()}))
 
 

@@ -102,5 +102,8 @@ class BenchWalked:
 
 
 NODE_CLASS_MAPPINGS = {
-    "BenchInputs": BenchInputs, "BenchPrompt": BenchPrompt, "BenchEnd": BenchEnd, "BenchWalked": BenchWalked,
+    "BenchInputs": BenchInputs,
+    "BenchPrompt": BenchPrompt,
+    "BenchEnd": BenchEnd,
+    "BenchWalked": BenchWalked,
 }

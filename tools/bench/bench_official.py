@@ -40,10 +40,18 @@ def official_model(
     try:
         with torch.device(device):
             model = getattr(source, name)(
-                "i2v", in_dim=config.in_dim, dim=config.dim, ffn_dim=config.ffn_dim, freq_dim=config.freq_dim,
-                text_dim=config.text_dim, num_heads=config.num_heads, num_layers=config.num_layers,
-                text_len=config.text_len, eps=config.eps, **more,
-            )  # fmt: skip
+                "i2v",
+                in_dim=config.in_dim,
+                dim=config.dim,
+                ffn_dim=config.ffn_dim,
+                freq_dim=config.freq_dim,
+                text_dim=config.text_dim,
+                num_heads=config.num_heads,
+                num_layers=config.num_layers,
+                text_len=config.text_len,
+                eps=config.eps,
+                **more,
+            )
     finally:
         torch.set_default_dtype(usual)
     return model.eval().requires_grad_(False)
@@ -55,20 +63,29 @@ def _stand_in_for_diffusers() -> None:
         return
     base = type("Mixin", (torch.nn.Module,), {})
     names = {
-        "diffusers": {}, "diffusers.models": {},
-        "diffusers.configuration_utils": {"ConfigMixin": type("ConfigMixin", (), {}),
-                                          "register_to_config": lambda function: function},
+        "diffusers": {},
+        "diffusers.models": {},
+        "diffusers.configuration_utils": {
+            "ConfigMixin": type("ConfigMixin", (), {}),
+            "register_to_config": lambda function: function,
+        },
         "diffusers.models.modeling_utils": {"ModelMixin": base},
-    }  # fmt: skip
+    }
     for name, members in names.items():
         module = sys.modules.setdefault(name, types.ModuleType(name))
         vars(module).update(members)
 
 
 def bench_official_causal(
-    report: Report, checkout: Path, config: ModelConfig, geometry: Geometry, window: Window, chunk: int, repeats: int,
+    report: Report,
+    checkout: Path,
+    config: ModelConfig,
+    geometry: Geometry,
+    window: Window,
+    chunk: int,
+    repeats: int,
     device: str = "cuda",
-) -> None:  # fmt: skip
+) -> None:
     """A chunk as the official rollout makes it behind a full window: four forwards and the clean one, all of them with
     the same noise, in place of what the scheduler makes of each."""
     model = official_model(
@@ -86,8 +103,16 @@ def bench_official_causal(
     def number(value: int) -> torch.Tensor:
         return torch.tensor([value], device=device)
 
-    stored = [{**room(full), "global_end_index": number(full), "local_end_index": number(full),
-               "global_end_int": full, "local_end_int": full} for _ in model.blocks]  # fmt: skip
+    stored = [
+        {
+            **room(full),
+            "global_end_index": number(full),
+            "local_end_index": number(full),
+            "global_end_int": full,
+            "local_end_int": full,
+        }
+        for _ in model.blocks
+    ]
     prompts = [{**room(config.text_len), "is_init": number(1)} for _ in model.blocks]
     noise, y, prompt = draw(16, *grid), draw(config.in_dim - 16, *grid), draw(77, config.text_dim).bfloat16()
     camera, starts = draw(1, config.control_channels, *grid).bfloat16(), count(full, chunk * frame)
@@ -96,9 +121,20 @@ def bench_official_causal(
         start = next(starts)
         with torch.no_grad(), autocast(device, dtype=torch.bfloat16):
             for timestep in (999.0, 957.0, 899.0, 702.0, 0.0):
-                model([noise], torch.full((1,), timestep, device=device), [prompt], chunk * frame, [y],
-                      {"c2ws_plucker_emb": (camera,)}, stored, prompts, current_start=start, max_attention_size=full,
-                      frame_seqlen=frame, cross_attn_first_call=False)  # fmt: skip
+                model(
+                    [noise],
+                    torch.full((1,), timestep, device=device),
+                    [prompt],
+                    chunk * frame,
+                    [y],
+                    {"c2ws_plucker_emb": (camera,)},
+                    stored,
+                    prompts,
+                    current_start=start,
+                    max_attention_size=full,
+                    frame_seqlen=frame,
+                    cross_attn_first_call=False,
+                )
 
     for name, backend in BACKENDS.items():
         with sdpa_kernel(backend):

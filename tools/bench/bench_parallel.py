@@ -146,8 +146,12 @@ class Step:
     def estimate(self, layout: Layout) -> float:
         """GB over the weights, without the cache."""
         cells = self.geometry.lat_f, self.geometry.lat_h, self.geometry.lat_w
-        return activation_bytes(FULL, *cells, Precision(torch.bfloat16, processes=layout.sequence),
-                                batch=self.rows // layout.halves) / GB
+        return (
+            activation_bytes(
+                FULL, *cells, Precision(torch.bfloat16, processes=layout.sequence), batch=self.rows // layout.halves
+            )
+            / GB
+        )
 
 
 def bench_step(bench: Bench, model: LingBotWorldModel, step: Step, layouts: list[Layout]) -> None:
@@ -160,8 +164,16 @@ def bench_step(bench: Bench, model: LingBotWorldModel, step: Step, layouts: list
         with bench.alone(layout) as together:
             if together is None:
                 continue
-            run_step = partial(predict, model, inputs["x"][:1, :16], 900, conditioning, 5.0 if step.rows == 2 else 1.0,
-                               CameraCache() if step.cached else None, together)  # fmt: skip
+            run_step = partial(
+                predict,
+                model,
+                inputs["x"][:1, :16],
+                900,
+                conditioning,
+                5.0 if step.rows == 2 else 1.0,
+                CameraCache() if step.cached else None,
+                together,
+            )
             out, seconds, peak = time_step(run_step, step.repeats)
             first, base = (out, seconds) if first is None else (first, base)
             note = f"{seconds / base:.3f} of the first; {peak:.2f} GB over the weights (estimated "
@@ -195,8 +207,12 @@ def bench_causal(bench: Bench, model: LingBotWorldModel, options: argparse.Names
             for name, graphs in ((layout.name, False), (f"{layout.name}, recorded", True)):
                 chunk = bench_rollout(report, model, options, name, WorldMemory(graphs=graphs), together.sequence)
                 first = chunk if first is None else first
-                bench.add(f"{name}: last chunk from one GPU's", ((chunk - first).norm() / first.norm()).item(), "",
-                          "relative RMS")  # fmt: skip
+                bench.add(
+                    f"{name}: last chunk from one GPU's",
+                    ((chunk - first).norm() / first.norm()).item(),
+                    "",
+                    "relative RMS",
+                )
 
 
 def bench_shard(bench: Bench, package: Path, whole: LingBotWorldModel) -> None:
@@ -214,8 +230,13 @@ def bench_shard(bench: Bench, package: Path, whole: LingBotWorldModel) -> None:
                 partial(predict, model, inputs["x"][:1, :16], 900, conditioning, 5.0, None, together), repeats=3
             )
             first = out if first is None else first
-            bench.add(f"step, {layout.name}, weights {name}", seconds, "s", f"{peak:.2f} GB over the weights; "
-                      f"relative RMS from whole weights {(out - first).norm() / first.norm():.1e}")  # fmt: skip
+            bench.add(
+                f"step, {layout.name}, weights {name}",
+                seconds,
+                "s",
+                f"{peak:.2f} GB over the weights; "
+                f"relative RMS from whole weights {(out - first).norm() / first.norm():.1e}",
+            )
 
 
 def bench_decode(bench: Bench, package: Path) -> None:
@@ -237,8 +258,12 @@ def bench_decode(bench: Bench, package: Path) -> None:
             alone = video if alone is None else alone
     if alone is not None and video is not None:
         difference = (alone.int() - video.int()).abs()
-        bench.add("stripes against one decode", difference.max().item(), "", f"largest difference of a byte; "
-                  f"{(difference > 0).float().mean():.1e} of the bytes differ")  # fmt: skip
+        bench.add(
+            "stripes against one decode",
+            difference.max().item(),
+            "",
+            f"largest difference of a byte; {(difference > 0).float().mean():.1e} of the bytes differ",
+        )
 
 
 def largest_layout(bench: Bench) -> Layout:

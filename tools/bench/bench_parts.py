@@ -131,8 +131,12 @@ def bench_vae(report: Report, file: Path, size: tuple[int, int]) -> None:
     TF32."""
     generator = torch.Generator("cuda").manual_seed(0)
     latents = torch.randn((3, 1, 16, 3, *size), device="cuda", generator=generator)
-    ways = {"fp32 without TF32": (torch.float32, False), "fp32": (torch.float32, True), "fp16": (torch.float16, True),
-            "bf16": (torch.bfloat16, True)}  # fmt: skip
+    ways = {
+        "fp32 without TF32": (torch.float32, False),
+        "fp32": (torch.float32, True),
+        "fp16": (torch.float16, True),
+        "bf16": (torch.bfloat16, True),
+    }
     want = None
     for name, (dtype, tf32) in ways.items():
         free()
@@ -158,9 +162,11 @@ def bench_vae(report: Report, file: Path, size: tuple[int, int]) -> None:
 def bench_run(report: Report, package: Path, output: Path, **options) -> None:
     """`lingbot-world generate` with the package's example: each stage, and what share of it all sampling was."""
     example = package / "example"
-    plan = make_plan(GenerateOptions(
-        ckpt_dir=package, image=example / "image.png", prompt=PROMPT, output=output, action_path=example, **options
-    ))
+    plan = make_plan(
+        GenerateOptions(
+            ckpt_dir=package, image=example / "image.png", prompt=PROMPT, output=output, action_path=example, **options
+        )
+    )
     begin, memory = time.perf_counter(), StageMemory()
     stages = run(plan, memory.show).stages
     seconds = time.perf_counter() - begin

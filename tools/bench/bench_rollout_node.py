@@ -44,22 +44,52 @@ def prompt_for(mode: str, text_dim: int, options: argparse.Namespace) -> dict:
     """A rollout as an API prompt; `seed` makes ComfyUI run it again in another mode only."""
     height, width = map(int, options.size.split("*"))
     nodes = {
-        LOADER: ("LingBotWorldLoadCausal", {
-            "model_name": f"bench/{MODELS[options.model]}", "weight_dtype": "default",
-            "arithmetic": options.arithmetic, "attention": options.attention}),
+        LOADER: (
+            "LingBotWorldLoadCausal",
+            {
+                "model_name": f"bench/{MODELS[options.model]}",
+                "weight_dtype": "default",
+                "arithmetic": options.arithmetic,
+                "attention": options.attention,
+            },
+        ),
         "prompt": ("BenchPrompt", {"text_dim": text_dim}),
         "vae": ("LingBotWorldLoadVAE", {"vae_name": "bench.pth"}),
         "image": ("EmptyImage", {"width": width, "height": height, "batch_size": 1, "color": 0x406080}),
-        "camera": ("LingBotWorldCameraPreset", {
-            "preset": "dolly_in", "amount": 1.0, "radius": 1.0, "shake": 0.0, "frames": options.frame_num,
-            "fov_deg": 60.0, "seed": 0, "easing": "linear"}),
-        SAMPLER: ("LingBotWorldRollout", {
-            "model": [LOADER, 0], "positive": ["prompt", 0], "vae": ["vae", 0], "start_image": ["image", 0],
-            "camera": ["camera", 0], "frames": options.frame_num, "seed": 0, "steps": "as the model was trained",
-            "shift": 10.0, "indices": "0", "window": options.window, "sink": options.sink, "kv_cache": mode,
-            "chunk": str(options.chunk)}),
+        "camera": (
+            "LingBotWorldCameraPreset",
+            {
+                "preset": "dolly_in",
+                "amount": 1.0,
+                "radius": 1.0,
+                "shake": 0.0,
+                "frames": options.frame_num,
+                "fov_deg": 60.0,
+                "seed": 0,
+                "easing": "linear",
+            },
+        ),
+        SAMPLER: (
+            "LingBotWorldRollout",
+            {
+                "model": [LOADER, 0],
+                "positive": ["prompt", 0],
+                "vae": ["vae", 0],
+                "start_image": ["image", 0],
+                "camera": ["camera", 0],
+                "frames": options.frame_num,
+                "seed": 0,
+                "steps": "as the model was trained",
+                "shift": 10.0,
+                "indices": "0",
+                "window": options.window,
+                "sink": options.sink,
+                "kv_cache": mode,
+                "chunk": str(options.chunk),
+            },
+        ),
         END: ("BenchEnd", {"samples": [SAMPLER, 0], "name": "rollout"}),
-    }  # fmt: skip
+    }
     return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
 
 
@@ -69,13 +99,15 @@ def figures(timeline, frames: int, chunk: int) -> dict:
     chunks = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
     begin = timeline.began[SAMPLER]
     return {
-        "load_s": timeline.seconds(LOADER), "to_first_chunk_s": ends[0] - begin,
+        "load_s": timeline.seconds(LOADER),
+        "to_first_chunk_s": ends[0] - begin,
         "chunk_s": [round(seconds, 2) for seconds in chunks],
         "full_chunk_s": statistics.median(chunks[-max(2, len(chunks) // 4) :]),
         "decode_s": timeline.ended[SAMPLER] - ends[-1],
-        "node_s": timeline.seconds(SAMPLER), "latent": timeline.latent,
+        "node_s": timeline.seconds(SAMPLER),
+        "latent": timeline.latent,
         "gap": None if timeline.gap is None else f"{timeline.gap:.1e}",
-    }  # fmt: skip
+    }
 
 
 def bench(options: argparse.Namespace, memory: Memory) -> None:

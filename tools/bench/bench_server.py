@@ -48,10 +48,22 @@ class ComfyUI:
             port = probe.getsockname()[1]
         self.api = Server(f"127.0.0.1:{port}")
         self.command = [
-            str(options.python), str(options.comfyui / "main.py"), "--listen", "127.0.0.1", "--port", str(port),
-            "--disable-api-nodes", "--disable-auto-launch", "--base-directory", str(options.folder),
-            "--database-url", "sqlite:///:memory:", "--front-end-root", str(options.folder / "front-end"), *MODES[mode],
-        ]  # fmt: skip
+            str(options.python),
+            str(options.comfyui / "main.py"),
+            "--listen",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--disable-api-nodes",
+            "--disable-auto-launch",
+            "--base-directory",
+            str(options.folder),
+            "--database-url",
+            "sqlite:///:memory:",
+            "--front-end-root",
+            str(options.folder / "front-end"),
+            *MODES[mode],
+        ]
         self.command += ["--reserve-vram", str(options.reserve_vram)] if torch.cuda.is_available() else ["--cpu"]
         if not torch.cuda.is_available():  # ComfyUI takes one of these
             self.command = [word for word in self.command if word not in ("--lowvram", "--novram")]
@@ -141,7 +153,11 @@ class Timeline:
         low_step = statistics.median(taken[high + 1 :] or taken[-1:])
         high_step = statistics.median(taken[1:high] or [low_step])
         return {
-            "load_s": self.seconds(LOADER) + taken[0] - high_step, "loader_node_s": self.seconds(LOADER),
-            "high_step_s": high_step, "low_step_s": low_step, "switch_s": taken[high] - low_step,
-            "sampler_s": self.seconds(SAMPLER), "steps_s": [round(second, 2) for second in taken],
-        }  # fmt: skip
+            "load_s": self.seconds(LOADER) + taken[0] - high_step,
+            "loader_node_s": self.seconds(LOADER),
+            "high_step_s": high_step,
+            "low_step_s": low_step,
+            "switch_s": taken[high] - low_step,
+            "sampler_s": self.seconds(SAMPLER),
+            "steps_s": [round(second, 2) for second in taken],
+        }

@@ -64,8 +64,15 @@ def add_size_arguments(parser: argparse.ArgumentParser) -> None:
 
 def config_from(args: argparse.Namespace) -> ModelConfig:
     """Sizes as given; heads of 128. `--control 0` leaves the camera layers out."""
-    return ModelConfig(dim=args.dim, ffn_dim=args.ffn, num_heads=args.dim // 128, num_layers=args.layers,
-                       freq_dim=args.freq_dim, text_dim=args.text_dim, control=args.control or None)  # fmt: skip
+    return ModelConfig(
+        dim=args.dim,
+        ffn_dim=args.ffn,
+        num_heads=args.dim // 128,
+        num_layers=args.layers,
+        freq_dim=args.freq_dim,
+        text_dim=args.text_dim,
+        control=args.control or None,
+    )
 
 
 def main() -> None:
@@ -78,8 +85,14 @@ def main() -> None:
     add_size_arguments(parser)
     args = parser.parse_args()
     begin = time.perf_counter()
-    file = write_random_expert(args.folder, config_from(args), bf16=args.bf16, device=args.device, seed=args.seed,
-                               repeat_block=args.repeat_block)  # fmt: skip
+    file = write_random_expert(
+        args.folder,
+        config_from(args),
+        bf16=args.bf16,
+        device=args.device,
+        seed=args.seed,
+        repeat_block=args.repeat_block,
+    )
     print(f"{file}: {file.stat().st_size:,} bytes in {time.perf_counter() - begin:.1f} s")
 
 

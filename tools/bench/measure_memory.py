@@ -90,8 +90,10 @@ def main() -> int:
     for name, value in report.items():
         print(f"{name:32} {value:8.3f} {'s' if 'seconds' in name else 'GB'}")
     if args.device != "cpu":
-        print(f"{'speed, first and second load':32} {report['file'] / report['seconds']:8.1f} "
-              f"{report['file'] / report['seconds again']:.1f} GB/s")  # fmt: skip
+        print(
+            f"{'speed, first and second load':32} {report['file'] / report['seconds']:8.1f} "
+            f"{report['file'] / report['seconds again']:.1f} GB/s"
+        )
     return int(max(report["anonymous growth"], report["anonymous peak"]) > args.limit_gb)
 
 

@@ -62,8 +62,10 @@ def bitsandbytes_rate(device: str) -> dict[str, float]:
     rates = {}
     for name, call in calls.items():
         seconds, busy = (min(times) for times in zip(*(_seconds(call, device) for _ in range(3)), strict=True))
-        rates |= {f"{name}, millions/s": weight.numel() / 1e6 / seconds,
-                  f"{name}, millions a CPU second": weight.numel() / 1e6 / busy}  # fmt: skip
+        rates |= {
+            f"{name}, millions/s": weight.numel() / 1e6 / seconds,
+            f"{name}, millions a CPU second": weight.numel() / 1e6 / busy,
+        }
     return rates
 
 

@@ -31,8 +31,11 @@ from .depth import config_of
 from .pool import Pool, given, settled, walks_seen
 from .settings import SINK, WINDOW, Sizes
 
-LAST = {name: shape for name, shape in SHAPES.items()
-        if name.startswith((*(f"decoder.upsamples.{4 * LAST_STAGE + part}." for part in range(3)), "decoder.head."))}
+LAST = {
+    name: shape
+    for name, shape in SHAPES.items()
+    if name.startswith((*(f"decoder.upsamples.{4 * LAST_STAGE + part}." for part in range(3)), "decoder.head."))
+}
 RATE = 1e-3
 DETAIL, PATCHES = 4.0, (8, 16)
 """How much it counts that a patch of so many pixels has not as much detail as the renderer's."""
@@ -89,8 +92,11 @@ def made_of(
         for frame in range(frames):
             one = slice(frame, frame + 1)
             world.prompt = texts[pool.kinds[index, int(2 * frame >= frames)]][None]
-            made.append(world.chunk(noise((1, 16, 1, *cells)), image[index : index + 1, :, one], camera[:, :, one],
-                                    schedule, noise))  # fmt: skip
+            made.append(
+                world.chunk(
+                    noise((1, 16, 1, *cells)), image[index : index + 1, :, one], camera[:, :, one], schedule, noise
+                )
+            )
         walks.append(torch.cat(made, 2))
     return torch.cat(walks)
 
@@ -143,8 +149,9 @@ def clips(data: Watched, choice: Generator) -> tuple[Tensor, Tensor, Tensor]:
     features, pictures, counts = [], [], torch.ones(CLIPS, length)
     for row in range(CLIPS):
         draws = torch.rand(6, generator=choice)
-        walk, top, left = (int(draw * room) for draw, room in
-                           zip(draws, (walks, height - high + 1, width - wide + 1), strict=False))  # fmt: skip
+        walk, top, left = (
+            int(draw * room) for draw, room in zip(draws, (walks, height - high + 1, width - wide + 1), strict=False)
+        )
         later = draws[3] >= BEGINNINGS and frames > length
         first = 1 + int(draws[4] * (frames - length)) if later else 0
         cut = walk, slice(first, first + length), slice(top, top + high), slice(left, left + wide)
@@ -167,8 +174,11 @@ def measured_decoder(vae: Weights, data: Watched) -> dict[str, float]:
             errors.append(((made - wanted) / 2).square().mean((0, 2, 3, 4)))
             sharp.append(torch.stack([_sharpness(each[:, 1:]) for each in (made, wanted)]))
         error, (own, true) = torch.stack(errors), torch.stack(sharp).mean(0)
-        found |= {f"{name} first": decibels(error[:, 0].mean()), f"{name} later": decibels(error[:, 1:].mean()),
-                  f"{name} sharpness": round(float(own / true), 3)}  # fmt: skip
+        found |= {
+            f"{name} first": decibels(error[:, 0].mean()),
+            f"{name} later": decibels(error[:, 1:].mean()),
+            f"{name} sharpness": round(float(own / true), 3),
+        }
     return found
 
 

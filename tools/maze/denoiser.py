@@ -123,8 +123,17 @@ def drawn(choice: Generator) -> Layout:
 
 
 def train_denoiser(
-    start: Parameters, team: Team, phase: Phase, data: Given, sizes: Sizes, rate: float, log: Log, keep: Keep | None,
-    seed: int, own: float = OWN, adversary: float = 0.0,
+    start: Parameters,
+    team: Team,
+    phase: Phase,
+    data: Given,
+    sizes: Sizes,
+    rate: float,
+    log: Log,
+    keep: Keep | None,
+    seed: int,
+    own: float = OWN,
+    adversary: float = 0.0,
 ) -> Parameters:
     """The denoiser, from `start`. What a step is of is the same in all processes, so that none waits for another. On a
     GPU each layout's step is a recording. own: `OWN`, for another share of the walks. adversary: the share of its
@@ -145,9 +154,14 @@ class Steps:
     """The loss and its gradient for random walks of `data`, of each layout."""
 
     def __init__(
-        self, parameters: Parameters, data: Given, sizes: Sizes, random: Generator, own: float = OWN,
+        self,
+        parameters: Parameters,
+        data: Given,
+        sizes: Sizes,
+        random: Generator,
+        own: float = OWN,
         adversary: Adversary | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """random: a generator of the parameters' device."""
         self.device = parameters.flat.device
         self.parameters, self.data, self.sizes, self.random, self.own = parameters, data, sizes, random, own
@@ -178,8 +192,9 @@ class Steps:
         clean = batch.latent[:, :, : sizes.base].float()
         sigma = shifted(torch.rand(count, device=clean.device, generator=random), SHIFT)
         noise = _like(clean, random)
-        x = torch.cat([torch.lerp(clean, noise, sigma[:, None, None, None, None]),
-                       given(batch.first, data.grey, sizes.base)], 1)  # fmt: skip
+        x = torch.cat(
+            [torch.lerp(clean, noise, sigma[:, None, None, None, None]), given(batch.first, data.grey, sizes.base)], 1
+        )
         camera = camera_patches(batch.steps[:, : sizes.base], self.rays)
         text = data.texts[draw(batch.kinds[:, 0], len(CAPTIONS))]
         made = velocity(weights, self.config, x, (1000 * sigma).floor(), text, camera, self.dtype, self.parts)
@@ -202,8 +217,19 @@ class Steps:
         clean = batch.latent.float()
         past, (now, sigma) = _past(clean, before, self.own, random), _noised(before, known, chunk, random)
         past, asked = (torch.cat([part, image], 1) for part in (past, now))
-        speed = causal_velocity(weights, self.config, past, asked, (1000 * sigma).floor(), text, camera, attends,
-                                layout.gap, self.dtype, self.parts)  # fmt: skip
+        speed = causal_velocity(
+            weights,
+            self.config,
+            past,
+            asked,
+            (1000 * sigma).floor(),
+            text,
+            camera,
+            attends,
+            layout.gap,
+            self.dtype,
+            self.parts,
+        )
         made = now - sigma[:, None, :, None, None] * speed
         learned = torch.ones(frames, device=clean.device)
         if layout.gap:
@@ -227,16 +253,20 @@ class Steps:
 
 def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:
     """Copies of all weights, matrices of the blocks in the dtype that they are used in: one cast for a whole step."""
-    return {name: weight.to(dtype) if name.startswith("blocks.") and weight.ndim == 2 else weight.clone()
-            for name, weight in weights.items()}  # fmt: skip
+    return {
+        name: weight.to(dtype) if name.startswith("blocks.") and weight.ndim == 2 else weight.clone()
+        for name, weight in weights.items()
+    }
 
 
 def fastest(device: torch.device) -> Parts:
     """A block's parts, compiled once for all blocks where there is a GPU."""
     if device.type != "cuda":
         return PLAIN
-    return (or_else(torch.compile(projected, dynamic=False), projected, "projected"),
-            or_else(torch.compile(finished, dynamic=False), finished, "finished"))  # fmt: skip
+    return (
+        or_else(torch.compile(projected, dynamic=False), projected, "projected"),
+        or_else(torch.compile(finished, dynamic=False), finished, "finished"),
+    )
 
 
 def _robust(error: Tensor) -> Tensor:

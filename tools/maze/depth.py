@@ -15,8 +15,11 @@ from ..toyworld.parameters import Parameters, Weights, load_weights
 from ..toyworld.twin import of_block
 from .settings import CONFIG
 
-SILENT = frozenset(f"{layer}.{kind}" for kind in ("weight", "bias") for layer in (
-    "self_attn.o", "cross_attn.o", "ffn.2", "cam_scale_layer", "cam_shift_layer"))  # fmt: skip
+SILENT = frozenset(
+    f"{layer}.{kind}"
+    for kind in ("weight", "bias")
+    for layer in ("self_attn.o", "cross_attn.o", "ffn.2", "cam_scale_layer", "cam_shift_layer")
+)
 """What adds to the residual stream or scales it: a block in which these are zero changes nothing."""
 
 

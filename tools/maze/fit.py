@@ -29,8 +29,15 @@ Slope = Callable[[float], tuple[Tensor, Tensor]]
 
 
 def fit(
-    name: str, parameters: Parameters, slope: Slope, team: Team, phase: Phase, rate: float, log: Log,
-    most_decay: float, keep: Keep | None = None,
+    name: str,
+    parameters: Parameters,
+    slope: Slope,
+    team: Team,
+    phase: Phase,
+    rate: float,
+    log: Log,
+    most_decay: float,
+    keep: Keep | None = None,
 ) -> Parameters:
     """Trains `parameters` with the team until the phase ends; returns their moving average, which is kept at the end
     and now and then before, so that a run that is stopped can be resumed. Where steps are limited by time, the first
@@ -75,8 +82,9 @@ class Optimizer:
         on_gpu = flat.device.type == "cuda"
         self.momentum, self.gradient = torch.zeros_like(flat), torch.zeros_like(flat)
         self.rate = torch.zeros((), device=flat.device)
-        self.adam = torch.optim.AdamW([flat], lr=self.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=on_gpu,
-                                      capturable=on_gpu)  # fmt: skip
+        self.adam = torch.optim.AdamW(
+            [flat], lr=self.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=on_gpu, capturable=on_gpu
+        )
         self.groups: dict[tuple[int, int], list[str]] = {}
         for name, shape in parameters.shapes.items():
             if name.startswith("blocks.") and len(shape) == 2 or len(shape) > 3 and name not in OUTERMOST:
@@ -118,8 +126,10 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 def recorded(
-    parameters: Parameters, loss: Callable[[dict[str, Tensor], Tensor], Tensor], example: Tensor,
-) -> Callable[[Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
+    parameters: Parameters,
+    loss: Callable[[dict[str, Tensor], Tensor], Tensor],
+    example: Tensor,
+) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """(input) -> the loss (named parameters, input) and its gradient; on a GPU a recording of the kernels that an input
     like `example` needs."""
     if example.device.type != "cuda":

@@ -54,11 +54,20 @@ class Walker:
     """A package's causal model, on a device."""
 
     def __init__(
-        self, package: Path, device: str, size: tuple[int, int] = (HEIGHT, WIDTH), chunk: int = 1, *,
-        schedule: tuple[int, ...] = FAST_INDICES[:1], window: Window = HELD, kv_cache: KeyValueMode = "auto",
-        arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto", causal: Path | None = None,
+        self,
+        package: Path,
+        device: str,
+        size: tuple[int, int] = (HEIGHT, WIDTH),
+        chunk: int = 1,
+        *,
+        schedule: tuple[int, ...] = FAST_INDICES[:1],
+        window: Window = HELD,
+        kv_cache: KeyValueMode = "auto",
+        arithmetic: Arithmetic = "auto",
+        attention: AttentionMode = "auto",
+        causal: Path | None = None,
         dtype: torch.dtype | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """size: height and width of the pictures. dtype: of forwards, by default fp32 on a CPU and bf16 on a GPU. A CPU
         decodes in it too, as `live` does. The others are as the engine's options of the same names; causal: a model
         in place of the package's own."""
@@ -200,8 +209,12 @@ def long_walks(walker: Walker, count: int, frames: int = LONG) -> dict[str, floa
         sharp.append([sharpness(made[-SECOND:]), sharpness(last)])
         away.append(off(made[-SECOND:], last)[1])
     own, true = torch.tensor(sharp).unbind(1)
-    return {"sharpness": float(own.sum() / true.sum()), "median": float((own / true).median()),
-            "colour": sum(away) / count, "colour at most": max(away)}  # fmt: skip
+    return {
+        "sharpness": float(own.sum() / true.sum()),
+        "median": float((own / true).median()),
+        "colour": sum(away) / count,
+        "colour at most": max(away),
+    }
 
 
 def there_and_back(walker: Walker, count: int, frames: int = THERE) -> dict[str, float]:

@@ -51,8 +51,10 @@ def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
     of the causal model are `shortened`."""
     vae, weights = (load_weights(checkpoints / f"{name}.pt") for name in CHECKPOINTS)
     pack.write_package(folder, vae, weights, weights, config=config_of(weights), words=WORDS)
-    write_causal(folder / CAUSAL, {name: shortened(weight) if short and weight.ndim == 2 else weight
-                                   for name, weight in weights.items()})  # fmt: skip
+    write_causal(
+        folder / CAUSAL,
+        {name: shortened(weight) if short and weight.ndim == 2 else weight for name, weight in weights.items()},
+    )
     write_example(folder / EXAMPLE)
 
 

@@ -156,7 +156,10 @@ def _ground(x: Tensor, z: Tensor, local_x: Tensor, local_z: Tensor) -> tuple[Ten
 
 
 def _box(
-    index: int, box: tuple[float, ...], point: tuple[Tensor, Tensor, Tensor], local: tuple[Tensor, Tensor],
+    index: int,
+    box: tuple[float, ...],
+    point: tuple[Tensor, Tensor, Tensor],
+    local: tuple[Tensor, Tensor],
     distance: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Row, tone and face of points on a box of a crossing. point: x, height, z; local: x and z from the crossing."""

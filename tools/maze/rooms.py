@@ -22,22 +22,30 @@ PITCH, DOOR, THICK, HEIGHT = 4.8, 1.4, 0.12, 2.0
 REACH = (PITCH - DOOR) / 2
 """From a crossing to the next door."""
 BOXES = (
-    (0.0, 0.0, REACH, THICK, HEIGHT), (0.0, 0.0, THICK, REACH, HEIGHT),
-    (-0.62, -0.62, 0.32, 0.32, 1.05), (0.55, 0.55, 0.26, 0.26, 0.52),
-)  # fmt: skip
+    (0.0, 0.0, REACH, THICK, HEIGHT),
+    (0.0, 0.0, THICK, REACH, HEIGHT),
+    (-0.62, -0.62, 0.32, 0.32, 1.05),
+    (0.55, 0.55, 0.26, 0.26, 0.52),
+)
 """Round a crossing: two walls, a cabinet and a crate. Where along x and z, half their sizes along x and z, height."""
 EYE, MARGIN = 0.9, 0.3
 """The height of eyes, and how near to anything a camera comes."""
 
 COLOURS = {
-    "red": (0.78, 0.27, 0.24), "yellow": (0.90, 0.80, 0.38), "green": (0.38, 0.64, 0.34), "blue": (0.29, 0.48, 0.80),
+    "red": (0.78, 0.27, 0.24),
+    "yellow": (0.90, 0.80, 0.38),
+    "green": (0.38, 0.64, 0.34),
+    "blue": (0.29, 0.48, 0.80),
     "white": (0.88, 0.87, 0.83),
-}  # fmt: skip
+}
 """Of walls."""
 THINGS = (0.55, 0.40, 0.29), (0.88, 0.55, 0.24), (0.56, 0.38, 0.72)
 """Colours of cabinets, crates and rugs."""
-FLOORS = ((0.72, 0.66, 0.55), (0.48, 0.36, 0.27)), ((0.70, 0.72, 0.74), (0.40, 0.43, 0.47)), (
-    (0.62, 0.70, 0.50), (0.36, 0.47, 0.30))  # fmt: skip
+FLOORS = (
+    ((0.72, 0.66, 0.55), (0.48, 0.36, 0.27)),
+    ((0.70, 0.72, 0.74), (0.40, 0.43, 0.47)),
+    ((0.62, 0.70, 0.50), (0.36, 0.47, 0.30)),
+)
 """The two colours of tiles: the first colour of walls says which."""
 WEATHERS = ("by day", "at night", "in the snow", "in the fog")
 CAPTIONS = [

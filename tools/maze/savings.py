@@ -31,12 +31,20 @@ BEST: dict[str, Any] = {"schedule": (0,), "chunk": 1}
 """One step and chunks of 1, as `live` takes them there by itself. The window is `Walker`'s own, 18 with a sink of 6."""
 DEFAULT, NOISE = "default", "other noise"
 WAYS: dict[str, dict[str, Any]] = {
-    DEFAULT: {}, NOISE: {}, "--schedule v1": {"schedule": FAST_INDICES}, "--chunk 3": {"chunk": 3},
-    "--chunk 4": {"chunk": 4}, "--window 0": {"window": Window()}, "--window 9 --sink 3": {"window": Window(9, 3)},
-    "--window 4 --sink 1": {"window": Window(4, 1)}, "--kv_cache 8bit": {"kv_cache": "8bit"},
-    "--attention 8bit": {"attention": "8bit"}, "--arithmetic fp8": {"arithmetic": "fp8"},
-    "--arithmetic int8": {"arithmetic": "int8"}, "--dtype bf16 --vae_dtype bf16": {"dtype": torch.bfloat16},
-}  # fmt: skip
+    DEFAULT: {},
+    NOISE: {},
+    "--schedule v1": {"schedule": FAST_INDICES},
+    "--chunk 3": {"chunk": 3},
+    "--chunk 4": {"chunk": 4},
+    "--window 0": {"window": Window()},
+    "--window 9 --sink 3": {"window": Window(9, 3)},
+    "--window 4 --sink 1": {"window": Window(4, 1)},
+    "--kv_cache 8bit": {"kv_cache": "8bit"},
+    "--attention 8bit": {"attention": "8bit"},
+    "--arithmetic fp8": {"arithmetic": "fp8"},
+    "--arithmetic int8": {"arithmetic": "int8"},
+    "--dtype bf16 --vae_dtype bf16": {"dtype": torch.bfloat16},
+}
 """What is changed of the best, by the options of `generate` that do so. The walks of NOISE differ in nothing but their
 noise: so far away from each other are two videos that save nothing."""
 SMALLER = {"quantize": QuantizeOptions(device="cpu"), "quantize --search": QuantizeOptions(device="cpu", search=True)}
@@ -72,8 +80,14 @@ def savings(
             plain += [made] if len(plain) < count else []
             later, first_way = as_floats(made)[1:], as_floats(plain[index])[1:]
             found = decibels(later, truth[1:])
-            rows.append([found, decibels(first_way, truth[1:]) - found, decibels(later, first_way),
-                         sharpness(later) / sharpness(truth[1:])])  # fmt: skip
+            rows.append(
+                [
+                    found,
+                    decibels(first_way, truth[1:]) - found,
+                    decibels(later, first_way),
+                    sharpness(later) / sharpness(truth[1:]),
+                ]
+            )
         table = torch.tensor(rows)
         means = dict(zip(("later", "less", "from the first", "sharpness"), table.mean(0).tolist(), strict=True))
         yield {"way": name, **means, "less at most": table[:, 1].max().item()}

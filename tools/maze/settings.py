@@ -46,7 +46,24 @@ class Sizes:
     held_out: int = 64
 
 
-TINY = Sizes(height=32, width=48, clips=2, clip_frames=5, crop=(16, 32), whole=1, whole_frames=9, videos=4,
-             video_frames=9, half=3, base=3, fill=2, encoded=2, walks=4, watched=2,
-             unwatched=1, batch=2, held_out=2)  # fmt: skip
+TINY = Sizes(
+    height=32,
+    width=48,
+    clips=2,
+    clip_frames=5,
+    crop=(16, 32),
+    whole=1,
+    whole_frames=9,
+    videos=4,
+    video_frames=9,
+    half=3,
+    base=3,
+    fill=2,
+    encoded=2,
+    walks=4,
+    watched=2,
+    unwatched=1,
+    batch=2,
+    held_out=2,
+)
 """For a test of the whole training on a CPU."""

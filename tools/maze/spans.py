@@ -45,8 +45,10 @@ def attended_to(q: Tensor, k: Tensor, v: Tensor, attends: Attends, per_frame: in
     if q.device.type == "cuda":
         mask = masks(attends[-1][0][1], per_frame, q.device).of(attends)
         return cast(Tensor, _fastest()(q, k, v, block_mask=mask, kernel_options=FORWARDS | BACKWARDS))
-    tokens = [([first * per_frame, end * per_frame], [(per_frame * start, per_frame * stop) for start, stop in seen])
-              for (first, end), seen in attends]  # fmt: skip
+    tokens = [
+        ([first * per_frame, end * per_frame], [(per_frame * start, per_frame * stop) for start, stop in seen])
+        for (first, end), seen in attends
+    ]
     return cast(Tensor, _InSpans.apply(q, k, v, tokens))
 
 
@@ -112,8 +114,10 @@ class _InSpans(torch.autograd.Function):
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         into = [torch.zeros_like(x) for x in ctx.saved_tensors]
         for own, seen in ctx.spans:
-            given = [_cut(x, at).detach().requires_grad_()
-                     for x, at in zip(ctx.saved_tensors, ([own], seen, seen), strict=True)]  # fmt: skip
+            given = [
+                _cut(x, at).detach().requires_grad_()
+                for x, at in zip(ctx.saved_tensors, ([own], seen, seen), strict=True)
+            ]
             with torch.enable_grad():
                 made = F.scaled_dot_product_attention(given[0], given[1], given[2])
             grads = torch.autograd.grad(made, given, _cut(slopes[0], [own]))

@@ -53,9 +53,18 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
     team = join(rank, size, options.device, 29_400 + int(options.begun) % 500)[0]
     sizes = TINY if options.tiny else Sizes()
     log = Log(options.out / "log.jsonl" if team.leads else None, options.begun)
-    log.write(part=options.part, seed=options.seed, minutes=options.minutes, rate=options.rate, hold=options.hold,
-              own=options.own, adversary=options.adversary, layers=options.layers, processes=size,
-              torch=torch.__version__)  # fmt: skip
+    log.write(
+        part=options.part,
+        seed=options.seed,
+        minutes=options.minutes,
+        rate=options.rate,
+        hold=options.hold,
+        own=options.own,
+        adversary=options.adversary,
+        layers=options.layers,
+        processes=size,
+        torch=torch.__version__,
+    )
     PARTS[options.part](options, sizes, team, log)
     team.wait()
 
@@ -89,8 +98,9 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Lo
     start = begun(options.out, options.seed, team.device, options.layers)
     kept = partial(keep, options.out / "denoiser.pt") if team.leads else None
     phase = _left(options)
-    trained = train_denoiser(start, team, phase, data, sizes, options.rate, log, kept, options.seed, options.own,
-                             options.adversary)  # fmt: skip
+    trained = train_denoiser(
+        start, team, phase, data, sizes, options.rate, log, kept, options.seed, options.own, options.adversary
+    )
     if team.leads:
         unseen = walks(vae, sizes.held_out, HELD_OUT, sizes, team.device)
         log.write(measured="denoiser", **measured_denoiser(trained, data, unseen, sizes))

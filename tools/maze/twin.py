@@ -25,7 +25,7 @@ from ..toyworld.twin import (
     rms,
     time_embedding,
     velocity_of,
-)  # fmt: skip
+)
 from .spans import Attends, attended_to
 
 Parts = tuple[Callable[..., tuple[Tensor, Tensor, Tensor]], Callable[..., Tensor]]
@@ -38,16 +38,25 @@ def projected(
     residual stream. The other arguments are those of `finished`."""
     shift, scale = (weights["modulation"][:, None] + e0)[:, :, :2, None].unbind(2)
     y = (norm(x, eps) * (1 + scale) + shift).to(dtype).flatten(1, 2)
-    q, k = (rotated(rms(linear(weights, f"self_attn.{name}", y), weights[f"self_attn.norm_{name}.weight"], eps), rope)
-            for name in "qk")  # fmt: skip
+    q, k = (
+        rotated(rms(linear(weights, f"self_attn.{name}", y), weights[f"self_attn.norm_{name}.weight"], eps), rope)
+        for name in "qk"
+    )
     parts = q.to(dtype), k.to(dtype), linear(weights, "self_attn.v", y)
     query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2).contiguous() for part in parts)
     return query, key, value
 
 
 def finished(
-    weights: Weights, x: Tensor, attended: Tensor, e0: Tensor, text: Tensor, text_bias: Tensor, camera: Tensor,
-    heads: int, eps: float,
+    weights: Weights,
+    x: Tensor,
+    attended: Tensor,
+    e0: Tensor,
+    text: Tensor,
+    text_bias: Tensor,
+    camera: Tensor,
+    heads: int,
+    eps: float,
 ) -> Tensor:
     """The residual stream x [B, frames, n, dim] after a block whose `weights` go by their names within it.
 
@@ -80,8 +89,14 @@ def rotated(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def velocity(
-    weights: Weights, config: ModelConfig, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor,
-    dtype: torch.dtype = torch.float32, parts: Parts = PLAIN,
+    weights: Weights,
+    config: ModelConfig,
+    x: Tensor,
+    timestep: Tensor,
+    context: Tensor,
+    camera: Tensor,
+    dtype: torch.dtype = torch.float32,
+    parts: Parts = PLAIN,
 ) -> Tensor:
     """Velocity float32 [B, 16, f, h, w] of x [B, 36, f, h, w], as the engine's model gives it.
 
@@ -89,13 +104,32 @@ def velocity(
     in patches (`camera_map`)."""
     frames = x.shape[2]
     attends = [((0, frames), [(0, frames)])]
-    return _forward(weights, config, x, timestep[:, None].expand(-1, frames), context[:, None], camera, attends, (1, 0),
-                    dtype, parts)  # fmt: skip
+    return _forward(
+        weights,
+        config,
+        x,
+        timestep[:, None].expand(-1, frames),
+        context[:, None],
+        camera,
+        attends,
+        (1, 0),
+        dtype,
+        parts,
+    )
 
 
 def causal_velocity(
-    weights: Weights, config: ModelConfig, clean: Tensor, noisy: Tensor, timestep: Tensor, context: Tensor,
-    camera: Tensor, attends: Attends, later: int = 0, dtype: torch.dtype = torch.float32, parts: Parts = PLAIN,
+    weights: Weights,
+    config: ModelConfig,
+    clean: Tensor,
+    noisy: Tensor,
+    timestep: Tensor,
+    context: Tensor,
+    camera: Tensor,
+    attends: Attends,
+    later: int = 0,
+    dtype: torch.dtype = torch.float32,
+    parts: Parts = PLAIN,
 ) -> Tensor:
     """Velocity float32 [B, 16, f, h, w] of each chunk of `noisy` [B, 36, f, h, w], after the chunks of `clean`, of the
     same shape, before it, as a rollout of the engine gives it. Both go through the model at once, `clean` at timestep
@@ -108,8 +142,16 @@ def causal_velocity(
 
 
 def _forward(
-    weights: Weights, config: ModelConfig, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor,
-    attends: Attends, layout: tuple[int, int], dtype: torch.dtype, parts: Parts,
+    weights: Weights,
+    config: ModelConfig,
+    x: Tensor,
+    timestep: Tensor,
+    context: Tensor,
+    camera: Tensor,
+    attends: Attends,
+    layout: tuple[int, int],
+    dtype: torch.dtype,
+    parts: Parts,
 ) -> Tensor:
     """layout: how many copies of the same frames there are, and how many frames later their second half is."""
     frames, height, width = x.shape[2], x.shape[3] // 2, x.shape[4] // 2

@@ -42,14 +42,21 @@ def key_walks(count: int, generator: Generator, frames: int) -> Tensor:
         angles = angles + speeds[:, 2:]
         angles[:, 1].clamp_(-MOST_PITCH, MOST_PITCH)
         sine, cosine = angles[:, 0].sin(), angles[:, 0].cos()
-        place = place + torch.stack([speeds[:, 0] * sine + speeds[:, 1] * cosine, torch.zeros(count),
-                                     speeds[:, 0] * cosine - speeds[:, 1] * sine], 1)  # fmt: skip
+        place = place + torch.stack(
+            [
+                speeds[:, 0] * sine + speeds[:, 1] * cosine,
+                torch.zeros(count),
+                speeds[:, 0] * cosine - speeds[:, 1] * sine,
+            ],
+            1,
+        )
         poses.append(_pose(place, angles))
     return torch.stack(poses, 1)
 
 
 def _wishes(pitch: Tensor, generator: Generator) -> Tensor:
     """Forward, right, yaw and pitch [n, 4] a frame: what is held next. A camera that looks up or down levels often."""
+
     def chance(*shares: float) -> Tensor:
         bounds = torch.tensor(shares).cumsum(0)
         return (torch.rand(len(pitch), 1, generator=generator) > bounds).sum(1)

@@ -23,10 +23,27 @@ from PIL import Image
 
 HEIGHT, WIDTH, FRAMES = 270, 480, 81
 AMOUNTS = {
-    "static": 0, "dolly_in": 1, "dolly_out": 1, "truck_left": 1, "truck_right": 1, "pedestal_up": 1, "pedestal_down": 1,
-    "pan_left": 30, "pan_right": 30, "tilt_up": 20, "tilt_down": 20, "roll_clockwise": 30, "roll_counterclockwise": 30,
-    "arc_left": 30, "arc_right": 30, "arc_over": 30, "crane_down": 1.2, "spiral": 40, "figure_eight": 0.5, "handheld": 5
-}  # fmt: skip
+    "static": 0,
+    "dolly_in": 1,
+    "dolly_out": 1,
+    "truck_left": 1,
+    "truck_right": 1,
+    "pedestal_up": 1,
+    "pedestal_down": 1,
+    "pan_left": 30,
+    "pan_right": 30,
+    "tilt_up": 20,
+    "tilt_down": 20,
+    "roll_clockwise": 30,
+    "roll_counterclockwise": 30,
+    "arc_left": 30,
+    "arc_right": 30,
+    "arc_over": 30,
+    "crane_down": 1.2,
+    "spiral": 40,
+    "figure_eight": 0.5,
+    "handheld": 5,
+}
 """Of each move: world units or degrees over the clip."""
 SCENES = ("room", "wall", "layers")
 FAULTS = ("clean", "noise", "blur", "compressed", "moving")

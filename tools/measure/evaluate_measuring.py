@@ -99,17 +99,22 @@ def told(rows: list[dict[str, Any]]) -> list[str]:
         said += [
             f"own path: {dict(Counter(row['own'] for row in rows))}; others: {dict(others)}",
             f"keyframes registered: {np.mean([row['registered'] for row in rows]):.1%}",
-            *(f"{name}, median of the clips: {np.nanmedian([row[name] for row in rows]):.2f} degrees, "
-              f"worst {np.nanmax([row[name] for row in rows]):.1f}" for name in ("turn off", "direction off")),
+            *(
+                f"{name}, median of the clips: {np.nanmedian([row[name] for row in rows]):.2f} degrees, "
+                f"worst {np.nanmax([row[name] for row in rows]):.1f}"
+                for name in ("turn off", "direction off")
+            ),
             f"CPU seconds: {min(row['seconds'] for row in rows):.1f} to {max(row['seconds'] for row in rows):.1f}",
             f"from-video, against its own path: {dict(Counter(row['from-video'] for row in rows))}",
             f"lens found in {len(focal)}, within 5 % in {sum(off < 0.05 for off in focal)}, worst "
             f"{max(focal, default=0):.1%}",
-        ]  # fmt: skip
+        ]
     if "in clean" in rows[0]:
         faults = [right for row in rows for right in row.get("faults", {}).values()]
-        said.append(f"clean clips with a warning: {sum(bool(row['in clean']) for row in rows)}; faults named, and no "
-                    f"other: {sum(right is True for right in faults)} of {len(faults)}")  # fmt: skip
+        said.append(
+            f"clean clips with a warning: {sum(bool(row['in clean']) for row in rows)}; faults named, and no "
+            f"other: {sum(right is True for right in faults)} of {len(faults)}"
+        )
     return said
 
 

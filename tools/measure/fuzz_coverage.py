@@ -20,9 +20,39 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 OUT = ROOT / "out" / "fuzz"
-WORDS = ("dtype", "shape", "data_offsets", "F32", "BF16", "U8", "I64", "[0,48]", "[2,6]", "1e999", "NaN", "null",
-         "true", "{}", "[]", ":", ",", "-1", "99999999999999999999", "weight_map", "transform_matrix", "frames", "fl_x",
-         "descr", "fortran_order", "<f8", "(4,4)", "\\x93NUMPY", "PK\\x03\\x04", "vocab", "model")  # fmt: skip
+WORDS = (
+    "dtype",
+    "shape",
+    "data_offsets",
+    "F32",
+    "BF16",
+    "U8",
+    "I64",
+    "[0,48]",
+    "[2,6]",
+    "1e999",
+    "NaN",
+    "null",
+    "true",
+    "{}",
+    "[]",
+    ":",
+    ",",
+    "-1",
+    "99999999999999999999",
+    "weight_map",
+    "transform_matrix",
+    "frames",
+    "fl_x",
+    "descr",
+    "fortran_order",
+    "<f8",
+    "(4,4)",
+    "\\x93NUMPY",
+    "PK\\x03\\x04",
+    "vocab",
+    "model",
+)
 KINDS = ("header", "safetensors", "config", "index", "torch", "tokenizer", "npy", "npz", "json_path", "text_path")
 
 
@@ -125,8 +155,15 @@ def fuzz(kind: str, seconds: int) -> None:
         except LingBotError:
             return
 
-    options = [f"-max_total_time={seconds}", "-timeout=2", "-rss_limit_mb=4096", f"-artifact_prefix={out}/",
-               f"-dict={words}", "-max_len=20000", "-print_final_stats=1"]  # fmt: skip
+    options = [
+        f"-max_total_time={seconds}",
+        "-timeout=2",
+        "-rss_limit_mb=4096",
+        f"-artifact_prefix={out}/",
+        f"-dict={words}",
+        "-max_len=20000",
+        "-print_final_stats=1",
+    ]
     atheris.Setup([sys.argv[0], *options, str(corpus)], attempt)
     atheris.Fuzz()
 
@@ -142,8 +179,12 @@ def main() -> None:
         return
     for kind in arguments.kinds:
         each = arguments.seconds // len(arguments.kinds)
-        done = subprocess.run([sys.executable, __file__, kind, "--here", "--seconds", str(each)],
-                              capture_output=True, text=True, errors="replace")  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, __file__, kind, "--here", "--seconds", str(each)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
         stats = [line for line in done.stderr.splitlines() if "Done" in line or "cov:" in line][-2:]
         found = "found nothing" if done.returncode == 0 else f"FOUND, see {OUT / kind}"
         print(f"{kind}: {found}", *stats, sep="\n  ", flush=True)

@@ -26,8 +26,14 @@ from lingbot_world.tools.toyworld.rooms import scenes_around
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae
 
 THRESHOLDS = (0.0, 0.01, 0.02, 0.04, 0.08)
-MOVES = {"pan_left": 25.0, "truck_right": 8 * STEP, "tilt_up": 15.0, "dolly_in": 8 * STEP, "roll_clockwise": 20.0,
-         "pedestal_down": 8 * STEP}  # fmt: skip
+MOVES = {
+    "pan_left": 25.0,
+    "truck_right": 8 * STEP,
+    "tilt_up": 15.0,
+    "dolly_in": 8 * STEP,
+    "roll_clockwise": 20.0,
+    "pedestal_down": 8 * STEP,
+}
 UNSEEN = 2_000_000_011
 
 
@@ -60,13 +66,27 @@ def main() -> None:
         for threshold in THRESHOLDS:
             reuse = StepReuse(threshold)
             made = sample(
-                *experts, noise, image_conditioning(latent), prompts[case][None], negative[None], camera,
-                steps=options.steps, shift=5.0, guide_scale=options.guidance, step_reuse=reuse,
-            )  # fmt: skip
+                *experts,
+                noise,
+                image_conditioning(latent),
+                prompts[case][None],
+                negative[None],
+                camera,
+                steps=options.steps,
+                shift=5.0,
+                guide_scale=options.guidance,
+                step_reuse=reuse,
+            )
             video = decode_latent(vae, made).float()
             full = video if full is None else full
-            print(move, threshold, reuse.calls, *(f"{decibels(video, other):.1f}" for other in (full, seen)), sep="\t",
-                  flush=True)  # fmt: skip
+            print(
+                move,
+                threshold,
+                reuse.calls,
+                *(f"{decibels(video, other):.1f}" for other in (full, seen)),
+                sep="\t",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

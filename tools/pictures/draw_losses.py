@@ -25,8 +25,11 @@ def main(folder: Path, out: Path) -> None:
         draw.text((4, _row(value, grid) - 6), str(value), fill="black")
     trained = {phase for phase, *_ in points}
     for number, (phase, colour) in enumerate((phase, COLOURS[phase]) for phase in COLOURS if phase in trained):
-        track = [(EDGE + seconds / end * (SIZE[0] - EDGE - 8), _row(loss, grid)) for name, seconds, loss in points
-                 if name == phase]  # fmt: skip
+        track = [
+            (EDGE + seconds / end * (SIZE[0] - EDGE - 8), _row(loss, grid))
+            for name, seconds, loss in points
+            if name == phase
+        ]
         draw.line(track, fill=colour, width=2)
         draw.text((SIZE[0] - 220, 10 + 14 * number), f"{phase}: {len(track)} points", fill=colour)
     draw.text((SIZE[0] // 2 - 60, SIZE[1] - 16), f"seconds, 0 to {end:.0f}", fill="black")

@@ -83,8 +83,13 @@ def walks(vae: Weights, phase: Phase, sizes: Sizes, seed: int, device: torch.dev
 
 @torch.no_grad()
 def _measure(
-    model: Weights, experts: tuple[Weights, Weights], vae: Weights, texts: Tensor, sizes: Sizes,
-    out: Path, log: Log,
+    model: Weights,
+    experts: tuple[Weights, Weights],
+    vae: Weights,
+    texts: Tensor,
+    sizes: Sizes,
+    out: Path,
+    log: Log,
 ) -> None:
     """Short videos beside those of the experts, and walks."""
     if not sizes.held_out:
@@ -111,9 +116,14 @@ def _made(weights: Weights, scenes: HeldOut, shift: float, poses: Tensor | None 
     camera = camera_patches(scenes.pool.poses if poses is None else poses, scenes.rays)
     dtype = compute_dtype(device)
     latent = rollout(
-        weights, image_conditioning(scenes.pool.first.float()), scenes.context, camera,
-        few_step_schedule(FAST_INDICES, shift), torch.Generator(device).manual_seed(7), dtype,
-    )  # fmt: skip
+        weights,
+        image_conditioning(scenes.pool.first.float()),
+        scenes.context,
+        camera,
+        few_step_schedule(FAST_INDICES, shift),
+        torch.Generator(device).manual_seed(7),
+        dtype,
+    )
     return _pictures(latent, scenes)
 
 
@@ -124,8 +134,12 @@ def _pictures(latent: Tensor, scenes: HeldOut) -> Tensor:
 def _note(log: Log, name: str, pictures: Tensor, scenes: HeldOut) -> None:
     energy = gradient_energy(pictures)
     sharpness = float(energy[-SECOND:].mean() / energy[:SECOND].mean())
-    log.write(measured=name, sharpness=round(sharpness, 3), energy=round(float(energy[:SECOND].mean()) * 1e3, 3),
-              **{key: round(value, 2) for key, value in measured(pictures, scenes).items()})  # fmt: skip
+    log.write(
+        measured=name,
+        sharpness=round(sharpness, 3),
+        energy=round(float(energy[:SECOND].mean()) * 1e3, 3),
+        **{key: round(value, 2) for key, value in measured(pictures, scenes).items()},
+    )
 
 
 def gradient_energy(pictures: Tensor) -> Tensor:

@@ -29,8 +29,11 @@ from .team import Team
 from .twin import Block, block, causal_velocity
 
 RANK = 24
-LAYERS = [name.removesuffix(".weight") for name, shape in EXPERT.items() if len(shape) == 2
-          and any(part in name for part in (".self_attn.", ".ffn.", ".cam_", "time_projection"))]  # fmt: skip
+LAYERS = [
+    name.removesuffix(".weight")
+    for name, shape in EXPERT.items()
+    if len(shape) == 2 and any(part in name for part in (".self_attn.", ".ffn.", ".cam_", "time_projection"))
+]
 """What the LoRA changes."""
 
 
@@ -40,9 +43,10 @@ def _key(name: str) -> str:
 
 
 WHOLE = {
-    _key(name): name for name, shape in EXPERT.items()
+    _key(name): name
+    for name, shape in EXPERT.items()
     if len(shape) == 1 or "modulation" in name or name in ("patch_embedding.weight", "head.head.weight")
-}  # fmt: skip
+}
 """The parameters that are changed as they are, by the key of their change."""
 
 SHAPES = lora_shapes(LAYERS, RANK) | {key: EXPERT[name] for key, name in WHOLE.items()}
@@ -58,7 +62,14 @@ LEAST_NOISE = 0.6
 
 
 def train_causal(
-    expert: Weights, start: Parameters, phase: Phase, pool: Pool, texts: Tensor, sizes: Sizes, rate: float, log: Log,
+    expert: Weights,
+    start: Parameters,
+    phase: Phase,
+    pool: Pool,
+    texts: Tensor,
+    sizes: Sizes,
+    rate: float,
+    log: Log,
     keep: Keep,
 ) -> Parameters:
     """The change of `expert` that makes it a causal model, from `start`. texts: the embeddings of `prompts`."""
@@ -143,8 +154,14 @@ def shifted(base: Tensor) -> Tensor:
 
 @torch.no_grad()
 def rollout(
-    weights: Weights, given: Tensor, context: Tensor, camera: Tensor, schedule: FewStepSchedule, random: Generator,
-    dtype: torch.dtype = torch.float32, run: Block = block,
+    weights: Weights,
+    given: Tensor,
+    context: Tensor,
+    camera: Tensor,
+    schedule: FewStepSchedule,
+    random: Generator,
+    dtype: torch.dtype = torch.float32,
+    run: Block = block,
 ) -> Tensor:
     """Latents [n, 16, f, h, w] made chunk by chunk, as the engine's rollout makes them. given [n, 20, f, h, w]; the
     other arguments are those of `causal_velocity`. `random`: on the device of `given`."""

@@ -132,10 +132,13 @@ def _cells(coded: tuple[Tensor, Tensor], crop: tuple[int, int], random: torch.Ge
     latent, pictures = coded
     draws = torch.rand(2, device=latent.device, generator=random).tolist()
     high, wide = (pixels // CELL for pixels in crop)
-    top, left = (int(draw * (size - part + 1))
-                 for draw, size, part in zip(draws, latent.shape[2:4], (high, wide), strict=True))  # fmt: skip
-    return (latent[:, :, top : top + high, left : left + wide],
-            pictures[:, :, CELL * top : CELL * (top + high), CELL * left : CELL * (left + wide)])  # fmt: skip
+    top, left = (
+        int(draw * (size - part + 1)) for draw, size, part in zip(draws, latent.shape[2:4], (high, wide), strict=True)
+    )
+    return (
+        latent[:, :, top : top + high, left : left + wide],
+        pictures[:, :, CELL * top : CELL * (top + high), CELL * left : CELL * (left + wide)],
+    )
 
 
 def _cut_outs(pool: Tensor, sizes: Sizes, random: torch.Generator) -> Tensor:

@@ -54,13 +54,25 @@ def held_out(
     """The scenes of one seed, with such paths."""
     scenes = random_scenes(sizes.held_out, HELD_OUT, sizes.frames, paths).to(device)
     pool, pictures = encoded(vae, scenes, sizes)
-    return HeldOut(pool, pictures, texts[pool.kinds], texts[NEGATIVE].expand(len(pool), -1, -1),
-                   ray_patches(sizes.height, sizes.width, device), vae, sizes)  # fmt: skip
+    return HeldOut(
+        pool,
+        pictures,
+        texts[pool.kinds],
+        texts[NEGATIVE].expand(len(pool), -1, -1),
+        ray_patches(sizes.height, sizes.width, device),
+        vae,
+        sizes,
+    )
 
 
 @torch.no_grad()
 def generate(
-    high: Weights, low: Weights, scenes: HeldOut, *, poses: Tensor | None = None, steps: int = STEPS,
+    high: Weights,
+    low: Weights,
+    scenes: HeldOut,
+    *,
+    poses: Tensor | None = None,
+    steps: int = STEPS,
     guidance: float = 1.0,
 ) -> Tensor:
     """Latents [n, 16, f, h, w] of the scenes from noise, by the engine's solver; with other `poses` if given."""
@@ -92,8 +104,9 @@ def _rounded(*, search: bool = False, only: Mapping[str, Sequence[str]] = Mappin
     """Both experts with their matrices in 4 bits, or with `only` these of each."""
 
     def way(high: Weights, low: Weights, scenes: HeldOut, steps: int) -> Tensor:
-        high, low = (four_bit(weights, search=search, only=only.get(name))
-                     for name, weights in (("high", high), ("low", low)))  # fmt: skip
+        high, low = (
+            four_bit(weights, search=search, only=only.get(name)) for name, weights in (("high", high), ("low", low))
+        )
         return generate(high, low, scenes, steps=steps)
 
     return way
@@ -103,7 +116,8 @@ WAYS: Mapping[str, Way] = {
     "VAE alone": lambda _high, _low, scenes, _steps: scenes.pool.latent,
     "both experts": lambda high, low, scenes, steps: generate(high, low, scenes, steps=steps),
     "another's camera": lambda high, low, scenes, steps: generate(
-        high, low, scenes, poses=scenes.pool.poses.roll(1, 0), steps=steps),
+        high, low, scenes, poses=scenes.pool.poses.roll(1, 0), steps=steps
+    ),
     "high-noise expert alone": lambda high, _low, scenes, steps: generate(high, high, scenes, steps=steps),
     "low-noise expert alone": lambda _high, low, scenes, steps: generate(low, low, scenes, steps=steps),
     "guidance 5": lambda high, low, scenes, steps: generate(high, low, scenes, steps=steps, guidance=5.0),
@@ -113,7 +127,7 @@ WAYS: Mapping[str, Way] = {
     "nf4": _rounded(),
     "nf4, search": _rounded(search=True),
     "as packed now": _rounded(search=True, only=QUANTIZED),
-}  # fmt: skip
+}
 """The last one is what `toyworld.pack` makes, with the `--search` of today. The package that is shipped was made with
 the one before it."""
 
@@ -151,8 +165,10 @@ def _decibels(error: Tensor) -> float:
 def four_bit(weights: Weights, *, search: bool = False, only: Sequence[str] | None = None) -> Weights:
     """The weights as they come back from an NF4 file: all matrices, or `only` these, in 4 bits, the others in bf16."""
     chosen = linear_weights(CONFIG.parameter_shapes()) if only is None else only
-    return {name: rounded(weight, search) if name in chosen else weight.bfloat16().float()
-            for name, weight in weights.items()}  # fmt: skip
+    return {
+        name: rounded(weight, search) if name in chosen else weight.bfloat16().float()
+        for name, weight in weights.items()
+    }
 
 
 def rounded(weight: Tensor, search: bool) -> Tensor:

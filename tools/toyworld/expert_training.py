@@ -22,8 +22,16 @@ SHAPES = CONFIG.parameter_shapes()
 
 
 def train_expert(
-    high: bool, start: Parameters, team: Team, phase: Phase, pool: Pool, texts: Tensor, sizes: Sizes, rate: float,
-    log: Log, keep: Keep | None = None,
+    high: bool,
+    start: Parameters,
+    team: Team,
+    phase: Phase,
+    pool: Pool,
+    texts: Tensor,
+    sizes: Sizes,
+    rate: float,
+    log: Log,
+    keep: Keep | None = None,
 ) -> Parameters:
     """The high-noise expert or the low-noise one, from `start`. texts: the embeddings of `prompts`."""
     random = torch.Generator(team.device).manual_seed(1000 + team.rank)

@@ -1,5 +1,4 @@
-"""The loop that both trainings share: Adam on flat parameters, a cosine learning rate, a moving average of the result.
-"""
+"""The training loop of both toys: Adam on flat parameters, a cosine learning rate and an averaged result."""
 
 from __future__ import annotations
 
@@ -63,7 +62,14 @@ class Log:
 
 
 def fit(
-    name: str, parameters: Parameters, loss: Loss, team: Team, phase: Phase, rate: float, log: Log, most_decay: float,
+    name: str,
+    parameters: Parameters,
+    loss: Loss,
+    team: Team,
+    phase: Phase,
+    rate: float,
+    log: Log,
+    most_decay: float,
     keep: Keep | None = None,
 ) -> Parameters:
     """Trains `parameters` with the team until the phase ends; returns their moving average, which is kept at the end

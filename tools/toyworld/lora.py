@@ -29,18 +29,23 @@ from .team import Team
 from .twin import velocity
 
 RANK = 4
-LAYERS = [name.removesuffix(".weight") for name, shape in SHAPES.items() if len(shape) == 2
-          and name.startswith("blocks.") and (".self_attn." in name or ".ffn." in name)] + ["head.head"]  # fmt: skip
+LAYERS = [
+    name.removesuffix(".weight")
+    for name, shape in SHAPES.items()
+    if len(shape) == 2 and name.startswith("blocks.") and (".self_attn." in name or ".ffn." in name)
+] + ["head.head"]
 """What the LoRA changes: the blocks' self-attention and feed-forward, and the layer that gives the velocity."""
 
 
 def lora_shapes(layers: Sequence[str], rank: int) -> dict[str, tuple[int, ...]]:
     """The tensors of a LoRA for these layers of an expert."""
     return {
-        f"{layer}.lora_{half}.weight": (rank, SHAPES[f"{layer}.weight"][1]) if half == "A"
+        f"{layer}.lora_{half}.weight": (rank, SHAPES[f"{layer}.weight"][1])
+        if half == "A"
         else (SHAPES[f"{layer}.weight"][0], rank)
-        for layer in layers for half in "AB"
-    }  # fmt: skip
+        for layer in layers
+        for half in "AB"
+    }
 
 
 LORA_SHAPES = lora_shapes(LAYERS, RANK)

@@ -37,12 +37,19 @@ PREFIX = "diffusion_model."
 LORAS = "loras/night"
 """So deep in the package that ComfyUI's loader of experts, which looks into its folders, does not list them."""
 VAE = "Wan2.1_VAE.pth"
-KEEP = {"high": ("time_embedding*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*"),
-        "low": ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")}  # fmt: skip
+KEEP = {
+    "high": ("time_embedding*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*"),
+    "low": ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*"),
+}
 """What stays bf16 of each expert, 1.0 and 1.5 MB: the camera's way in above all, docs/quality.md has the figures."""
-QUANTIZED = {expert: [name for name in linear_weights(CONFIG.parameter_shapes())
-                      if not any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in keep)]
-             for expert, keep in KEEP.items()}  # fmt: skip
+QUANTIZED = {
+    expert: [
+        name
+        for name in linear_weights(CONFIG.parameter_shapes())
+        if not any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in keep)
+    ]
+    for expert, keep in KEEP.items()
+}
 """The weights that the package has in 4 bits, of each expert."""
 SMALL = 10_000
 """Bytes under which a file is shipped as it is."""
@@ -52,8 +59,14 @@ EXAMPLE_MOVE = "pan_right", 25.0
 
 
 def write_package(
-    folder: Path, vae: Mapping[str, Tensor], high: Mapping[str, Tensor], low: Mapping[str, Tensor], *, nf4: bool = True,
-    config: ModelConfig = CONFIG, words: str = ROOM_WORDS,
+    folder: Path,
+    vae: Mapping[str, Tensor],
+    high: Mapping[str, Tensor],
+    low: Mapping[str, Tensor],
+    *,
+    nf4: bool = True,
+    config: ModelConfig = CONFIG,
+    words: str = ROOM_WORDS,
 ) -> None:
     """Two experts, NF4 or bf16, the VAE in float16, text encoder and tokenizer, which knows these `words` too, into a
     folder, which is made."""
@@ -92,8 +105,10 @@ def quantized_package(checkpoints: Path, destination: Path) -> None:
 
 def _plan(source: Path, destination: Path) -> QuantizePlan:
     """Both experts' quantization, each with what is kept of it."""
-    high, low = (plan_quantize(source, destination, QuantizeOptions(search=True, keep=KEEP[name], device="cpu"))
-                 for name in ("high", "low"))  # fmt: skip
+    high, low = (
+        plan_quantize(source, destination, QuantizeOptions(search=True, keep=KEEP[name], device="cpu"))
+        for name in ("high", "low")
+    )
     return replace(high, jobs=[high.jobs[0], low.jobs[1]])
 
 

@@ -39,9 +39,7 @@ class Parameters:
         return cls(shapes, torch.cat([tensors[name].float().flatten() for name in shapes]).to(device))
 
     @classmethod
-    def resumed(
-        cls, folder: Path | None, name: str, shapes: Shapes, seed: int, device: torch.device
-    ) -> Parameters:
+    def resumed(cls, folder: Path | None, name: str, shapes: Shapes, seed: int, device: torch.device) -> Parameters:
         """The parameters of the checkpoint of that name in a folder, or fresh ones where it has none."""
         file = None if folder is None else folder / f"{name}.pt"
         if file is None or not file.is_file():

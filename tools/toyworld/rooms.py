@@ -19,15 +19,22 @@ MARGIN = 0.45
 """World units that a path keeps from walls and boxes at least."""
 
 COLOURS = {
-    "red": (0.78, 0.36, 0.32), "orange": (0.86, 0.58, 0.34), "yellow": (0.87, 0.79, 0.45),
-    "green": (0.45, 0.68, 0.42), "blue": (0.38, 0.55, 0.80), "purple": (0.60, 0.46, 0.74),
-    "white": (0.86, 0.85, 0.82), "brown": (0.60, 0.47, 0.37),
-}  # fmt: skip
+    "red": (0.78, 0.36, 0.32),
+    "orange": (0.86, 0.58, 0.34),
+    "yellow": (0.87, 0.79, 0.45),
+    "green": (0.45, 0.68, 0.42),
+    "blue": (0.38, 0.55, 0.80),
+    "purple": (0.60, 0.46, 0.74),
+    "white": (0.86, 0.85, 0.82),
+    "brown": (0.60, 0.47, 0.37),
+}
 NUMBERS = ("no boxes", "one box", "two boxes", "three boxes")
 CAPTIONS = [
     f"{'an' if colour[0] in 'aeiou' else 'a'} {colour} room with {boxes}{sky}"
-    for colour in COLOURS for boxes in NUMBERS for sky in ("", " under the open sky")
-]  # fmt: skip
+    for colour in COLOURS
+    for boxes in NUMBERS
+    for sky in ("", " under the open sky")
+]
 """What a user would write for each kind of room."""
 
 
@@ -143,15 +150,19 @@ def _furnished(lo: Tensor, hi: Tensor, box_lo: Tensor, box_hi: Tensor, generator
     horizon = torch.tensor([0.86, 0.84, 0.80]) + 0.12 * (_uniform((count, 3), generator) - 0.5)
     zenith = torch.tensor([0.42, 0.60, 0.85]) + 0.16 * (_uniform((count, 3), generator) - 0.5)
     return Rooms(
-        lo=lo, hi=hi, box_lo=box_lo, box_hi=box_hi,
+        lo=lo,
+        hi=hi,
+        box_lo=box_lo,
+        box_hi=box_hi,
         open=_uniform((count,), generator) < 0.5,
         colours=_colours(wall, generator),
         light=0.72 + 0.28 * _uniform((count, 6), generator),
         waves=2 * torch.pi * direction / length,
         phases=2 * torch.pi * _uniform((count, 6 + BOXES, WAVES), generator),
         sky=torch.stack([horizon, zenith], 1),
-        wall=wall, boxes=(box_lo[..., 0] < box_hi[..., 0]).sum(1),
-    )  # fmt: skip
+        wall=wall,
+        boxes=(box_lo[..., 0] < box_hi[..., 0]).sum(1),
+    )
 
 
 def _colours(wall: Tensor, generator: Generator) -> Tensor:

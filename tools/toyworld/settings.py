@@ -52,6 +52,18 @@ class Sizes:
     held_out: int = 64
 
 
-TINY = Sizes(height=32, width=48, frames=9, clips=2, clip_frames=5, crop=(16, 32), whole=1, videos=4, fill=4, encoded=2,
-             batch=2, held_out=2)  # fmt: skip
+TINY = Sizes(
+    height=32,
+    width=48,
+    frames=9,
+    clips=2,
+    clip_frames=5,
+    crop=(16, 32),
+    whole=1,
+    videos=4,
+    fill=4,
+    encoded=2,
+    batch=2,
+    held_out=2,
+)
 """For a test of the whole training on a CPU."""

@@ -43,8 +43,10 @@ def write_checkpoints(folder: Path) -> None:
         package = write_toy_world(name)
         low, high, vae = _parts(package, torch.device("cpu"))
         change = {key.removeprefix(PREFIX): tensor.clone() for key, tensor in load_file(package / CHANGE).items()}
-    experts = {part: {key: weight.bfloat16() for key, weight in weights.items()}
-               for part, weights in {"high": high, "low": low}.items()}  # fmt: skip
+    experts = {
+        part: {key: weight.bfloat16() for key, weight in weights.items()}
+        for part, weights in {"high": high, "low": low}.items()
+    }
     for part, weights in {"vae": vae, **experts, "causal": change}.items():
         save_weights(weights, folder / f"{part}.pt")
 

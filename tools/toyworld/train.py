@@ -58,8 +58,13 @@ def _coder(team: Team, options: argparse.Namespace, sizes: Sizes, log: Log) -> d
 
 
 def _experts(
-    everyone: Team, teams: list[Team | None], options: argparse.Namespace, sizes: Sizes, vae: dict[str, Tensor],
-    texts: Tensor, log: Log,
+    everyone: Team,
+    teams: list[Team | None],
+    options: argparse.Namespace,
+    sizes: Sizes,
+    vae: dict[str, Tensor],
+    texts: Tensor,
+    log: Log,
 ) -> None:
     """Trains this process's experts, one after the other where it has both; writes their checkpoints."""
     pool: Pool = fill(vae, everyone, Phase(options.fill_minutes, options.steps and 1), sizes, options.seed + 200_000)

@@ -29,8 +29,16 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 
 def block(
-    weights: Weights, x: Tensor, e0: Tensor, text: Tensor, text_bias: Tensor, camera: Tensor,
-    rope: tuple[Tensor, Tensor], heads: int, eps: float, mask: Tensor | None = None,
+    weights: Weights,
+    x: Tensor,
+    e0: Tensor,
+    text: Tensor,
+    text_bias: Tensor,
+    camera: Tensor,
+    rope: tuple[Tensor, Tensor],
+    heads: int,
+    eps: float,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """The residual stream x [B, tokens, dim] after a block whose `weights` go by their names within it.
 
@@ -51,8 +59,14 @@ def block(
 
 
 def velocity(
-    weights: Weights, config: ModelConfig, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor,
-    dtype: torch.dtype = torch.float32, run_block: Block = block,
+    weights: Weights,
+    config: ModelConfig,
+    x: Tensor,
+    timestep: Tensor,
+    context: Tensor,
+    camera: Tensor,
+    dtype: torch.dtype = torch.float32,
+    run_block: Block = block,
 ) -> Tensor:
     """Velocity float32 [B, 16, f, h, w] of x [B, 36, f, h, w], as the engine's model gives it.
 
@@ -70,8 +84,15 @@ def velocity(
 
 
 def causal_velocity(
-    weights: Weights, config: ModelConfig, clean: Tensor, noisy: Tensor, timestep: Tensor, context: Tensor,
-    camera: Tensor, dtype: torch.dtype = torch.float32, run_block: Block = block,
+    weights: Weights,
+    config: ModelConfig,
+    clean: Tensor,
+    noisy: Tensor,
+    timestep: Tensor,
+    context: Tensor,
+    camera: Tensor,
+    dtype: torch.dtype = torch.float32,
+    run_block: Block = block,
 ) -> Tensor:
     """Velocity float32 [B, 16, n, h, w] of each chunk of three latent frames of `noisy` [B, 36, n, h, w], after the
     chunks of `clean` [B, 36, m, h, w] before it, as a rollout of the engine gives it.

@@ -31,8 +31,9 @@ are saved as one, enlarged. The template *Larger and smoother* has ComfyUI's mod
     latent = parts.sample((high, low), conditioning)
     with parts.graph.group("Both parts, enlarged", 3, GREY):
         made = parts.graph.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"]
-        new = parts.graph.add("ImageFromBatch", title="Without the repeated frame", collapsed=True, image=made,
-                              batch_index=1, length=4096)["IMAGE"]  # fmt: skip
+        new = parts.graph.add(
+            "ImageFromBatch", title="Without the repeated frame", collapsed=True, image=made, batch_index=1, length=4096
+        )["IMAGE"]
         both = {"images.image0": frames, "images.image1": new}
         whole = parts.graph.add("BatchImagesNode", collapsed=True, **both)["IMAGE"]
         large = parts.graph.add("ImageScaleBy", upscale_method="lanczos", scale_by=2.0, image=whole)["IMAGE"]

@@ -32,8 +32,9 @@ def with_a_move(server: Server) -> Subgraph:
     text = "A start image, a prompt and a camera move by its name become a video: LingBot-World's base model in one "
     text += "node."
     moves = {"preset": "dolly_in"}
-    return _pipeline(parts, "LingBotWorldCameraPreset", moves, "move", text, {"start image": "IMAGE"},
-                     ("preset", "frames"))  # fmt: skip
+    return _pipeline(
+        parts, "LingBotWorldCameraPreset", moves, "move", text, {"start image": "IMAGE"}, ("preset", "frames")
+    )
 
 
 def _pipeline(
@@ -127,5 +128,13 @@ def _view(parts: Parts, title: str, position: dict[str, float]) -> Node:
     state = {"position": position, "target": LOOK_AT, "zoom": 1, "cameraType": "perspective"}
     config = {"Camera Config": {"cameraType": "perspective", "fov": LENS, "state": state}}
     seen = {"camera_info": {**state, "fov": LENS}, "model_3d_info": []}
-    return parts.graph.add("Load3DAdvanced", title=title, extra_height=VIEW_HEIGHT, properties=config,
-                           model_file="none", viewport_state=seen, width=832, height=480)  # fmt: skip
+    return parts.graph.add(
+        "Load3DAdvanced",
+        title=title,
+        extra_height=VIEW_HEIGHT,
+        properties=config,
+        model_file="none",
+        viewport_state=seen,
+        width=832,
+        height=480,
+    )

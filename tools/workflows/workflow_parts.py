@@ -66,8 +66,16 @@ def flight() -> str:
 class Parts:
     """The pieces that the workflows share, each in its usual column: inputs, camera, models and prompt, result."""
 
-    def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE, note_height: int = 400,
-                 note_width: int = 360, first: int = 1):  # fmt: skip
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        note: str,
+        package: str = PACKAGE,
+        note_height: int = 400,
+        note_width: int = 360,
+        first: int = 1,
+    ):
         self.graph = Graph(server, name, first)
         self.package = package
         self.latent: Node | None = None
@@ -121,7 +129,10 @@ class Parts:
         """LingBot-World Text Encode, in the group that was begun last."""
         encoder, values = f"{self.package}/{T5}", {"prompt": PROMPT, **prompts}
         return self.graph.add(
-            "LingBotWorldTextEncode", text_encoder=encoder, models=self.offer(encoder, T5), extra_height=extra_height,
+            "LingBotWorldTextEncode",
+            text_encoder=encoder,
+            models=self.offer(encoder, T5),
+            extra_height=extra_height,
             **values,
         )
 

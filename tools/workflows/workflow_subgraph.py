@@ -56,9 +56,7 @@ class Subgraph:
     def api(self, outer: Node) -> dict:
         """The inner nodes in the API form, as the canvas sends them: with the outer node's id before theirs."""
         prefix = f"{outer.id}:"
-        return {
-            f"{prefix}{node.id}": self.graph.api_node(node, outer.inputs, prefix) for node in self.graph.nodes
-        }
+        return {f"{prefix}{node.id}": self.graph.api_node(node, outer.inputs, prefix) for node in self.graph.nodes}
 
     def blueprint(self) -> dict:
         """The file for `subgraphs/`: this node alone on a canvas."""
@@ -70,8 +68,10 @@ class Subgraph:
     def definition(self) -> dict:
         """The subgraph as the canvas saves it (version 1 of its own schema)."""
         drawn = self.graph.ui()
-        links = [dict(zip(("id", "origin_id", "origin_slot", "target_id", "target_slot", "type"), link, strict=True))
-                 for link in drawn["links"]]  # fmt: skip
+        links = [
+            dict(zip(("id", "origin_id", "origin_slot", "target_id", "target_slot", "type"), link, strict=True))
+            for link in drawn["links"]
+        ]
         left, right = self._ends(drawn)
         inputs, outputs = self._inputs(drawn, links, left), self._outputs(drawn, links, right)
         state = {"lastGroupId": len(drawn["groups"]), "lastNodeId": drawn["last_node_id"], "lastLinkId": len(links)}
@@ -120,8 +120,16 @@ class Subgraph:
         inputs = drawn["nodes"][node.id - self.graph.first]["inputs"]
         index = next(index for index, each in enumerate(inputs) if each["name"] == name)
         inputs[index]["link"] = number = len(links) + 1
-        links.append({"id": number, "origin_id": FIRST, "origin_slot": slot, "target_id": node.id,
-                      "target_slot": index, "type": kind})  # fmt: skip
+        links.append(
+            {
+                "id": number,
+                "origin_id": FIRST,
+                "origin_slot": slot,
+                "target_id": node.id,
+                "target_slot": index,
+                "type": kind,
+            }
+        )
         return number
 
     def _outputs(self, drawn: dict, links: list[dict], right: int) -> list[dict]:
@@ -129,8 +137,23 @@ class Subgraph:
         for slot, (name, output) in enumerate(self.outlets):
             number, source = len(links) + 1, output.node.id
             drawn["nodes"][source - self.graph.first]["outputs"][output.slot]["links"].append(number)
-            links.append({"id": number, "origin_id": source, "origin_slot": output.slot, "target_id": LAST,
-                          "target_slot": slot, "type": output.type})  # fmt: skip
-            made.append({"id": identity(f"{self.graph.name}/out/{name}"), "name": name, "type": output.type,
-                         "linkIds": [number], "pos": [right + SLOT, SLOT * (slot + 1)]})  # fmt: skip
+            links.append(
+                {
+                    "id": number,
+                    "origin_id": source,
+                    "origin_slot": output.slot,
+                    "target_id": LAST,
+                    "target_slot": slot,
+                    "type": output.type,
+                }
+            )
+            made.append(
+                {
+                    "id": identity(f"{self.graph.name}/out/{name}"),
+                    "name": name,
+                    "type": output.type,
+                    "linkIds": [number],
+                    "pos": [right + SLOT, SLOT * (slot + 1)],
+                }
+            )
         return made
