@@ -13,14 +13,17 @@ from .decoding import VideoDecoder, decode_latent
 from .encoding import encode_first_frame
 from .pooled import records
 from .stripes import Stripe
+from .tiny import TinyDecoder, load_tiny_decoder
 from .weights import VAE, check_weights, prepare, read_vae, vae_width
 
 __all__ = [
     "VAE",
     "Stripe",
+    "TinyDecoder",
     "VideoDecoder",
     "decode_latent",
     "encode_first_frame",
+    "load_tiny_decoder",
     "load_vae",
     "read_vae",
     "records",

@@ -1,0 +1,153 @@
+"""The tiny decoder taew2_1 (TAEHV): a preview of a latent in a fraction of the VAE's time, 29 dB from the VAE's frames.
+
+A latent frame passes through three stages that each double height and width; the last two double time as well. Each
+stage has three memory blocks: a block sees a frame and the frame before, zeros before the first. The input of each
+block is all that is kept between calls, so a video that is cut into parts gives the same bits as in one call.
+Architecture: the TAEHV project's, MIT licence; written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import CheckpointError, InputError
+from ..loaders.files import read_tensors
+from ..model.host_memory import upload
+from .network import LATENT_CHANNELS
+from .weights import MEAN, STD
+
+TINY_DECODER = "taew2_1"
+STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
+"""Of each stage the channels, the number of the first memory block, and the frames that a frame becomes."""
+LAST = 22
+"""The number of the layer that makes the pixels."""
+BEFORE_FIRST = 3
+"""Frames that are dropped from a video's first latent frame, which is one frame and not four."""
+SCALED = "lighttae"
+"""A file with this in its name takes latents that are not normalised, as LightX2V's LightTAE does. Its tensors have the
+names and shapes of taew2_1, so nothing else tells the two apart."""
+
+
+def load_tiny_decoder(
+    path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> TinyDecoder:
+    """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1, or of LightTAE's lighttaew2_1.
+
+    Weights of the encoder in the same file are ignored. Raises CheckpointError for a file of other tensors."""
+    weights = {name: entry.view() for name, entry in read_tensors(path).items() if name.startswith("decoder.")}
+    _check(str(path), weights)
+    return TinyDecoder(
+        {
+            name: tensor.to(device, dtype, copy=True).contiguous(memory_format=torch.channels_last)
+            if tensor.ndim == 4
+            else tensor.to(device, dtype, copy=True)
+            for name, tensor in weights.items()
+        },
+        scaled=SCALED in Path(path).name.lower(),
+    )
+
+
+class TinyDecoder:
+    """The decoder of one video at a time. It knows the frames that it has decoded; `anew` begins another video."""
+
+    def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
+        """Take checked `weights` by their names. `scaled`: the latent is multiplied by the VAE's standard deviation and
+        moved by its mean before it is decoded."""
+        self._weights, self._scaled = weights, scaled
+        self._past: dict[int, Tensor] = {}
+        self._first = True
+
+    @property
+    def device(self) -> torch.device:
+        return self._weights["decoder.1.weight"].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._weights["decoder.1.weight"].dtype
+
+    def anew(self) -> TinyDecoder:
+        """Return a decoder of another video, with the same weights."""
+        return TinyDecoder(self._weights, scaled=self._scaled)
+
+    @torch.no_grad()
+    def decode(self, latent: Tensor) -> Tensor:
+        """Return the frames float32 [1, 3, n, 8h, 8w] from 0 to 1, on the decoder's device, of the video's next latent
+        frames [1, 16, f, h, w], normalised as the model makes them: one of a video's first latent frame, four of each
+        other. Raises InputError for a latent of another shape."""
+        if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
+            raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
+        if not latent.shape[2]:
+            return latent.new_empty(1, 3, 0, *(8 * side for side in latent.shape[3:]), dtype=torch.float32)
+        frames = torch.cat([self._frames(each) for each in latent.unbind(2)])
+        return frames.transpose(0, 1)[None]
+
+    def _frames(self, latent: Tensor) -> Tensor:
+        """Return the frames [n, 3, H, W] of one latent frame [1, 16, h, w]."""
+        x = latent.to(self.device, torch.float32)
+        if self._scaled:
+            mean, std = upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
+            x = x * std + mean
+        x = torch.tanh(x / 3).mul(3).to(self.dtype, memory_format=torch.channels_last)
+        x = F.relu_(self._conv(1, x))
+        for _channels, block, grows in STAGES:
+            for number in range(block, block + 3):
+                x = self._remembering(number, x)
+            x = F.conv2d(F.interpolate(x, scale_factor=2.0), self._weights[f"decoder.{block + 4}.conv.weight"])
+            x = x.reshape(grows * len(x), -1, *x.shape[2:]).contiguous(memory_format=torch.channels_last)
+            x = self._conv(block + 5, x)
+        frames = self._conv(LAST, F.relu_(x)).float().clamp_(0, 1)
+        dropped, self._first = BEFORE_FIRST * self._first, False
+        return frames[dropped:]
+
+    def _remembering(self, number: int, x: Tensor) -> Tensor:
+        before = self._past.get(number)
+        past = torch.cat([torch.zeros_like(x[:1]) if before is None else before, x[:-1]])
+        self._past[number] = x[-1:].clone(memory_format=torch.preserve_format)
+        y = torch.cat([x, past], 1)
+        for layer in (0, 2, 4):
+            name = f"decoder.{number}.conv.{layer}"
+            y = F.conv2d(y, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"], padding=1)
+            y = F.relu_(y) if layer < 4 else y
+        return F.relu_(y + x)
+
+    def _conv(self, number: int, x: Tensor) -> Tensor:
+        name = f"decoder.{number}"
+        return F.conv2d(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"), padding=1)
+
+
+def _shapes() -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor of the decoder."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def convolution(number: str, out: int, channels: int, *, bias: bool = True, side: int = 3) -> None:
+        shapes[f"decoder.{number}.weight"] = (out, channels, side, side)
+        if bias:
+            shapes[f"decoder.{number}.bias"] = (out,)
+
+    convolution("1", STAGES[0][0], LATENT_CHANNELS)
+    for (width, block, grows), after in zip(STAGES, (*(stage[0] for stage in STAGES[1:]), STAGES[-1][0]), strict=True):
+        for number in range(block, block + 3):
+            for layer, channels in ((0, 2 * width), (2, width), (4, width)):
+                convolution(f"{number}.conv.{layer}", width, channels)
+        convolution(f"{block + 4}.conv", grows * width, width, bias=False, side=1)
+        convolution(str(block + 5), after, width, bias=False)
+    convolution(str(LAST), 3, STAGES[-1][0])
+    return shapes
+
+
+def _check(source: str, weights: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError unless these are the decoder's tensors."""
+    expected = _shapes()
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if wrong:
+        name = wrong[0]
+        raise CheckpointError(
+            f"{source}: not the tiny decoder {TINY_DECODER}: {len(wrong)} tensors differ, such as {name}, found "
+            f"{found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}; download taew2_1 "
+            "(.pth or .safetensors), or lighttaew2_1"
+        )
