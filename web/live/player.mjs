@@ -1,18 +1,20 @@
-// Frames as they come, decoded and played at the rate at which they come: a small buffer, no bursts.
+// Frames as they come: decoded, buffered, and drawn when their time has come.
 
-const LONGEST_QUEUE = 1.2; // seconds; what is more is left out
+import { Buffer } from "./buffer.mjs";
+
 const LONGEST_DECODING_MS = 400; // of a batch of H.264
+const LONGEST_UNDECODED = 0.6; // seconds of pictures; where a browser decodes too slowly older ones are left out
 const SPAN_MS = 3000; // over which the rate is counted
 
-/** A frame that waits to be drawn. @typedef {{ image: ImageBitmap | VideoFrame, event: number, chunk: number }} Waiting */
+/** A frame that waits to be drawn. @typedef {import("./buffer.mjs").Waiting & { image: ImageBitmap | VideoFrame }} Frame */
 
 export class Player {
-  /** @param {HTMLCanvasElement} canvas @param {(frame: Waiting) => void} drawn  called when a frame is seen */
+  /** @param {HTMLCanvasElement} canvas @param {(frame: Frame) => void} drawn  called when a frame is seen */
   constructor(canvas, drawn) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
     this.drawn = drawn;
-    this.fps = 16;
+    this.buffer = new Buffer();
     this.clear();
     const loop = (now) => { this.#play(now); this.request = requestAnimationFrame(loop); };
     this.request = requestAnimationFrame(loop);
@@ -26,61 +28,65 @@ export class Player {
 
   /** Forgets what waits: another walk begins. */
   clear() {
-    this.queue?.forEach(({ image }) => image.close());
-    this.queue = /** @type {Waiting[]} */ ([]);
-    this.order = Promise.resolve();
+    this.buffer.clear();
+    this.undecoded = [];
     this.epoch = (this.epoch ?? 0) + 1;
-    this.due = 0;
-    this.arrived = [];
     this.shown = [];
-    this.stalls = 0;
     this.decoder?.close();
     this.decoder = null;
   }
 
+  /** Frames a second of the walk. */
+  set fps(fps) {
+    this.buffer.fps = fps;
+  }
+
+  get fps() {
+    return this.buffer.fps;
+  }
+
+  get stalls() {
+    return this.buffer.stalls;
+  }
+
   /** Adds a frame_batch; batches are decoded in their order. */
   add(header, payload) {
-    const epoch = this.epoch;
-    this.order = this.order.then(async () => {
-      const images = header.encoding === "h264" ? await this.#h264(header, payload) : await pictures(header, payload);
-      if (epoch !== this.epoch) return images.forEach((image) => image.close());
-      const now = performance.now();
-      this.arrived.push({ at: now, frames: images.length });
-      this.arrived = this.arrived.filter(({ at }) => now - at < SPAN_MS);
-      this.queue.push(...images.map((image) => ({ image, event: header.event_id ?? 0, chunk: header.chunk_index })));
-      this.#trim(images.length);
-    }).catch((error) => console.error(error));
+    this.undecoded.push({ header, payload });
+    const frames = () => this.undecoded.reduce((sum, batch) => sum + batch.header.num_frames, 0);
+    while (this.undecoded.length > 1 && frames() > LONGEST_UNDECODED * this.fps + header.num_frames) {
+      if (this.undecoded[0].header.encoding === "h264") break; // each is decoded from the one before
+      this.undecoded.shift();
+    }
+    this.decoding ??= this.#decode().finally(() => { this.decoding = null; });
   }
 
   /** Frames a second that were seen lately. */
   get rate() {
-    const [first] = this.shown, last = this.shown.at(-1);
-    return this.shown.length < 2 ? 0 : ((this.shown.length - 1) * 1000) / Math.max(1, last - first);
+    const now = performance.now(), shown = this.shown.filter((at) => now - at < SPAN_MS);
+    return shown.length < 2 ? 0 : ((shown.length - 1) * 1000) / Math.max(1, now - shown[0]);
   }
 
-  /** Milliseconds from one frame to the next: the walk's own, or longer where frames come slower. */
-  get #interval() {
-    const [first] = this.arrived, last = this.arrived.at(-1);
-    const frames = this.arrived.slice(1).reduce((sum, batch) => sum + batch.frames, 0);
-    const coming = this.arrived.length > 2 ? (frames * 1000) / Math.max(1, last.at - first.at) : this.fps;
-    return 1000 / Math.min(this.fps, Math.max(2, coming * (this.queue.length > 6 ? 1.15 : 1)));
+  /** Nothing comes for a while: the walk waits. */
+  rest() {
+    this.buffer.rest();
   }
 
-  #trim(newest) {
-    const most = Math.max(newest + 2, LONGEST_QUEUE * this.fps);
-    while (this.queue.length > most) this.queue.shift().image.close();
+  async #decode() {
+    while (this.undecoded.length) {
+      const { header, payload } = this.undecoded.shift(), { epoch } = this;
+      try {
+        const images = header.encoding === "h264" ? await this.#h264(header, payload) : await pictures(header, payload);
+        if (epoch === this.epoch) this.buffer.push(images.map((image, index) => waiting(header, image, index)), performance.now());
+        else images.forEach((image) => image.close());
+      } catch (error) {
+        console.error(error);
+      }
+    }
   }
 
   #play(now) {
-    if (!this.queue.length) {
-      this.waited ||= this.due && now > this.due ? now : 0;
-      return;
-    }
-    if (now < this.due - 4) return;
-    if (this.waited && now - this.waited > 1.5 * 1000 / this.fps) this.stalls += 1;
-    this.waited = 0;
-    const frame = this.queue.shift();
-    this.due = Math.max(now - 20, this.due) + this.#interval;
+    const frame = this.buffer.take(now);
+    if (!frame) return;
     this.#draw(frame.image);
     this.shown = [...this.shown.filter((at) => now - at < SPAN_MS), now];
     this.drawn(frame);
@@ -95,22 +101,20 @@ export class Player {
 
   /** Frames of H.264 in Annex B, by the browser's own decoder. */
   async #h264(header, payload) {
-    const images = [];
+    const units = split(header, payload), images = [];
     if (!this.decoder) {
-      this.decoder = new VideoDecoder({ output: (frame) => this.decoded.push(frame), error: (error) => console.error(error) });
+      this.decoder = new VideoDecoder({ output: (frame) => this.decoded(frame), error: (error) => console.error(error) });
       this.decoder.configure({ ...H264, optimizeForLatency: true });
       this.stamp = 0;
     }
-    this.decoded = images;
-    const units = split(header, payload);
+    const all = new Promise((resolve) => {
+      this.decoded = (frame) => { if (images.push(frame) === units.length) resolve(); };
+    });
     for (const data of units) {
       const type = isKey(data) ? "key" : "delta";
       this.decoder.decode(new EncodedVideoChunk({ type, timestamp: this.stamp++, data }));
     }
-    const patience = performance.now() + LONGEST_DECODING_MS;
-    while (images.length < units.length && performance.now() < patience && this.decoder?.state === "configured") {
-      await new Promise((resolve) => { setTimeout(resolve, 2); });
-    }
+    await Promise.race([all, new Promise((resolve) => { setTimeout(resolve, LONGEST_DECODING_MS); })]);
     return images;
   }
 }
@@ -131,6 +135,11 @@ function isKey(data) {
   }
   return false;
 }
+
+/** A frame of a batch, decoded. @returns {Frame} */
+const waiting = (header, image, index) => ({
+  image, event: header.event_id ?? 0, chunk: header.chunk_index, camera: header.camera?.[index] ?? null,
+});
 
 function split(header, payload) {
   let at = 0;
