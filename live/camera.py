@@ -92,6 +92,12 @@ class RecordedCamera:
         return self._path[first : self._at + 1]
 
 
+def whole_numbers(poses: np.ndarray) -> list[list[int]]:
+    """Return [x, y, z, yaw, pitch] of each pose c2w [n, 4, 4], in 1/1000 unit and 1/100 degree, for a message."""
+    angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
+    return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
+
+
 def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
     """What the model gets of latent frames' poses [f, 4, 4]: each in the frame of the one before it, in units of
     `unit`. Without a pose `before` them the first is the identity."""

@@ -42,7 +42,8 @@ stay in the window are enough: the sink's, and the last."""
 class Frames:
     """Frames `pixels` uint8 [n, H, W, 3] as they are handed out: `part` 0 of a chunk's `parts` is of its first latent
     frame, part 1 of its others. `first`: the number of the first of them in the walk. `event`: the last input that
-    the chunk was made with. `seconds`: from where the inputs were taken to here."""
+    the chunk was made with. `seconds`: from where the inputs were taken to here. `poses`: c2w float64 [n, 4, 4] of
+    these frames, None where they are unknown."""
 
     pixels: np.ndarray
     chunk: int
@@ -51,6 +52,7 @@ class Frames:
     parts: int
     event: int | None
     seconds: float
+    poses: np.ndarray | None = None
 
     @property
     def last(self) -> bool:
@@ -183,10 +185,13 @@ class Walk:
         return _Made(latent, copy, queued_on(latent.device), steps, poses, self._made, wishes.event, began)
 
     def _handed_out(self, made: _Made, parts: Iterable[Part]) -> Iterator[Frames]:
+        shown = 0
         for part, (pixels, wait) in enumerate(parts):
             wait()
             seconds, count = time.perf_counter() - made.began, min(made.latent.shape[2], 2)
-            frames = Frames(pixels.numpy(), made.number, self.frames, part, count, made.event, seconds)
+            poses = made.poses[shown : shown + len(pixels)]
+            frames = Frames(pixels.numpy(), made.number, self.frames, part, count, made.event, seconds, poses)
+            shown += len(pixels)
             self.frames += len(pixels)
             yield frames
 

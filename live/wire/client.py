@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import Any
 from uuid import uuid4
 
+from ..camera import whole_numbers
 from ..walk import Frames
 from .codec import Codec, Socket
 from .encoder import Encoder
@@ -101,6 +102,8 @@ class Client:
         }
         if frames.event is not None:
             header["event_id"] = frames.event
+        if self.ours and frames.poses is not None:
+            header["camera"] = whole_numbers(frames.poses)
         await self._codec.send_frames(self._socket, header, payload)
         self.sent_bytes += len(payload)
         self._count(frames, len(payload), encoded - began, time.perf_counter() - encoded)

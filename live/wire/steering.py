@@ -87,6 +87,7 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
         "width": engine.size[1],
         "height": engine.size[0],
         "fps": fps,
+        "lens": [round(float(value), 3) for value in kept.lens],
         "chunk": engine.chunk,
         "window": engine.window.frames,
         "sink": engine.window.sink,
