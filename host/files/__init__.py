@@ -1,0 +1,1 @@
+"""ComfyUI's folders, and the files that nodes read and write."""

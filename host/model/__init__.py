@@ -1,0 +1,1 @@
+"""An expert as ComfyUI's MODEL, with its CLIP and VAE."""

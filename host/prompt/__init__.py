@@ -1,0 +1,1 @@
+"""A queued prompt, and texts on its nodes."""

@@ -1,0 +1,1 @@
+"""Guiders, samplers, rollouts and walks inside ComfyUI's sampling."""

@@ -1,0 +1,1 @@
+"""Attention: exact, and in 8 bits."""

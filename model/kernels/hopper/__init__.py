@@ -1,0 +1,1 @@
+"""CUDA kernels for Hopper GPUs, compiled by NVRTC."""

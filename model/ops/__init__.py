@@ -1,0 +1,1 @@
+"""Operations on tensors, each with its kernels."""
