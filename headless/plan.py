@@ -16,7 +16,7 @@ from ..loaders import Checkpoint, Package, find_package, open_checkpoint
 from ..loaders.lora import refuse_for_one_expert
 from ..loaders.package import ASSETS_PAGES, open_experts
 from ..loaders.release import base_release
-from ..model.attention_8bit import check_8_bits
+from ..model.attention.choose_8bit import check_8_bits
 from ..model.config import ModelConfig
 from ..options import SHIFT, PerExpert, torch_dtype
 from ..pipeline.geometry import first_frame

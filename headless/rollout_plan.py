@@ -11,7 +11,7 @@ from torch import Tensor
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
-from ..model.attention_8bit import check_8_bits
+from ..model.attention.choose_8bit import check_8_bits
 from ..model.config import ModelConfig
 from ..options import Release
 from ..pipeline.geometry import Geometry, first_frame

@@ -14,15 +14,15 @@ from torch import Tensor
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
 from ..loaders.tensors import MappedFile
-from ..model import attention_8bit
-from ..model.attention import compile_ahead
+from ..model.attention import choose_8bit as attention_8bit
+from ..model.attention.exact import compile_ahead
 from ..model.memory import activation_bytes
 from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Precision, Progress, torch_dtype
-from .base_model import LingBotWorldExpert, Role
-from .before_sampling import add_checks
-from .model import HostModel
-from .operations import Linear
-from .patcher import DynamicExpertPatcher, ExactPatches, patcher_class
+from .checks.sampling import add_checks
+from .model.base_model import LingBotWorldExpert, Role
+from .model.operations import Linear
+from .model.patcher import DynamicExpertPatcher, ExactPatches, patcher_class
+from .model.transformer import HostModel
 
 
 def load_experts(

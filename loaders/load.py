@@ -13,12 +13,12 @@ from typing import cast
 import torch
 from torch import Tensor, distributed
 
-from ..model.attention import compile_ahead, sdpa
-from ..model.attention_8bit import choose_attention
-from ..model.block import Block
+from ..model.attention.choose_8bit import choose_attention
+from ..model.attention.exact import compile_ahead, sdpa
 from ..model.dit import LingBotWorldModel
-from ..model.linear_8bit import DTYPES, choose_arithmetic
-from ..model.operations import Linear, TorchOperations, materialise
+from ..model.layers.block import Block
+from ..model.layers.operations import Linear, TorchOperations, materialise
+from ..model.ops.linear_8bit import DTYPES, choose_arithmetic
 from ..model.quantized.parameters import DecodedParameter, WideParameter, frozen_parameter, keep_together
 from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
@@ -65,8 +65,8 @@ def load_expert(
     those of fewer bits, and with an arithmetic of 8 bits those that it takes beside any others (see
     `memory.decoded_bytes`): a decoding less in every forward.
 
-    `arithmetic` is that of the blocks' linear layers (see model/linear_8bit.py), "auto" means `dtype`. With an
-    `attention_mode` of "8bit" self-attention is that of model/attention_8bit.py, else it is `attention`. Raises
+    `arithmetic` is that of the blocks' linear layers (see model/ops/linear_8bit.py), "auto" means `dtype`. With an
+    `attention_mode` of "8bit" self-attention is that of model/attention/choose_8bit.py, else it is `attention`. Raises
     InputError where the device or the expert's sizes do not allow them.
 
     LoRAs that `path` was opened with are added to its weights whenever these are used, in `dtype`; 4-bit weights stay

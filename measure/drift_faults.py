@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .figures import STRIDE, Figures
+from .drift_figures import STRIDE, Figures
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
 """A video loses itself where, until its end, it keeps less than that share of the first second's sharpness, of its

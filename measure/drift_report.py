@@ -7,8 +7,8 @@ from PIL import Image
 
 from ..camera.preview import drawing
 from ..camera.preview.sheet import Sheet
-from .faults import Fault
-from .figures import Figures
+from .drift_faults import Fault
+from .drift_figures import Figures
 
 HEADER = "  second   sharpness   colourfulness   brightness   red - blue   change"
 

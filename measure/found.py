@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import CameraError
-from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
-from ..plucker import longest_step, scaled_intrinsics
-from ..poses import LENS_HEIGHT, LENS_WIDTH
-from ..rotation import interpolate, inverse, nearest_rotation, unit
+from ..camera.path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
+from ..camera.plucker import longest_step, scaled_intrinsics
+from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
+from ..camera.rotation import interpolate, inverse, nearest_rotation, unit
+from ..errors import CameraError
 from .mapping import NEAR, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, brought_to_size, follow, opencv
 

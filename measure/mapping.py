@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import require
+from ..errors import require
 from .tracks import Tracks
 
 REACHES = (1, 2, 3, 4, 6, 8, 12, 16)

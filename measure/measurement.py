@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ...errors import CameraError
-from ..path import CameraPath
-from ..plucker import stillness
-from ..rotation import angle_deg, inverse, rigid, unit
+from ..camera.path import CameraPath
+from ..camera.plucker import stillness
+from ..camera.rotation import angle_deg, inverse, rigid, unit
+from ..errors import CameraError
 from .found import FEWEST_TRACKS, VideoCamera, find_camera
 
 EVERY = 8

@@ -3,9 +3,9 @@
 import numpy as np
 from PIL import Image
 
-from ..preview import drawing
-from ..preview.drawing import FROM_ABOVE, FROM_THE_SIDE, frustum
-from ..preview.sheet import Sheet, camera_depth
+from ..camera.preview import drawing
+from ..camera.preview.drawing import FROM_ABOVE, FROM_THE_SIDE, frustum
+from ..camera.preview.sheet import Sheet, camera_depth
 from .measurement import DIRECTION_DEG, TURN_DEG, Measurement
 from .words import error_words, summary
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ...errors import require
+from ..errors import require
 
 SHORTER_SIDE = 270
 """Pixels that the shorter side of a picture is brought to: everything here is measured in those."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..path import CameraPath
+from ..camera.path import CameraPath
 from .found import LEAST_TURN_DEG, VideoCamera
 from .measurement import Measurement, Pair, median_errors_deg
 

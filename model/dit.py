@@ -13,18 +13,18 @@ from torch.nn import functional as F
 
 from ..errors import CameraError, InputError
 from ..options import Arithmetic, AttentionMode
-from .attention import Attention, attends_by_ours, sdpa
-from .attention_8bit import attend_8bit
-from .attention_layers import SelfAttention
-from .block import Block, residual_mlp
+from .attention.choose_8bit import attend_8bit
+from .attention.exact import Attention, attends_by_ours, sdpa
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
 from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Times
-from .operations import Operations, TorchOperations, prepared, prepared_layers
+from .layers.attention import SelfAttention
+from .layers.block import Block, residual_mlp
+from .layers.operations import Operations, TorchOperations, prepared, prepared_layers
+from .layers.residual import Residual, residuals
+from .layers.rope import AS_TRAINED, RopeScale, rope_table
+from .ops.pointwise import layer_norm, residual_dtype, slices
 from .parallel import WHOLE_VIDEO, WholeVideo
-from .pointwise import layer_norm, residual_dtype, slices
-from .residual import Residual, residuals
-from .rope import AS_TRAINED, RopeScale, rope_table
 
 EMBEDDING_TOKENS = 8192
 """Tokens in the camera's embedding and in the fp32 head at once."""

@@ -14,8 +14,8 @@ from .cache import CameraCache
 from .parallel import SequenceParallel, TokenShare
 
 if TYPE_CHECKING:
-    from .kv_cache import KeyValueCache
-    from .residual import Residual
+    from .kv.cache import KeyValueCache
+    from .layers.residual import Residual
 
 Times = tuple[Tensor, Tensor]
 """The time embedding and the blocks' modulation of a timestep."""
@@ -68,7 +68,7 @@ class ForwardInputs(NamedTuple):
 
 
 class ForwardRecorder(Protocol):
-    """What records and replays a forward's kernels: see forward_graphs.py."""
+    """What records and replays a forward's kernels: see graphs/forward.py."""
 
     def run(
         self, compute: Callable[[ForwardInputs, ForwardOptions], Tensor], given: ForwardInputs, options: ForwardOptions

@@ -3,13 +3,13 @@
 import torch
 
 from ..options import Arithmetic, Precision
-from .attention import MIN_KEYS_TO_SPLIT, TILE, key_parts
-from .attention_fp8_cudnn import padding
-from .block import CAMERA_TOKENS, FFN_TOKENS
+from .attention.exact import MIN_KEYS_TO_SPLIT, TILE, key_parts
+from .attention.fp8_cudnn import padding
 from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
-from .linear_8bit import DTYPES, PRODUCT_TOKENS
-from .pointwise import residual_dtype
+from .layers.block import CAMERA_TOKENS, FFN_TOKENS
+from .ops.linear_8bit import DTYPES, PRODUCT_TOKENS
+from .ops.pointwise import residual_dtype
 
 BF16 = Precision(torch.bfloat16)
 

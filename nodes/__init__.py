@@ -5,7 +5,8 @@ from importlib import import_module
 from comfy_api.latest import ComfyExtension, io
 
 from .. import __version__
-from ..host import folders, installed, needs
+from ..host import installed, needs
+from ..host.files import folders
 
 MODULES = (
     "load_models",
@@ -40,7 +41,9 @@ class LingBotWorldExtension(ComfyExtension):
         if not self.modules:
             return
 
-        from ..host import drawing, live_route, queued_prompt, uploads
+        from ..host.files import drawing, uploads
+        from ..host.prompt import queue as queued_prompt
+        from ..host.sampling import live_route
 
         for part in (drawing, live_route, queued_prompt, installed, uploads):
             part.register(PromptServer.instance)

@@ -2,9 +2,9 @@
 
 from comfy_api.latest import io
 
-from ..host import camera as host
-from ..host.folders import fingerprint
-from ..host.queued_prompt import known_inputs
+from ..host.files import camera as host
+from ..host.files.folders import fingerprint
+from ..host.prompt.queue import known_inputs
 from .inputs import CATEGORY, Camera, camera_outputs, choice, frames_input, upload_to, whole
 from .refusal import refusal
 

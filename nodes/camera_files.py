@@ -9,9 +9,9 @@ from ..camera import frame_count
 from ..camera.formats import CONVENTIONS, FORMATS, read_camera
 from ..camera.path import CameraPath
 from ..camera.poses import FEWEST_POSES
-from ..host import camera as host
-from ..host.folders import fingerprint
-from ..host.queued_prompt import known_inputs
+from ..host.files import camera as host
+from ..host.files.folders import fingerprint
+from ..host.prompt.queue import known_inputs
 from .inputs import CATEGORY, camera_outputs, choice, fov_input, frames_input, upload_to, whole
 from .refusal import refusal
 

@@ -6,7 +6,7 @@ from ..camera import frame_count
 from ..camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_load3d, preset_path
 from ..camera.moves.keys import STEP, TURN_DEG
 from ..camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
-from ..host.camera import chain, show_warnings
+from ..host.files.camera import chain, show_warnings
 from .inputs import CATEGORY, Camera, camera_outputs, choice, easing_input, fov_input, frames_input, number, seed_input
 from .refusal import refusal
 

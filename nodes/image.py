@@ -2,7 +2,7 @@
 
 from comfy_api.latest import io
 
-from ..host.image import EXPLICIT, FITS, SIZES, check_size, fit_image, target_geometry
+from ..host.files.image import EXPLICIT, FITS, SIZES, check_size, fit_image, target_geometry
 from ..pipeline.geometry import LARGEST_SIDE, STEP
 from .inputs import choice, whole
 from .refusal import refusal

@@ -7,7 +7,7 @@ from comfy_api.latest import io
 
 from ..camera.easing import EASINGS
 from ..camera.path import DEFAULT_FOV_DEG
-from ..host.drawing import HEIGHTS, MOST_FRAMES, WIDTHS
+from ..host.files.drawing import HEIGHTS, MOST_FRAMES, WIDTHS
 from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 
 CATEGORY = "LingBot-World/camera"

@@ -2,7 +2,7 @@
 
 from comfy_api.latest import io
 
-from ..host.notice import show_warning
+from ..host.prompt.notice import show_warning
 from .inputs import (
     UNSET,
     Camera,
@@ -116,7 +116,7 @@ class LingBotWorldLive(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model=None):
-        from ..host.before_running import check_rollout
+        from ..host.checks.graph import check_rollout
 
         return refusal(check_rollout)
 
@@ -140,9 +140,9 @@ class LingBotWorldLive(io.ComfyNode):
         state=None,
         camera=None,
     ) -> io.NodeOutput:
-        from ..host.before_text import unseen_words
-        from ..host.live import first_prompt, prepare_live, run_live
-        from ..host.live_view import live_view
+        from ..host.checks.text import unseen_words
+        from ..host.sampling.live import first_prompt, prepare_live, run_live
+        from ..host.sampling.live_view import live_view
 
         with live_view(wait) as view:
             first, text = first_prompt(positive, clip, prompt, state)

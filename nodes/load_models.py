@@ -9,8 +9,8 @@ import comfy.utils
 from comfy_api.latest import io
 
 from ..errors import InputError
-from ..host import folders
-from ..host.queued_prompt import known_inputs
+from ..host.files import folders
+from ..host.prompt.queue import known_inputs
 from ..loaders.files import read_tensors
 from ..options import ARITHMETICS, ATTENTION_MODES, DTYPE_NAMES, PerExpert
 from .inputs import choice
@@ -193,7 +193,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
     @classmethod
     def execute(cls, vae_name) -> io.NodeOutput:
-        from ..host.vae import open_vae
+        from ..host.model.vae import open_vae
 
         return io.NodeOutput(open_vae(folders.resolve_vae(vae_name)))
 

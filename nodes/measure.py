@@ -3,9 +3,9 @@ follows its path, the path of its camera, and when it falls apart."""
 
 from comfy_api.latest import io, ui
 
-from ..camera.measure import opencv, pycolmap
-from ..host.measure import measure_drift, measure_image, path_of_video
-from ..host.notice import show_text
+from ..host.files.measure import measure_drift, measure_image, path_of_video
+from ..host.prompt.notice import show_text
+from ..measure import opencv, pycolmap
 from ..options import FPS
 from .inputs import CATEGORY, Camera, camera_outputs, drawing_size, fov_input, number, whole
 from .refusal import refusal

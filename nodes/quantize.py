@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from comfy_api.latest import io, ui
 
 from ..errors import InputError
-from ..host import folders
-from ..host import quantize as host
-from ..host.notice import show_text
-from ..host.queued_prompt import known_inputs
+from ..host.files import folders
+from ..host.files import quantize as host
+from ..host.prompt.notice import show_text
+from ..host.prompt.queue import known_inputs
 from ..options import LoraFile
 from .inputs import choice, number
 from .refusal import NamesToCheck, refusal

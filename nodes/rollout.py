@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from ..errors import InputError
-from ..host.notice import show_warning
-from ..host.queued_prompt import known_inputs
+from ..host.prompt.notice import show_warning
+from ..host.prompt.queue import known_inputs
 from ..options import CAUSAL_SHIFT, FAST_INDICES, GUIDE_SCALE, RELEASES, V2_INDICES
 from ..options import STEPS as GUIDED_STEPS
 from .inputs import (
@@ -204,8 +204,8 @@ class LingBotWorldRollout(io.ComfyNode):
         start_latent=None,
         negative=None,
     ) -> io.NodeOutput:
-        from ..host.before_text import unseen_words
-        from ..host.rollout import prepare_rollout, run_rollout
+        from ..host.checks.text import unseen_words
+        from ..host.sampling.rollout import prepare_rollout, run_rollout
 
         asked = request(
             frames,
@@ -241,7 +241,7 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
 
 def _check() -> None:
     """Of the node that ComfyUI is validating. Raises InputError, CameraError."""
-    from ..host.before_running import check_rollout
+    from ..host.checks.graph import check_rollout
     from ..sampling import few_step_schedule
 
     check_rollout()

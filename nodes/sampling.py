@@ -4,7 +4,7 @@ from comfy_api.latest import io
 from torch import Tensor
 
 from ..errors import InputError
-from ..host.notice import show_warning
+from ..host.prompt.notice import show_warning
 from ..options import (
     BOUNDARY,
     CAMERA_CACHE_MODES,
@@ -164,7 +164,7 @@ class LingBotWorldSolver(io.ComfyNode):
 
     @classmethod
     def execute(cls, solver, reuse_threshold=0.0) -> io.NodeOutput:
-        from ..host.sampler import FlowSolver
+        from ..host.sampling.sampler import FlowSolver
 
         return io.NodeOutput(FlowSolver(solver, reuse_threshold=reuse_threshold))
 
@@ -251,7 +251,7 @@ class LingBotWorldSampler(io.ComfyNode):
         reuse_threshold=0.0,
         denoise=1.0,
     ) -> io.NodeOutput:
-        from ..host.sampler import FlowSolver, sample_latent
+        from ..host.sampling.sampler import FlowSolver, sample_latent
 
         models, cfg = PerExpert(high_noise, low_noise), PerExpert(cfg_high, cfg_low)
         guider = _guider(models, positive, negative, cfg, boundary, camera_cache)
@@ -282,13 +282,13 @@ def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> t
 
 def _check_models() -> None:
     """Of the node that ComfyUI is validating. Raises InputError."""
-    from ..host.before_running import check_experts
+    from ..host.checks.graph import check_experts
 
     check_experts("high_noise", "low_noise")
 
 
 def _guider(models: PerExpert, positive, negative, cfg: PerExpert[float], boundary: float, mode: CameraCacheMode):
-    from ..host.guider import ExpertGuider
+    from ..host.sampling.guider import ExpertGuider
 
     guider = ExpertGuider(models, boundary)
     guider.set_conds(positive, negative)

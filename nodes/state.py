@@ -3,9 +3,9 @@
 from comfy_api.latest import io
 
 from ..errors import InputError
-from ..host import states
-from ..host.folders import fingerprint
-from ..host.notice import show_text
+from ..host.files import states
+from ..host.files.folders import fingerprint
+from ..host.prompt.notice import show_text
 from .inputs import State, choice
 from .refusal import refusal
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from comfy_api.latest import io
 
-from ..host import folders
-from ..host.clip import encode_prompts, load_clip
+from ..host.files import folders
+from ..host.model.clip import encode_prompts, load_clip
 from ..text.prompts import NEGATIVE_PROMPT
 from ..text.tokenizer import find_tokenizer
 from ..text.weights import open_weights

@@ -2,8 +2,8 @@
 
 from comfy_api.latest import io
 
-from ..host import folders
-from ..host.image import read_image
+from ..host.files import folders
+from ..host.files.image import read_image
 
 
 class LingBotWorldToyPackage(io.ComfyNode):

@@ -15,12 +15,12 @@ import torch
 from ..errors import InputError
 from ..loaders import Checkpoint
 from ..loaders.offload import streamed_weights, weight_bytes
-from ..model.attention import FRAMES_BYTES, frames_bytes
-from ..model.attention_8bit import takes_operands
+from ..model.attention.choose_8bit import takes_operands
+from ..model.attention.exact import FRAMES_BYTES, frames_bytes
 from ..model.config import ModelConfig
-from ..model.kv_place import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
-from ..model.linear_8bit import DTYPES
+from ..model.kv.place import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
+from ..model.ops.linear_8bit import DTYPES
 from ..options import CameraCacheMode, KeyValueMode, Precision
 from .geometry import Geometry
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, MemoryWishes, StageEstimate, estimate_vae

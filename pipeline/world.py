@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..model.attention import FRAMES_BYTES, attends_to_frames, frames_bytes
+from ..model.attention.exact import FRAMES_BYTES, attends_to_frames, frames_bytes
 from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
 from ..model.forward import ForwardOptions
-from ..model.forward_graphs import ForwardGraphs
+from ..model.graphs.forward import ForwardGraphs
 from ..model.host_memory import pinned, queued_on, upload
-from ..model.kv_cache import KeyValueCache
-from ..model.kv_place import ON_DEVICE, KeyValuePlace
+from ..model.kv.cache import KeyValueCache
+from ..model.kv.place import ON_DEVICE, KeyValuePlace
 from ..model.parallel import SequenceParallel
 from ..options import CHUNK, AttentionMode, Window
 from ..sampling import FewStepSchedule, GuidedSchedule, guide

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_place import ON_DEVICE, KeyValuePlace
+from lingbot_world.model.kv.place import ON_DEVICE, KeyValuePlace
 from lingbot_world.options import Window
 from lingbot_world.pipeline import World, rollout, rollout_guided
 from lingbot_world.pipeline.world import WorldMemory

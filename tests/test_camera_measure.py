@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.camera.formats import write_camera
-from lingbot_world.camera.measure import (
+from lingbot_world.camera.moves import preset_path
+from lingbot_world.camera.path import CameraPath, lens_from_fov
+from lingbot_world.camera.plucker import scaled_intrinsics
+from lingbot_world.errors import CameraError
+from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.files.target import find_target
+from lingbot_world.headless.files.video import write_frames
+from lingbot_world.measure import (
     VideoCamera,
     find_camera,
     found_words,
@@ -19,15 +26,8 @@ from lingbot_world.camera.measure import (
     summary,
     video_path,
 )
-from lingbot_world.camera.measure.measurement import compared, median_errors_deg
-from lingbot_world.camera.measure.tracks import Tracks
-from lingbot_world.camera.moves import preset_path
-from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.plucker import scaled_intrinsics
-from lingbot_world.errors import CameraError
-from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.files.target import find_target
-from lingbot_world.headless.files.video import write_frames
+from lingbot_world.measure.measurement import compared, median_errors_deg
+from lingbot_world.measure.tracks import Tracks
 from lingbot_world.tools.toyworld.paths import STEP
 from lingbot_world.tools.toyworld.render import render
 from lingbot_world.tools.toyworld.rooms import scenes_around
@@ -321,7 +321,7 @@ def test_sigterm_is_heard_by_python_once_pycolmap_is_there():
     """Its own handler prints a trace and ends the process before the command can say what it did."""
     ask = (
         "import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(143));"
-        "from lingbot_world.camera.measure import pycolmap; pycolmap(); os.kill(os.getpid(), signal.SIGTERM);"
+        "from lingbot_world.measure import pycolmap; pycolmap(); os.kill(os.getpid(), signal.SIGTERM);"
         "signal.pause()"
     )
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, timeout=120)

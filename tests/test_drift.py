@@ -5,11 +5,11 @@ import json
 import cv2
 import numpy as np
 import pytest
-from lingbot_world.drift import as_values, find_faults, measure_frames, render_drift, table, words
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.target import find_target
 from lingbot_world.headless.files.video import write_frames
+from lingbot_world.measure.drift import as_values, find_faults, measure_frames, render_drift, table, words
 from lingbot_world.tools.measure.drift_faults import FAULTS, blurred, frozen
 
 FRAMES, FPS = 81, 16

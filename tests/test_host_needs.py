@@ -77,7 +77,7 @@ def goes_on(name: str, beginning: str) -> bool:
     return f"{name}.".startswith(f"{beginning}.")
 
 
-FILES = sorted([*PACK.glob("host/*.py"), *PACK.glob("nodes/*.py")])
+FILES = sorted([*PACK.glob("host/**/*.py"), *PACK.glob("nodes/*.py")])
 
 
 @pytest.mark.parametrize("module", sorted(needs.NEEDS))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.headless.files.pictures import read_image
-from lingbot_world.host.image import AREAS, EXPLICIT, fit_image, target_geometry
+from lingbot_world.host.files.image import AREAS, EXPLICIT, fit_image, target_geometry
 from lingbot_world.pipeline.geometry import Geometry
 from PIL import Image
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from lingbot_world.model import kv_cache
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_cache import KeyValueCache
-from lingbot_world.model.kv_place import KeyValuePlace, key_value_bytes
+from lingbot_world.model.kv import cache as kv_cache
+from lingbot_world.model.kv.cache import KeyValueCache
+from lingbot_world.model.kv.place import KeyValuePlace, key_value_bytes
 from lingbot_world.options import Window
 from rollout_cases import (
     CHUNKS_OF_1,

@@ -9,8 +9,8 @@ from checkpoint_cases import NF4, refused
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import load_expert, open_checkpoint
-from lingbot_world.model.linear_8bit import DTYPES
-from lingbot_world.model.operations import Linear
+from lingbot_world.model.layers.operations import Linear
+from lingbot_world.model.ops.linear_8bit import DTYPES
 from lingbot_world.model.quantized import parameters, scaled
 from lingbot_world.options import LoraFile
 from lingbot_world.quantize import verify

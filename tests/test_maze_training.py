@@ -10,7 +10,7 @@ from lingbot_world.camera import camera_embedding
 from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.model.kv.cache import KeyValueCache
 from lingbot_world.options import Window
 from lingbot_world.tools.maze import __main__ as training
 from lingbot_world.tools.maze import measure, pack, spans

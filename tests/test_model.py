@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
-from lingbot_world.model.operations import Linear, TorchOperations
-from lingbot_world.model.rope import RopeScale, rope_table
+from lingbot_world.model.layers.operations import Linear, TorchOperations
+from lingbot_world.model.layers.rope import RopeScale, rope_table
 from model_cases import SMALL, random_inputs, random_state, with_state
 from torch.nn import functional as F
 

@@ -4,10 +4,11 @@ import weakref
 
 import pytest
 import torch
-from lingbot_world.model import attention, pointwise
+from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
+from lingbot_world.model.ops import pointwise
 from model_cases import random_inputs, random_state, with_state
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from lingbot_world.model import attention, puts
-from lingbot_world.model import attention_fp8 as fp8_attention
-from lingbot_world.model.attention_fp8_cudnn import cudnn_attention_of
-from lingbot_world.model.attention_fp8_hopper import hopper_attention_of
+from lingbot_world.model.attention import exact as attention
+from lingbot_world.model.attention import fp8 as fp8_attention
+from lingbot_world.model.attention.fp8_cudnn import cudnn_attention_of
+from lingbot_world.model.attention.fp8_hopper import hopper_attention_of
 from lingbot_world.model.config import ModelConfig
-from lingbot_world.model.kernels.attention_hopper import across, attend
-from lingbot_world.model.matrix_8bit import EightBit
+from lingbot_world.model.kernels.hopper.attention import across, attend
+from lingbot_world.model.ops import scatter as puts
+from lingbot_world.model.ops.matrix_8bit import EightBit
 from model_cases import random_inputs, random_state, with_state
 from scaled_cases import FP8
 from torch.nn import functional as F

@@ -4,15 +4,17 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
-from lingbot_world.model import attention, pointwise, puts
-from lingbot_world.model import attention_8bit as eight_bit_attention
-from lingbot_world.model import attention_fp8 as fp8_attention
-from lingbot_world.model import linear_8bit as eight_bit
+from lingbot_world.model.attention import choose_8bit as eight_bit_attention
+from lingbot_world.model.attention import exact as attention
+from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.config import ModelConfig
-from lingbot_world.model.matrix_8bit import EightBit
+from lingbot_world.model.layers.operations import ExactLayer, _product_then_gelu
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.model.operations import ExactLayer, _product_then_gelu
-from lingbot_world.model.pointwise import encode_8bit, implementation, layer_norm_8bit
+from lingbot_world.model.ops import linear_8bit as eight_bit
+from lingbot_world.model.ops import pointwise
+from lingbot_world.model.ops import scatter as puts
+from lingbot_world.model.ops.matrix_8bit import EightBit
+from lingbot_world.model.ops.pointwise import encode_8bit, implementation, layer_norm_8bit
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import Precision

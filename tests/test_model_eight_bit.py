@@ -6,16 +6,16 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
-from lingbot_world.model import linear_8bit as eight_bit
-from lingbot_world.model import pointwise
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.linear_8bit import DTYPES, EightBitLayer, arithmetic_note, choose_arithmetic
-from lingbot_world.model.matrix_8bit import LARGEST, EightBit
+from lingbot_world.model.layers.operations import Linear, prepared
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.model.operations import Linear, prepared
-from lingbot_world.model.pointwise import encode_8bit, layer_norm_8bit
+from lingbot_world.model.ops import linear_8bit as eight_bit
+from lingbot_world.model.ops import pointwise
+from lingbot_world.model.ops.linear_8bit import DTYPES, EightBitLayer, arithmetic_note, choose_arithmetic
+from lingbot_world.model.ops.matrix_8bit import LARGEST, EightBit
+from lingbot_world.model.ops.pointwise import encode_8bit, layer_norm_8bit
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import Precision

@@ -11,25 +11,26 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
-from lingbot_world.model import attention_8bit as eight_bit_attention
-from lingbot_world.model import attention_fp8 as fp8_attention
-from lingbot_world.model import attention_fp8_cudnn as fp8_cudnn
-from lingbot_world.model import attention_fp8_hopper as fp8_hopper
-from lingbot_world.model import attention_layers, attention_own, linear_8bit, pointwise
-from lingbot_world.model.attention import key_parts, sdpa
-from lingbot_world.model.attention_8bit import attend_8bit, attention_note, choose_attention, find_kernel
-from lingbot_world.model.attention_fp8 import FP8, HEADROOM, Operand, operand, places_across, sample
-from lingbot_world.model.block import CrossAttention, SelfAttention
+from lingbot_world.model.attention import choose_8bit as eight_bit_attention
+from lingbot_world.model.attention import fp8 as fp8_attention
+from lingbot_world.model.attention import fp8_cudnn, fp8_hopper
+from lingbot_world.model.attention import fp8_operands as attention_own
+from lingbot_world.model.attention.choose_8bit import attend_8bit, attention_note, choose_attention, find_kernel
+from lingbot_world.model.attention.exact import key_parts, sdpa
+from lingbot_world.model.attention.fp8 import FP8, HEADROOM, Operand, operand, places_across, sample
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kernels import attention_hopper
-from lingbot_world.model.kv_cache import KeyValueCache
-from lingbot_world.model.kv_place import KeyValuePlace
-from lingbot_world.model.matrix_8bit import EightBit
+from lingbot_world.model.kernels.hopper import attention as attention_hopper
+from lingbot_world.model.kv.cache import KeyValueCache
+from lingbot_world.model.kv.place import KeyValuePlace
+from lingbot_world.model.layers import attention as attention_layers
+from lingbot_world.model.layers.block import CrossAttention, SelfAttention
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.model.pointwise_plain import Turning
-from lingbot_world.model.puts import Unturned, turned_fp8
+from lingbot_world.model.ops import linear_8bit, pointwise
+from lingbot_world.model.ops.matrix_8bit import EightBit
+from lingbot_world.model.ops.plain import Turning
+from lingbot_world.model.ops.scatter import Unturned, turned_fp8
 from lingbot_world.options import Precision, Window
 from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state

@@ -16,8 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lingbot_world.model.kernels import attention_hopper, convolution_hopper, hopper, nvrtc
-from lingbot_world.model.matrix_8bit import EightBit
+from lingbot_world.model.kernels.hopper import attention as attention_hopper
+from lingbot_world.model.kernels.hopper import convolution as convolution_hopper
+from lingbot_world.model.kernels.hopper import launch as hopper
+from lingbot_world.model.kernels.hopper import nvrtc
+from lingbot_world.model.ops.matrix_8bit import EightBit
 
 SCRIPT = Path(__file__).parent / "kernel_scripts" / "kernels.py"
 

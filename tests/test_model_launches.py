@@ -6,18 +6,21 @@ import pytest
 import torch
 from lingbot_world.loaders import load_expert
 from lingbot_world.loaders.load import _keep_decoded
-from lingbot_world.model import attention_layers, dit, linear_8bit, operations, pointwise
-from lingbot_world.model.attention import sdpa
+from lingbot_world.model import dit
+from lingbot_world.model.attention.exact import sdpa
 from lingbot_world.model.cache import CameraCache
-from lingbot_world.model.kv_cache import KeyValueCache
-from lingbot_world.model.kv_place import KeyValuePlace
-from lingbot_world.model.linear_8bit import EightBitLayer
-from lingbot_world.model.matrix_8bit import EightBit
-from lingbot_world.model.operations import joined, prepared_layers
-from lingbot_world.model.pointwise import encode_8bit
+from lingbot_world.model.kv.cache import KeyValueCache
+from lingbot_world.model.kv.place import KeyValuePlace
+from lingbot_world.model.layers import attention as attention_layers
+from lingbot_world.model.layers import operations
+from lingbot_world.model.layers.operations import joined, prepared_layers
+from lingbot_world.model.layers.residual import Residual, in_turn, residuals
+from lingbot_world.model.ops import linear_8bit, pointwise
+from lingbot_world.model.ops.linear_8bit import EightBitLayer
+from lingbot_world.model.ops.matrix_8bit import EightBit
+from lingbot_world.model.ops.pointwise import encode_8bit
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter, WideParameter, keep_together
-from lingbot_world.model.residual import Residual, in_turn, residuals
 from lingbot_world.options import Window
 from model_cases import SMALL, random_inputs, random_state, with_state
 from safetensors.torch import save_file

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lingbot_world.model.rope import rope_table
+from lingbot_world.model.layers.rope import rope_table
 from model_cases import golden_inputs, golden_model
 
 ATOL = 3e-5

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from lingbot_world.model import pointwise
-from lingbot_world.model.pointwise import implementation, slices
+from lingbot_world.model.ops import pointwise
+from lingbot_world.model.ops.pointwise import implementation, slices
 from pointwise_cases import CASES, NAMES, check
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}

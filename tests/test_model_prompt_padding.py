@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from lingbot_world.model import attention, dit
+from lingbot_world.model import dit
+from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.forward import ForwardInputs

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 import pytest
 from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.options import lora_of
-from lingbot_world.host.names import new_parts, parts_of
+from lingbot_world.host.files.names import new_parts, parts_of
 from lingbot_world.loaders.files import read_tensors
 
 ROOTS = (

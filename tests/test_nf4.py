@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lingbot_world.errors import DependencyError
-from lingbot_world.model.operations import TorchOperations
+from lingbot_world.model.layers.operations import TorchOperations
 from lingbot_world.model.quantized import codec, parameters
 from safetensors.torch import load_file
 

@@ -131,7 +131,9 @@ def test_files_are_plain_ascii_without_what_scanners_refuse(path):
     assert not {"eval", "exec", "__import__"} & {name for name, _ in calls(path)}
 
 
-ANSWERING = {f"host/{name}.py" for name in ("drawing", "live_route", "installed", "queued_prompt", "uploads")}
+ANSWERING = {
+    f"host/{name}.py" for name in ("files/drawing", "files/uploads", "installed", "prompt/queue", "sampling/live_route")
+}
 LIVE = {*(f"headless/live/{name}.py" for name in ("running", "serving", "measuring")), "live/wire/connection.py"}
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.model.kv.cache import KeyValueCache
 from lingbot_world.options import FAST_INDICES, V2_INDICES
 from lingbot_world.pipeline import sample
 from lingbot_world.sampling import GuidedSchedule, few_step_schedule

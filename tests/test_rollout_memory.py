@@ -17,7 +17,7 @@ from lingbot_world.loaders.checkpoint import Checkpoint
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.model.config import ModelConfig
-from lingbot_world.model.kv_place import ON_DEVICE, KeyValuePlace
+from lingbot_world.model.kv.place import ON_DEVICE, KeyValuePlace
 from lingbot_world.model.memory import decoded_bytes
 from lingbot_world.options import Precision
 from lingbot_world.pipeline import rollout_memory

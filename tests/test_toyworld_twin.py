@@ -7,7 +7,7 @@ import torch
 from lingbot_world.camera import camera_embedding
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.model.kv.cache import KeyValueCache
 from lingbot_world.options import Window
 from lingbot_world.tools.toyworld.camera_map import camera_patches, ray_patches
 from lingbot_world.tools.toyworld.coder import decode, encode

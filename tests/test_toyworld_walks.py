@@ -11,7 +11,7 @@ import pytest
 import torch
 from lingbot_world.camera import camera_embedding
 from lingbot_world.loaders import load_expert
-from lingbot_world.model.kv_place import ON_DEVICE, KeyValuePlace
+from lingbot_world.model.kv.place import ON_DEVICE, KeyValuePlace
 from lingbot_world.options import CAUSAL_SHIFT, CHUNK, FAST_INDICES, Window
 from lingbot_world.pipeline import World as CausalWorld
 from lingbot_world.pipeline import sample

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lingbot_world.model.kernels import convolution_hopper
+from lingbot_world.model.kernels.hopper import convolution as convolution_hopper
 from torch.nn import functional as F
 
 GPU = "cuda"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lingbot_world.live.walk import Walk
-from lingbot_world.model.capture import ONE_AT_A_TIME
+from lingbot_world.model.graphs.capture import ONE_AT_A_TIME
 from lingbot_world.toy.weights import Weights
 from lingbot_world.vae import Stripe, VideoDecoder, decode_latent, load_vae, pooled
 from lingbot_world.vae.recording import Recording

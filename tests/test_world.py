@@ -7,12 +7,14 @@ import sys
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
-from lingbot_world.model import attention, attention_layers, forward_graphs
-from lingbot_world.model.block import Block
+from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_place import KeyValuePlace
-from lingbot_world.model.rope import rope_table
+from lingbot_world.model.graphs import forward as forward_graphs
+from lingbot_world.model.kv.place import KeyValuePlace
+from lingbot_world.model.layers import attention as attention_layers
+from lingbot_world.model.layers.block import Block
+from lingbot_world.model.layers.rope import rope_table
 from lingbot_world.options import FAST_INDICES, Window
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline import world as pipeline_world

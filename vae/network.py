@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..model.pointwise import rms_silu
+from ..model.ops.pointwise import rms_silu
 from .stripes import Stripe
 
 LATENT_CHANNELS = 16

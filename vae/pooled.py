@@ -189,11 +189,11 @@ def _works(device: torch.device) -> bool:
 
 @cache
 def _convolution_hopper(device: torch.device) -> ModuleType | None:
-    """kernels/convolution_hopper.py, if it is compiled and right here; if it should be and is not, that is logged."""
+    """kernels/hopper/convolution.py, if it is compiled and right here; if it should be and is not, that is logged."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return None
-    from ..model.kernels import convolution_hopper
-    from ..model.kernels.hopper import is_right
+    from ..model.kernels.hopper import convolution as convolution_hopper
+    from ..model.kernels.hopper.launch import is_right
 
     generator = torch.Generator(device).manual_seed(0)
     frames, weight = (

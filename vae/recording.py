@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..model.capture import ONE_AT_A_TIME, failure_of
+from ..model.graphs.capture import ONE_AT_A_TIME, failure_of
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
 """What is recorded: kernels alone, on memory that stays where it is. The frames of a latent frame."""

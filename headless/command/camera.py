@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from ...camera import measure
+from ... import measure
 from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
 from ...camera.explained import doubts, explained

@@ -11,7 +11,7 @@ from ...loaders import Checkpoint, find_package, open_checkpoint
 from ...loaders.offload import weight_bytes
 from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_expert_folder, named_role
 from ...loaders.release import base_release
-from ...model.kv_place import KeyValuePlace
+from ...model.kv.place import KeyValuePlace
 from ...model.memory import decoded_bytes
 from ...options import RELEASES, Arithmetic, DtypeName, Precision, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry

@@ -28,7 +28,14 @@ def add_measure_command(subparsers: Any) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    from ...drift import as_values, find_faults, measure_frames, render_drift, table, words  # drawing imports torch
+    from ...measure.drift import (  # drawing imports torch
+        as_values,
+        find_faults,
+        measure_frames,
+        render_drift,
+        table,
+        words,
+    )
     from ..files.drawing import check_drawing, save_drawing
     from ..files.pictures import colour_frames, frame_rate, naming_video
 

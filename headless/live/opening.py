@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...live import Engine, Start
 from ...live.planned import check_walkable, latent_frames, without_end
-from ...model.attention import multiplies_bf16
+from ...model.attention.exact import multiplies_bf16
 from ...options import ShowProgress, VaeDtype, Window
 from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry

@@ -7,9 +7,9 @@ from typing import Any, TypeVar, cast
 import torch
 
 from ...loaders import Checkpoint
-from ...model.attention_8bit import choose_attention
+from ...model.attention.choose_8bit import choose_attention
 from ...model.dit import LingBotWorldModel
-from ...model.linear_8bit import choose_arithmetic
+from ...model.ops.linear_8bit import choose_arithmetic
 from ...options import LoraFile
 from ...pipeline.memory import MARGIN, choose_residency, estimate_text, estimate_vae, free_memory
 from ...vae import VAE, load_vae, vae_width

@@ -10,12 +10,12 @@ import comfy.samplers
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..model.config import ModelConfig
-from ..model.dit import check_camera
-from ..options import CELL
-from .base_model import CAMERA
-from .notice import show_warning
+from ...errors import InputError
+from ...model.config import ModelConfig
+from ...model.dit import check_camera
+from ...options import CELL
+from ..model.base_model import CAMERA
+from ..prompt.notice import show_warning
 
 BY_ROLLOUT = frozenset({"cross_attn", "hooks"})
 BY_SAMPLERS = BY_ROLLOUT | {

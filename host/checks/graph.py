@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from ..camera.poses import frame_count
-from ..errors import InputError
-from ..options import CHUNK, CHUNKS, Window
-from .base_model import ONLY_ROLLOUT
-from .queued_prompt import Prompt, PromptValues, UnknownError, is_link, node_in_question
+from ...camera.poses import frame_count
+from ...errors import InputError
+from ...options import CHUNK, CHUNKS, Window
+from ..model.base_model import ONLY_ROLLOUT
+from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, node_in_question
 
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"

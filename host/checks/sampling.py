@@ -10,16 +10,12 @@ import torch
 from comfy.patcher_extension import WrappersMP, add_wrapper_with_key
 from torch import Tensor
 
-from ..errors import LingBotError
-from ..options import BOUNDARY
-from ..sampling import is_high_noise
-from ..vae.decoding import NOT_FINITE
-from .base_model import CAMERA
-from .before_text import unseen_words
-from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
-from .model import truncated_timesteps
-from .notice import show_note, show_warning
-from .on_model import (
+from ...errors import LingBotError
+from ...options import BOUNDARY
+from ...sampling import is_high_noise
+from ...vae.decoding import NOT_FINITE
+from ..model.base_model import CAMERA
+from ..model.patches import (
     KEY,
     changed_nothing,
     check_sampling,
@@ -29,6 +25,10 @@ from .on_model import (
     raise_for_node,
     unknown,
 )
+from ..model.transformer import truncated_timesteps
+from ..prompt.notice import show_note, show_warning
+from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
+from .text import unseen_words
 
 FULL_NOISE = 0.9985
 """A run whose first sigma is at least this starts from the noise alone, as the official code does."""

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from .before_running import type_of
-from .queued_prompt import Prompt, UnknownError, is_link, running_prompt
+from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
+from .graph import type_of
 
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
 OURS, LIVE = "LingBotWorld", "LingBotWorldLive"

@@ -15,21 +15,21 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ..camera import action_embedding, camera_embedding, frame_count, read_pose_folder
-from ..camera.advice import warnings
-from ..camera.explained import doubts, explained
-from ..camera.formats import FORMATS
-from ..camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
-from ..camera.path import CameraPath, Origin, lens_from_fov
-from ..camera.poses import FEWEST_POSES
-from ..camera.preview import render_preview
-from ..errors import CameraError
-from ..options import CELL
+from ...camera import action_embedding, camera_embedding, frame_count, read_pose_folder
+from ...camera.advice import warnings
+from ...camera.explained import doubts, explained
+from ...camera.formats import FORMATS
+from ...camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
+from ...camera.path import CameraPath, Origin, lens_from_fov
+from ...camera.poses import FEWEST_POSES
+from ...camera.preview import render_preview
+from ...errors import CameraError
+from ...options import CELL
+from ..prompt.notice import show_note, show_warning
+from ..prompt.queue import PromptValues, node_in_question
 from .folders import PACKAGES
 from .image import as_image, pixels
 from .names import parts_of
-from .notice import show_note, show_warning
-from .queued_prompt import PromptValues, node_in_question
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"

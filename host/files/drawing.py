@@ -4,12 +4,12 @@ import asyncio
 import io
 from typing import Any
 
-from ..camera.advice import warnings
-from ..camera.moves.editor import path_from_editor
-from ..camera.path import CameraPath
-from ..camera.preview import render_preview
-from ..errors import CameraError, LingBotError
-from .queued_prompt import PromptValues, UnknownError
+from ...camera.advice import warnings
+from ...camera.moves.editor import path_from_editor
+from ...camera.path import CameraPath
+from ...camera.preview import render_preview
+from ...errors import CameraError, LingBotError
+from ..prompt.queue import PromptValues, UnknownError
 
 ADDRESS, WARNINGS = "/lingbot_world/camera_preview", "/lingbot_world/camera_warnings"
 MOST_FRAMES = 10_001

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import folder_paths
 
-from ..errors import CheckpointError, InputError
-from ..loaders.files import read_tensors
-from ..loaders.package import (
+from ...errors import CheckpointError, InputError
+from ...loaders.files import read_tensors
+from ...loaders.package import (
     PART_FOLDERS,
     TOKENIZER_FOLDERS,
     is_causal_file,
@@ -26,7 +26,7 @@ from ..loaders.package import (
     is_expert_folder,
     tokenizer_in,
 )
-from ..loaders.release import named_causal
+from ...loaders.release import named_causal
 from .names import parts_of
 
 PACKAGES = "lingbot_world"
@@ -34,7 +34,7 @@ AUTO = "auto"
 TOY, NIGHT = "toy", "loras/night"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
-_EXAMPLE = Path(__file__).parent.parent / "toy" / "trained" / "example" / "image.png"
+_EXAMPLE = Path(__file__).parents[2] / "toy" / "trained" / "example" / "image.png"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from ..errors import InputError
-from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
+from ...errors import InputError
+from ...pipeline.geometry import Geometry, explicit_geometry, output_geometry
 
 AREAS = {
     "832x480, in the image's shape": 832 * 480,

@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from .. import drift
-from ..camera import measure
-from ..camera.path import CameraPath
+from ... import measure
+from ...camera.path import CameraPath
+from ...measure import drift
 from .image import as_image, pixels
 
 

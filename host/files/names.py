@@ -2,7 +2,7 @@
 
 import re
 
-from ..errors import InputError
+from ...errors import InputError
 
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)

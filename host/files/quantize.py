@@ -10,11 +10,11 @@ import comfy.model_management
 import comfy.utils
 import folder_paths
 
-from ..errors import CheckpointError, InputError
-from ..loaders.files import read_tensors
-from ..loaders.package import find_package, is_causal_folder, is_expert_folder
-from ..loaders.quantized import component_owner
-from ..options import Progress
+from ...errors import CheckpointError, InputError
+from ...loaders.files import read_tensors
+from ...loaders.package import find_package, is_causal_folder, is_expert_folder
+from ...loaders.quantized import component_owner
+from ...options import Progress
 from . import folders
 from .names import new_parts
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import folder_paths
 
-from ..errors import InputError
+from ...errors import InputError
 from .names import parts_of
 
 if TYPE_CHECKING:
-    from ..pipeline.state import WorldState
+    from ...pipeline.state import WorldState
 
 SUFFIX, OF_OUTPUT = ".state", " [output]"
 """Of a state's file; of the name of one in the output folder, as ComfyUI writes such names."""
@@ -45,7 +45,7 @@ def choices() -> list[str]:
 
 def load(name: str) -> WorldState:
     """Raises InputError, CheckpointError for what is not there, not below its folder, or no whole state."""
-    from ..pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
+    from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 

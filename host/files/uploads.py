@@ -15,8 +15,8 @@ from zipfile import ZipFile
 
 import folder_paths
 
-from ..camera.pose_folder import LARGEST_FILE
-from ..errors import CameraError
+from ...camera.pose_folder import LARGEST_FILE
+from ...errors import CameraError
 from . import camera
 
 ADDRESS = "/lingbot_world/camera_files"

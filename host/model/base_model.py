@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import InputError
-from ..loaders import Checkpoint
-from ..model.cache import CameraCache
-from ..model.dit import check_camera
-from ..model.forward_graphs import ForwardGraphs
-from ..model.memory import activation_bytes, camera_cache_bytes
-from ..options import CHUNKS, SHIFT, CameraCacheMode, Precision
-from .model import CAMERA_CACHE, TIMESTEP, HostModel
-from .notice import show_warning
-from .on_model import foreign
+from ...errors import InputError
+from ...loaders import Checkpoint
+from ...model.cache import CameraCache
+from ...model.dit import check_camera
+from ...model.graphs.forward import ForwardGraphs
+from ...model.memory import activation_bytes, camera_cache_bytes
+from ...options import CHUNKS, SHIFT, CameraCacheMode, Precision
+from ..prompt.notice import show_warning
+from .patches import foreign
+from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
 """Key of the camera in a conditioning: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""

@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from comfy import sd1_clip
 from torch import Tensor
 
-from ..errors import TextError
-from ..loaders.files import read_tensors
-from ..text.encoder import check_vocabulary, encode
-from ..text.prompts import clean_prompt
-from ..text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
-from ..text.weights import UMT5Config, huggingface_key, open_weights
-from .folders import fingerprint
-from .notice import show_warning
+from ...errors import TextError
+from ...loaders.files import read_tensors
+from ...text.encoder import check_vocabulary, encode
+from ...text.prompts import clean_prompt
+from ...text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
+from ...text.weights import UMT5Config, huggingface_key, open_weights
+from ..files.folders import fingerprint
+from ..prompt.notice import show_warning
 
 Conditioning = list[list]
 

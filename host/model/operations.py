@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..loaders import Checkpoint, state_tensors
-from ..loaders.chunks import layer_of
-from ..model.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
-from ..model.matrix_8bit import EightBit
-from ..model.operations import ExactLayer, Layer, materialise
-from ..model.quantized import scaled
-from ..model.quantized.parameters import frozen_parameter, recode
-from ..options import Arithmetic
+from ...loaders import Checkpoint, state_tensors
+from ...loaders.chunks import layer_of
+from ...model.layers.operations import ExactLayer, Layer, materialise
+from ...model.ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
+from ...model.ops.matrix_8bit import EightBit
+from ...model.quantized import scaled
+from ...model.quantized.parameters import frozen_parameter, recode
+from ...options import Arithmetic
 
 
 def is_quantized(weight: Tensor | None) -> bool:

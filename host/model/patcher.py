@@ -17,10 +17,10 @@ from comfy.model_patcher import LowVramPatch
 from comfy.weight_adapter import LoRAAdapter
 from comfy_aimdo import model_vbar
 
-from ..errors import InputError
-from ..model.cache import CameraCache
-from ..model.linear_8bit import DTYPES
-from .notice import running_node
+from ...errors import InputError
+from ...model.cache import CameraCache
+from ...model.ops.linear_8bit import DTYPES
+from ..prompt.notice import running_node
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])

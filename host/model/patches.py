@@ -14,12 +14,12 @@ import comfy.model_sampling
 import torch
 from comfy.patcher_extension import WrappersMP
 
-from ..errors import InputError
-from ..loaders.lora import is_lora_of
-from .notice import running_node
-from .queued_prompt import kind_of, loras_of
+from ...errors import InputError
+from ...loaders.lora import is_lora_of
+from ..prompt.notice import running_node
+from ..prompt.queue import kind_of, loras_of
 
-PACK = Path(__file__).parents[1]
+PACK = Path(__file__).parents[2]
 
 KEY = "lingbot_world"
 """The name of our own wrapper."""

@@ -10,12 +10,12 @@ from comfy.cli_args import args
 from comfy.patcher_extension import WrapperExecutor, WrappersMP, get_all_wrappers
 from torch import Tensor
 
-from ..model.attention import sdpa
-from ..model.attention_8bit import attend_8bit
-from ..model.attention_fp8 import Operand, decode
-from ..model.config import ModelConfig
-from ..model.dit import LingBotWorldModel
-from ..model.rope import AS_TRAINED, RopeScale
+from ...model.attention.choose_8bit import attend_8bit
+from ...model.attention.exact import sdpa
+from ...model.attention.fp8 import Operand, decode
+from ...model.config import ModelConfig
+from ...model.dit import LingBotWorldModel
+from ...model.layers.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"

@@ -16,12 +16,12 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..errors import InputError
-from ..options import BOUNDARY, CAMERA_CACHE_MODES, CameraCacheMode, PerExpert
-from ..sampling import first_low_step, is_high_noise
-from .base_model import CAMERA_CACHE_MODE, ONLY_ROLLOUT, Role, is_causal
-from .model import TIMESTEP, truncated_timesteps
-from .patcher import copies_on_other_devices
+from ...errors import InputError
+from ...options import BOUNDARY, CAMERA_CACHE_MODES, CameraCacheMode, PerExpert
+from ...sampling import first_low_step, is_high_noise
+from ..model.base_model import CAMERA_CACHE_MODE, ONLY_ROLLOUT, Role, is_causal
+from ..model.patcher import copies_on_other_devices
+from ..model.transformer import TIMESTEP, truncated_timesteps
 
 READ_AHEAD_STEPS = 2
 """The low-noise expert's file is read into the page cache this many steps before its first step; earlier where these
@@ -227,7 +227,7 @@ class _Switch:
         self.read_ahead_at = -1.0
         checkpoint = getattr(self.guider.low.model_patcher.model, "checkpoint", None)
         if checkpoint is not None:
-            from ..loaders import warm
+            from ...loaders import warm
 
             warm(checkpoint)
 

@@ -14,23 +14,23 @@ import folder_paths
 import torch
 from torch import Tensor
 
-from ..camera.path import CameraPath
-from ..camera.poses import frame_count
-from ..errors import InputError
-from ..live import Engine, Frames, Session, Start
-from ..live.kept import Kept
-from ..live.planned import check_walkable, latent_frames, without_end
-from ..options import FPS, KeyValueMode
-from ..pipeline.geometry import Geometry
-from ..pipeline.memory import estimate_vae
-from ..pipeline.spec import RolloutRequest, RolloutSpec
-from ..pipeline.state import WorldState
-from ..pipeline.world import CausalModel, World
-from ..vae import VAE, VideoDecoder, load_vae, vae_width
-from .before_text import embedding_words
-from .conditioning import text_of_rollout
+from ...camera.path import CameraPath
+from ...camera.poses import frame_count
+from ...errors import InputError
+from ...live import Engine, Frames, Session, Start
+from ...live.kept import Kept
+from ...live.planned import check_walkable, latent_frames, without_end
+from ...options import FPS, KeyValueMode
+from ...pipeline.geometry import Geometry
+from ...pipeline.memory import estimate_vae
+from ...pipeline.spec import RolloutRequest, RolloutSpec
+from ...pipeline.state import WorldState
+from ...pipeline.world import CausalModel, World
+from ...vae import VAE, VideoDecoder, load_vae, vae_width
+from ..checks.conditioning import text_of_rollout
+from ..checks.text import embedding_words
+from ..prompt.notice import show_warning
 from .live_view import LiveView
-from .notice import show_warning
 from .rollout import NodeRollout, encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, room_on, run_prepared
 

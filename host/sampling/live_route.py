@@ -5,7 +5,7 @@ import time
 from functools import partial
 from typing import Any
 
-from ..errors import InputError
+from ...errors import InputError
 
 ADDRESS = "/lingbot_world/live"
 MOST_BYTES = 1 << 17
@@ -32,8 +32,8 @@ def register(server) -> None:
 
     @server.routes.get(ADDRESS)
     async def connect(request: web.Request) -> web.StreamResponse:
-        from ..live.wire.codec import JSON  # imported when a node has begun: they import the model
-        from ..live.wire.connection import foreign_origin, serve
+        from ...live.wire.codec import JSON  # imported when a node has begun: they import the model
+        from ...live.wire.connection import foreign_origin, serve
 
         if foreign_origin(request):
             return web.Response(status=403, text="a page of another address may not walk here\n")

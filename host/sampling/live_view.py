@@ -10,13 +10,13 @@ from typing import Any
 import comfy.model_management as management
 from comfy_execution.utils import get_executing_context
 
-from ..errors import InputError, LingBotError
-from ..live import Frames, Session
-from ..live.wire.client import Client
-from ..live.wire.codec import JSON
-from ..live.wire.protocol import Event, Init
-from ..live.wire.steering import BETWEEN_WALKS, Rules, facts, figures, obey, quiet_since, steer
-from ..options import FPS
+from ...errors import InputError, LingBotError
+from ...live import Frames, Session
+from ...live.wire.client import Client
+from ...live.wire.codec import JSON
+from ...live.wire.protocol import Event, Init
+from ...live.wire.steering import BETWEEN_WALKS, Rules, facts, figures, obey, quiet_since, steer
+from ...options import FPS
 from .live_route import views
 
 STOPPED = 1000

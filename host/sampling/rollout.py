@@ -10,22 +10,22 @@ import latent_preview
 import torch
 from torch import Tensor
 
-from ..camera.path import CameraPath
-from ..errors import CameraError, InputError
-from ..model.host_memory import queued_on
-from ..options import CELL, KeyValueMode
-from ..pipeline.geometry import STEP
-from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
-from ..pipeline.state import Prompt, WorldState
-from ..pipeline.world import CausalModel, check_causal
-from ..vae.decoding import NOT_FINITE, REACH
-from ..vae.encoding import SETTLED
-from .base_model import is_causal
-from .before_running import check_start
-from .conditioning import text_of_rollout
-from .notice import show_warning
-from .on_model import changed_nothing, for_rollout, not_called_words, unknown
-from .patcher import copies_on_other_devices
+from ...camera.path import CameraPath
+from ...errors import CameraError, InputError
+from ...model.host_memory import queued_on
+from ...options import CELL, KeyValueMode
+from ...pipeline.geometry import STEP
+from ...pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
+from ...pipeline.state import Prompt, WorldState
+from ...pipeline.world import CausalModel, check_causal
+from ...vae.decoding import NOT_FINITE, REACH
+from ...vae.encoding import SETTLED
+from ..checks.conditioning import text_of_rollout
+from ..checks.graph import check_start
+from ..model.base_model import is_causal
+from ..model.patcher import copies_on_other_devices
+from ..model.patches import changed_nothing, for_rollout, not_called_words, unknown
+from ..prompt.notice import show_warning
 from .rollout_sampler import LATENT_CHANNELS, draws, plan_memory, run_prepared
 
 ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."

@@ -13,15 +13,15 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..model.kv_place import HOST_SHARE
-from ..options import KeyValueMode, Precision
-from ..pipeline.chunk_loop import ChunkLoop
-from ..pipeline.rollout_memory import Free, RolloutWork, choose_world
-from ..pipeline.spec import RolloutSpec
-from ..pipeline.world import CausalModel, Schedule, WorldMemory
-from .base_model import CHUNK_INPUTS, ChunkInputs
+from ...model.kv.place import HOST_SHARE
+from ...options import KeyValueMode, Precision
+from ...pipeline.chunk_loop import ChunkLoop
+from ...pipeline.rollout_memory import Free, RolloutWork, choose_world
+from ...pipeline.spec import RolloutSpec
+from ...pipeline.world import CausalModel, Schedule, WorldMemory
+from ..model.base_model import CHUNK_INPUTS, ChunkInputs
+from ..model.transformer import CAMERA_CACHE, TIMESTEP
 from .guider import WhenPrepared
-from .model import CAMERA_CACHE, TIMESTEP
 
 LATENT_CHANNELS = 16
 BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")

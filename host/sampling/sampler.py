@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..options import SolverName
-from ..sampling import StepReuse, flow_sigmas, flow_timesteps, solve
-from ..sampling.reuse import MOST
-from .before_sampling import FULL_NOISE
-from .model import TIMESTEP, truncated_timesteps
-from .notice import show_note
+from ...options import SolverName
+from ...sampling import StepReuse, flow_sigmas, flow_timesteps, solve
+from ...sampling.reuse import MOST
+from ..checks.sampling import FULL_NOISE
+from ..model.transformer import TIMESTEP, truncated_timesteps
+from ..prompt.notice import show_note
 
 
 class FlowSolver(comfy.samplers.Sampler):

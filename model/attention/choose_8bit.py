@@ -12,15 +12,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..options import Arithmetic, AttentionMode, T
-from .attention import sdpa
-from .attention_fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
-from .attention_fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
-from .attention_fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
-from .config import ModelConfig
-from .linear_8bit import arithmetic_note, check_nvidia, choose_arithmetic
-from .pointwise import Rows, or_else
+from ...errors import InputError
+from ...options import Arithmetic, AttentionMode, T
+from ..config import ModelConfig
+from ..ops.linear_8bit import arithmetic_note, check_nvidia, choose_arithmetic
+from ..ops.pointwise import Rows, or_else
+from .exact import sdpa
+from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
+from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
+from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
 
 PROBE_TOKENS, WORST_PROBE = 256, 0.2
 """A kernel is tried with so many random tokens, and not taken if its relative RMS error is larger."""

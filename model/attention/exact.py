@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .pointwise import merge_, slices
+from ..ops.pointwise import merge_, slices
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 """(q, k, v: [B, L, heads*head_dim], heads, options) -> [B, L, heads*head_dim]"""
@@ -72,7 +72,7 @@ def _by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
 ) -> Tensor:
     """Of [L, heads*128]."""
-    from .kernels.attention_hopper import attend
+    from ..kernels.hopper.attention import attend
 
     q, k, v = (
         x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous() for x in (q, k, v)
@@ -93,7 +93,9 @@ def compile_ahead(device: torch.device) -> None:
 
 
 def _compile() -> None:
-    from .kernels import attention_hopper, hopper, nvrtc
+    from ..kernels.hopper import attention as attention_hopper
+    from ..kernels.hopper import launch as hopper
+    from ..kernels.hopper import nvrtc
 
     with suppress(Exception):
         nvrtc.compiled(attention_hopper.source(torch.bfloat16), hopper.ARCHITECTURE)
@@ -105,7 +107,7 @@ def ours_works(device: torch.device) -> bool:
     and is not, that is logged."""
     if not _serves_ours(device):
         return False
-    from .kernels.hopper import is_right
+    from ..kernels.hopper.launch import is_right
 
     generator = torch.Generator(device).manual_seed(0)
     q, k, v = torch.randn(3, 200, OURS_HEAD, device=device, generator=generator).bfloat16()

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .attention import sdpa
-from .cache import Pair
-from .matrix_8bit import LARGEST
-from .pointwise import Rows, encode_8bit, from_fp8_, or_else, to_fp8_
-from .pointwise_plain import KEY_LENGTH, Turning
-from .puts import Unturned
+from ..cache import Pair
+from ..ops.matrix_8bit import LARGEST
+from ..ops.plain import KEY_LENGTH, Turning
+from ..ops.pointwise import Rows, encode_8bit, from_fp8_, or_else, to_fp8_
+from ..ops.scatter import Unturned
+from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
@@ -130,7 +130,7 @@ def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[
     """Two kernels in place of ten where Triton works on a GPU."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain_scale
-    from .kernels.matrix_8bit import fp8_scale
+    from ..kernels.matrix_8bit import fp8_scale
 
     return or_else(fp8_scale, plain_scale, "fp8_scale")
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .attention import TILE, key_parts, part_length, processors
-from .attention_fp8 import FP8, Operand, operands, queries_in_8_bits
-from .pointwise import R, Rows, empty_rows, merge_fp8_
+from ..ops.pointwise import R, Rows, empty_rows, merge_fp8_
+from .exact import TILE, key_parts, part_length, processors
+from .fp8 import FP8, Operand, operands, queries_in_8_bits
 
 PADDED_KEYS = 256
 """At most one key in so many may be an added key of zeros, see `padding`."""

@@ -8,11 +8,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .attention_fp8 import FP8, Operand, operands, places_across, queries_in_8_bits
-from .matrix_8bit import LARGEST, EightBit
-from .pointwise import Rows, encode_8bit
-from .pointwise_plain import put_across_ as plainly_put_across_
-from .puts import put_across_
+from ..ops.matrix_8bit import LARGEST, EightBit
+from ..ops.plain import put_across_ as plainly_put_across_
+from ..ops.pointwise import Rows, encode_8bit
+from ..ops.scatter import put_across_
+from .fp8 import FP8, Operand, operands, places_across, queries_in_8_bits
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -73,7 +73,7 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
     """[tokens, heads*128] with one scale, repeated for every token. A float is as exact at any size: a scale of its own
     would make a token no better."""
-    from .kernels.attention_hopper import attend
+    from ..kernels.hopper.attention import attend
 
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
     return attend(out, q.values, k.values, _across(v), heads, _scales(q, k, v), shares)
@@ -83,7 +83,7 @@ def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
     """[tokens, heads*128] in bf16; in `into`, if it can hold that."""
-    from .kernels.attention_hopper import attend
+    from ..kernels.hopper.attention import attend
 
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
@@ -91,7 +91,7 @@ def _attend(
 
 
 def _across(v: Operand) -> Tensor:
-    from .kernels.attention_hopper import across
+    from ..kernels.hopper.attention import across
 
     return across(v.values) if v.across is None else v.values
 

@@ -1,17 +1,17 @@
 """A row's queries, keys and values straight from their layers into 8 bits, for attention that has no cache.
 
-Each is read once on its way: norm, rotation and 8 bits are one kernel's, as on the way into a cache (kv_cache.py)."""
+Each is read once on its way: norm, rotation and 8 bits are one kernel's, as on the way into a cache (kv/cache.py)."""
 
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from .attention_8bit import takes_values_across
-from .attention_fp8 import FP8, Operand, by_norm, empty_values, operand, places_across, sample, scaling, scaling_of_keys
-from .attention_fp8_cudnn import padding
-from .kernels.attention_hopper import TURNED
-from .puts import Unturned, put_across_, put_turned_, turned_fp8
+from ..kernels.hopper.attention import TURNED
+from ..ops.scatter import Unturned, put_across_, put_turned_, turned_fp8
+from .choose_8bit import takes_values_across
+from .fp8 import FP8, Operand, by_norm, empty_values, operand, places_across, sample, scaling, scaling_of_keys
+from .fp8_cudnn import padding
 
 
 def own_queries(given: Unturned) -> Operand:

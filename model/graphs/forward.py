@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .cache import CameraCache, Pair
+from ..cache import CameraCache, Pair
+from ..forward import ForwardInputs, ForwardOptions
+from ..kv.cache import KeyValueCache
 from .capture import ONE_AT_A_TIME, failure_of
-from .forward import ForwardInputs, ForwardOptions
-from .kv_cache import KeyValueCache
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
 """What is recorded: kernels alone, whose Python does nothing else but fill the camera cache."""

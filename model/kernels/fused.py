@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cache import Pair
-from ..pointwise_plain import QUERY_LENGTH, Turning
+from ..ops.plain import QUERY_LENGTH, Turning
 from . import matrix_8bit as in_8_bits
 from . import pointwise
 from .launch import Kernel

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..matrix_8bit import LARGEST, Activation
+from ..ops.matrix_8bit import LARGEST, Activation
 from .launch import Kernel
 from .pointwise import _FP8
 from .sizes import PART, in_two, parts_of

@@ -9,8 +9,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cache import Pair
-from ..matrix_8bit import LARGEST
-from ..pointwise_plain import Turning
+from ..ops.matrix_8bit import LARGEST
+from ..ops.plain import Turning
 from .launch import Kernel
 from .sizes import PART, parts_of
 

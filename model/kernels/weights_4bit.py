@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..matrix_8bit import LARGEST, EightBit
+from ..ops.matrix_8bit import LARGEST, EightBit
 from .launch import Kernel
 
 DECODED_AT_ONCE = 2048

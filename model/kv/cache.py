@@ -20,19 +20,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..options import CHUNK, Window
-from .attention_8bit import takes_values_across
-from .attention_fp8 import FP8, Operand, Scaling, by_norm, places_across, scalings_for_all
-from .attention_fp8_cudnn import padding
-from .cache import Pair
-from .config import ModelConfig
-from .host_memory import upload
-from .kernels.attention_hopper import TURNED
-from .kv_place import ON_DEVICE, KeyValuePlace, stored_shapes
-from .kv_storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
-from .pointwise import decode_8bit_, encode_8bit
-from .puts import Unturned, put_, put_across_, put_fp8_, put_own_, put_turned_, turned_fp8
+from ...errors import InputError
+from ...options import CHUNK, Window
+from ..attention.choose_8bit import takes_values_across
+from ..attention.fp8 import FP8, Operand, Scaling, by_norm, places_across, scalings_for_all
+from ..attention.fp8_cudnn import padding
+from ..cache import Pair
+from ..config import ModelConfig
+from ..host_memory import upload
+from ..kernels.hopper.attention import TURNED
+from ..ops.pointwise import decode_8bit_, encode_8bit
+from ..ops.scatter import Unturned, put_, put_across_, put_fp8_, put_own_, put_turned_, turned_fp8
+from .place import ON_DEVICE, KeyValuePlace, stored_shapes
+from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
 """In fp8, later values, and keys that no norm bounds, may be so many times as large as the first chunk's largest."""

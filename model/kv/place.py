@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from ..options import CHUNK, KeyValueMode
-from .attention_fp8 import FP8
-from .attention_fp8_cudnn import padding
-from .config import ModelConfig
-from .kv_storage import HostStorage, Shapes
+from ...options import CHUNK, KeyValueMode
+from ..attention.fp8 import FP8
+from ..attention.fp8_cudnn import padding
+from ..config import ModelConfig
+from .storage import HostStorage, Shapes
 
 
 class KeyValuePlace(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from .host_memory import Pinning
+from ..host_memory import Pinning
 
 Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 

@@ -9,17 +9,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .attention import Attention, attend_to_frames, attend_to_padded
-from .attention_8bit import attend_8bit, attend_operands, attends_to_operands
-from .attention_fp8 import Operand, queries_in_8_bits
-from .attention_own import own_keys, own_queries, own_values
-from .cache import Pair
-from .config import ModelConfig
-from .forward import ForwardOptions, Rope
-from .linear_8bit import input_dtype, taken
+from ..attention.choose_8bit import attend_8bit, attend_operands, attends_to_operands
+from ..attention.exact import Attention, attend_to_frames, attend_to_padded
+from ..attention.fp8 import Operand, queries_in_8_bits
+from ..attention.fp8_operands import own_keys, own_queries, own_values
+from ..cache import Pair
+from ..config import ModelConfig
+from ..forward import ForwardOptions, Rope
+from ..ops.linear_8bit import input_dtype, taken
+from ..ops.pointwise import Rows, Turning, rms_norm_
+from ..ops.scatter import Unturned
 from .operations import Layer, Operations, joined, norm_parameters, prepared_layers
-from .pointwise import Rows, Turning, rms_norm_
-from .puts import Unturned
 from .residual import Residual, in_turn
 
 Extend = Callable[[Tensor | Unturned | None, Tensor | Unturned, Tensor], tuple[Any, Any, Any]]

@@ -13,14 +13,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .attention import Attention
-from .attention_layers import CrossAttention, SelfAttention
-from .cache import CameraCache, Pair
-from .config import ModelConfig
-from .forward import Camera, ForwardOptions, Rope
-from .linear_8bit import activated, shared_sum
+from ..attention.exact import Attention
+from ..cache import CameraCache, Pair
+from ..config import ModelConfig
+from ..forward import Camera, ForwardOptions, Rope
+from ..ops.linear_8bit import activated, shared_sum
+from ..ops.pointwise import modulated, slices
+from .attention import CrossAttention, SelfAttention
 from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared_layers
-from .pointwise import modulated, slices
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..options import Arithmetic
-from .linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, input_dtype
-from .pointwise import gelu_, or_else
+from ...options import Arithmetic
+from ..ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, input_dtype
+from ..ops.pointwise import gelu_, or_else
 
 Layer = Callable[[Any], Tensor]
 """A function of activations: of a tensor, or of `eight_bit.Rows` if it computes in 8 bits."""

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .cache import Pair
-from .linear_8bit import normed, sum_normed
-from .pointwise import Rows, affine_, gated_add_, slices
+from ..cache import Pair
+from ..ops.linear_8bit import normed, sum_normed
+from ..ops.pointwise import Rows, affine_, gated_add_, slices
 
 Waits = Literal["never", "last", "always"]
 """When a row's sums wait for its next norm; "last": when it is the last of its layer's rows."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .host_memory import upload
+from ..host_memory import upload
 
 THETA = 10000.0
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import InputError
-from ..options import Arithmetic
-from .config import ModelConfig
+from ...errors import InputError
+from ...options import Arithmetic
+from ..config import ModelConfig
 from .matrix_8bit import EightBit
 from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit, or_else, rescale_, slices
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .cache import Pair
+from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ..options import T
-from . import matrix_8bit, pointwise_plain
+from ...options import T
+from . import matrix_8bit
+from . import plain as pointwise_plain
 from .matrix_8bit import LARGEST, Activation, EightBit
-from .pointwise_plain import Turning
+from .plain import Turning
 
 EAGER_TOKENS = 2048
 
@@ -195,8 +196,9 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     if mode == "compile":
         return or_else(torch.compile(plain, dynamic=True), eager, name)
     if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
-        from .kernels import attention_hopper, fused, pointwise
-        from .kernels import matrix_8bit as eight_bit
+        from ..kernels import fused, pointwise
+        from ..kernels import matrix_8bit as eight_bit
+        from ..kernels.hopper import attention as attention_hopper
 
         places = fused, pointwise, eight_bit, attention_hopper
         kernel = next(getattr(each, name) for each in places if hasattr(each, name))

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..cache import Pair
 from . import pointwise
-from .cache import Pair
-from .pointwise_plain import Turning
+from .plain import Turning
 
 
 class Unturned(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..matrix_8bit import LARGEST, EightBit
+from ..ops.matrix_8bit import LARGEST, EightBit
 
 NF4_CODE = (
     -1.0,

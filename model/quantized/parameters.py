@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...errors import require
 from ...options import T
-from ..matrix_8bit import EightBit
-from ..pointwise import encode_8bit, or_else
+from ..ops.matrix_8bit import EightBit
+from ..ops.pointwise import encode_8bit, or_else
 from . import codec, scaled
 from .codec import Scales, decode
 

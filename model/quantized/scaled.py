@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ..matrix_8bit import LARGEST, EightBit
-from ..pointwise import encode_8bit, slices
+from ..ops.matrix_8bit import LARGEST, EightBit
+from ..ops.pointwise import encode_8bit, slices
 
 _ROWS = 256
 """Rows that are in float32 at a time."""

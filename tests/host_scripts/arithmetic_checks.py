@@ -10,7 +10,7 @@ import comfy.model_management  # noqa: E402
 import torch  # noqa: E402
 from common import INPUTS, NF4, check, gap, predict, refused, report  # noqa: E402
 from lingbot_world.host import loading  # noqa: E402
-from lingbot_world.host.operations import Linear  # noqa: E402
+from lingbot_world.host.model.operations import Linear  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.options import PerExpert  # noqa: E402
 from lora_cases import CPU, PREFIX, expected, load, lora, offloaded, with_lora  # noqa: E402

@@ -1,7 +1,7 @@
 """Runs with a camera cache, and what a cache holds on the way. Import after `embed`."""
 
 from common import SIGMAS, guider, sample
-from lingbot_world.host.sampler import FlowSolver
+from lingbot_world.host.sampling.sampler import FlowSolver
 
 LAYERS = 3
 

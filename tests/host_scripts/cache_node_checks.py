@@ -4,8 +4,8 @@ import comfy.samplers
 import torch
 from cache_cases import LAYERS, Watch, cached, held, run
 from common import FRAMES, HEIGHT, INPUTS, NF4, SIGMAS, WIDTH, check, experts, gap, guider, prompts, sample
-from lingbot_world.host.base_model import CAMERA_CACHE_MODE
-from lingbot_world.host.sampler import FlowSolver
+from lingbot_world.host.model.base_model import CAMERA_CACHE_MODE
+from lingbot_world.host.sampling.sampler import FlowSolver
 from lingbot_world.sampling import flow_sigmas
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lingbot_world.host.guider import ExpertGuider
 from lingbot_world.host.loading import load_experts
+from lingbot_world.host.sampling.guider import ExpertGuider
 from lingbot_world.options import PerExpert
 from lingbot_world.sampling import flow_sigmas
 

@@ -21,11 +21,11 @@ import comfy.utils  # noqa: E402
 import torch  # noqa: E402
 from comfy.quant_ops import QuantizedTensor  # noqa: E402
 from common import check, gap, report  # noqa: E402
-from lingbot_world.host import folders  # noqa: E402
+from lingbot_world.host.files import folders  # noqa: E402
+from lingbot_world.host.files.quantize import source_choices  # noqa: E402
 from lingbot_world.host.loading import load_causal  # noqa: E402
-from lingbot_world.host.quantize import source_choices  # noqa: E402
 from lingbot_world.loaders import load_expert, open_checkpoint  # noqa: E402
-from lingbot_world.model.operations import materialise, prepared  # noqa: E402
+from lingbot_world.model.layers.operations import materialise, prepared  # noqa: E402
 from lingbot_world.nodes.load_models import LingBotWorldLoadCausal, LingBotWorldLoadVAE  # noqa: E402
 from lingbot_world.nodes.text import LingBotWorldLoadTextEncoder, LingBotWorldTextEncode  # noqa: E402
 

@@ -25,10 +25,10 @@ from common import (  # noqa: E402
     sample,
 )
 from lingbot_world import loaders  # noqa: E402
-from lingbot_world.host.guider import ExpertGuider  # noqa: E402
-from lingbot_world.host.guider import _Switch as ExpertSwitch  # noqa: E402
-from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
-from lingbot_world.host.sampler import FlowSolver, schedule_timesteps  # noqa: E402
+from lingbot_world.host.model.patcher import ExpertPatcher  # noqa: E402
+from lingbot_world.host.sampling.guider import ExpertGuider  # noqa: E402
+from lingbot_world.host.sampling.guider import _Switch as ExpertSwitch  # noqa: E402
+from lingbot_world.host.sampling.sampler import FlowSolver, schedule_timesteps  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.options import PerExpert  # noqa: E402
 from lingbot_world.pipeline import sample as engine_sample  # noqa: E402

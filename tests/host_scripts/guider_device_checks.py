@@ -7,7 +7,7 @@ import comfy.model_management as management
 import torch
 from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode
 from common import NF4, SIGMAS, check, experts, gap, guider, sample
-from lingbot_world.host.sampler import FlowSolver
+from lingbot_world.host.sampling.sampler import FlowSolver
 from lora_cases import lora, with_lora
 
 DEVICES = [torch.device("cpu"), torch.device("cpu:1")]

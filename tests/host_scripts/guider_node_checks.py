@@ -20,7 +20,7 @@ from common import (
     prompts,
     sample,
 )
-from lingbot_world.host.sampler import FlowSolver
+from lingbot_world.host.sampling.sampler import FlowSolver
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.sampling import flow_sigmas
 from lingbot_world.toy.experts import write_expert_folder

@@ -25,9 +25,10 @@ from comfy.ldm.flux.layers import EmbedND  # noqa: E402
 from comfy.ldm.wan.model import WanModel  # noqa: E402
 from comfy_execution.utils import CurrentNodeContext  # noqa: E402
 from common import INPUTS, NF4, check, experts, gap, predict, refused, report  # noqa: E402
-from lingbot_world.host import folders, queued_prompt  # noqa: E402
-from lingbot_world.host.model import HostModel  # noqa: E402
-from lingbot_world.model.rope import rope_table  # noqa: E402
+from lingbot_world.host.files import folders  # noqa: E402
+from lingbot_world.host.model.transformer import HostModel  # noqa: E402
+from lingbot_world.host.prompt import queue as queued_prompt  # noqa: E402
+from lingbot_world.model.layers.rope import rope_table  # noqa: E402
 from lingbot_world.nodes.load_models import FROM_PACKAGE, NO_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
 from lingbot_world.nodes.sampling import LingBotWorldSampler, LingBotWorldSigmas  # noqa: E402
 

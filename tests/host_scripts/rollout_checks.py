@@ -25,17 +25,17 @@ from comfy.patcher_extension import WrappersMP  # noqa: E402
 from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode  # noqa: E402
 from common import FP32, GOLDEN, check, experts, gap, refused, report  # noqa: E402
 from lingbot_world.camera.path import CameraPath  # noqa: E402
-from lingbot_world.host.guider import ExpertGuider  # noqa: E402
-from lingbot_world.host.live import prepare_live, run_live  # noqa: E402
-from lingbot_world.host.live_view import live_view  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
-from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
-from lingbot_world.host.rollout import _Chunks, prepare_rollout, run_rollout  # noqa: E402
-from lingbot_world.host.rollout_sampler import plan_memory, run_prepared  # noqa: E402
+from lingbot_world.host.model.patcher import ExpertPatcher  # noqa: E402
+from lingbot_world.host.sampling.guider import ExpertGuider  # noqa: E402
+from lingbot_world.host.sampling.live import prepare_live, run_live  # noqa: E402
+from lingbot_world.host.sampling.live_view import live_view  # noqa: E402
+from lingbot_world.host.sampling.rollout import _Chunks, prepare_rollout, run_rollout  # noqa: E402
+from lingbot_world.host.sampling.rollout_sampler import plan_memory, run_prepared  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
-from lingbot_world.model.kv_cache import KeyValueCache  # noqa: E402
-from lingbot_world.model.kv_place import KeyValuePlace  # noqa: E402
+from lingbot_world.model.kv.cache import KeyValueCache  # noqa: E402
+from lingbot_world.model.kv.place import KeyValuePlace  # noqa: E402
 from lingbot_world.options import PerExpert, Window  # noqa: E402
 from lingbot_world.pipeline.chunk_loop import Chunk, ChunkLoop  # noqa: E402
 from lingbot_world.pipeline.spec import RolloutRequest  # noqa: E402
@@ -292,7 +292,7 @@ def from_a_latent():
     """A video that begins with the last frame of a latent, and one that begins with that frame as an image: the gap of
     their latents, the number of frames, and the last chunk's gap to a video from another frame. Long latents are
     decoded from their end: the gap of that frame to the whole video's, of a corner of 16x16 pixels."""
-    from lingbot_world.host.rollout import _decode_last
+    from lingbot_world.host.sampling.rollout import _decode_last
 
     model = toy_model()
     short = partial(roll, model, frames=9, vae=VAE)
@@ -314,7 +314,7 @@ def from_a_latent():
 @check
 def grey_frames():
     """ComfyUI's VAE, too, gives grey frames that repeat: 36 latent frames at once against 30 and their last."""
-    from lingbot_world.host.rollout import encode_image
+    from lingbot_world.host.sampling.rollout import encode_image
 
     model, image = toy_model(), IMAGE[:, :32, :32]
     run = prepare(model, image=image, path=None, frames=141)

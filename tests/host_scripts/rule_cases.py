@@ -6,7 +6,7 @@ import comfy.sd
 import node_helpers
 import torch
 from common import check, refused
-from lingbot_world.host.clip import encode_prompts
+from lingbot_world.host.model.clip import encode_prompts
 from rule_setup import (
     CLIP,
     EXPERTS,

@@ -2,9 +2,9 @@
 
 import torch
 from common import FP32, NF4, check, experts, gap, predict
-from lingbot_world.host import operations, patcher
 from lingbot_world.host.loading import load_patcher
-from lingbot_world.host.operations import Linear
+from lingbot_world.host.model import operations, patcher
+from lingbot_world.host.model.operations import Linear
 from lora_cases import CPU, expected, load, lora, room_for_a_part, with_lora
 
 

@@ -10,14 +10,14 @@ from contextlib import nullcontext
 
 import torch
 import triton
-from lingbot_world.model import attention_fp8 as fp8_attention
-from lingbot_world.model import matrix_8bit as quantized
-from lingbot_world.model import pointwise_plain as plain
+from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.kernels import convolution, sizes
 from lingbot_world.model.kernels import fused as kernels_of_several
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
 from lingbot_world.model.kernels import pointwise as kernels
 from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
+from lingbot_world.model.ops import matrix_8bit as quantized
+from lingbot_world.model.ops import plain
 from lingbot_world.model.quantized import codec
 from lingbot_world.toy.weights import Weights, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network

@@ -22,7 +22,7 @@ from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.chunks import buffer_bytes
 from lingbot_world.loaders.offload import SharedBlocks, streamed_weights
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_place import KeyValuePlace
+from lingbot_world.model.kv.place import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.options import Window
 from lingbot_world.pipeline import World

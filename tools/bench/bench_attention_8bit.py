@@ -23,10 +23,10 @@ from bench_kernels import print_profile
 from bench_parts import geometry_of
 from bench_report import Report
 from lingbot_world.loaders import load_expert
-from lingbot_world.model import attention_8bit
-from lingbot_world.model.attention_fp8 import operands
-from lingbot_world.model.attention_fp8_cudnn import cudnn_attention, cudnn_attention_of
-from lingbot_world.model.attention_fp8_hopper import hopper_attention, hopper_attention_of
+from lingbot_world.model.attention import choose_8bit as attention_8bit
+from lingbot_world.model.attention.fp8 import operands
+from lingbot_world.model.attention.fp8_cudnn import cudnn_attention, cudnn_attention_of
+from lingbot_world.model.attention.fp8_hopper import hopper_attention, hopper_attention_of
 from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES, Window
 from lingbot_world.pipeline.world import World
 from lingbot_world.sampling import few_step_schedule

@@ -25,7 +25,7 @@ from bench_official import bench_official_causal
 from bench_parts import geometry_of
 from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
-from lingbot_world.model.kv_place import KeyValuePlace
+from lingbot_world.model.kv.place import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES, Precision, Window
 from lingbot_world.pipeline.rollout_memory import RolloutWork

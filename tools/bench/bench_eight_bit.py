@@ -9,14 +9,15 @@ from unittest import mock
 import torch
 from bench_kernels import TOKENS
 from bench_report import Report, timed
-from lingbot_world.model import attention, pointwise
-from lingbot_world.model import attention_8bit as eight_bit_attention
-from lingbot_world.model import attention_fp8 as fp8_attention
-from lingbot_world.model import attention_fp8_cudnn as fp8_cudnn
-from lingbot_world.model import linear_8bit as eight_bit
+from lingbot_world.model.attention import choose_8bit as eight_bit_attention
+from lingbot_world.model.attention import exact as attention
+from lingbot_world.model.attention import fp8 as fp8_attention
+from lingbot_world.model.attention import fp8_cudnn
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.matrix_8bit import EightBit
+from lingbot_world.model.ops import linear_8bit as eight_bit
+from lingbot_world.model.ops import pointwise
+from lingbot_world.model.ops.matrix_8bit import EightBit
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import AttentionMode

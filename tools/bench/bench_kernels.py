@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 from bench_report import Report, timed
-from lingbot_world.model import pointwise
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.ops import pointwise
 
 TOKENS = 32760
 """Of a video of 480x832 and 81 frames."""

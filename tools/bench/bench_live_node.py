@@ -22,7 +22,7 @@ from bench_comfyui import GB, say
 from bench_rollout_node import MODELS, prepare
 from bench_server import END, LOADER, MODES, SAMPLER, ComfyUI, Timeline
 from lingbot_world.headless.live.measuring import Walker
-from lingbot_world.host.live_route import ADDRESS
+from lingbot_world.host.sampling.live_route import ADDRESS
 from lingbot_world.live.wire.codec import JSON
 from lingbot_world.options import FPS
 from memory_watch import Memory

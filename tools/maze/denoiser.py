@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from ...model.pointwise import or_else
+from ...model.ops.pointwise import or_else
 from ...options import CAUSAL_SHIFT, FAST_INDICES
 from ...sampling import few_step_schedule
 from ..toyworld.camera_map import ray_patches

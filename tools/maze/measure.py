@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ...camera import pose_embedding
-from ...camera.measure import measure_camera
 from ...camera.path import CameraPath
 from ...loaders import load_expert
-from ...model.attention_8bit import takes_operands
-from ...model.kv_place import KeyValuePlace
+from ...measure import measure_camera
+from ...model.attention.choose_8bit import takes_operands
+from ...model.kv.place import KeyValuePlace
 from ...options import CAUSAL_SHIFT, FAST_INDICES, RELEASES, Arithmetic, AttentionMode, KeyValueMode, Window
 from ...pipeline.world import World, WorldMemory, chunk_conditioning
 from ...sampling import few_step_schedule, step_indices

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...model.pointwise import or_else
+from ...model.ops.pointwise import or_else
 from ..toyworld.render import camera_rays
 from .rooms import BOXES, COLOURS, FLOORS, PITCH, REACH, THICK, THINGS, Rooms
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...model.config import ModelConfig
-from ...model.rope import rope_table
+from ...model.layers.rope import rope_table
 from ..toyworld.twin import (
     Weights,
     camera_tokens,

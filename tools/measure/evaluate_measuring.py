@@ -29,12 +29,9 @@ import cv2
 import numpy as np
 from camera_clips import AMOUNTS, FAULTS, SCENES, clip, path_of, photos_in, spoilt
 from drift_faults import FAULTS as DRIFTS
-from lingbot_world.camera.measure import find_camera, video_path
-from lingbot_world.camera.measure.measurement import (
-    compared,
-    median_errors_deg,
-)
-from lingbot_world.drift import find_faults, measure_frames
+from lingbot_world.measure import find_camera, video_path
+from lingbot_world.measure.drift import find_faults, measure_frames
+from lingbot_world.measure.measurement import compared, median_errors_deg
 
 CASES = list(product(AMOUNTS, SCENES))
 VERDICTS = {True: "follows", False: "does not", None: "cannot be told"}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...model.pointwise import or_else
+from ...model.ops.pointwise import or_else
 from ...vae.network import LATENT_CHANNELS
 
 Weights = Mapping[str, Tensor]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...model.pointwise import or_else
+from ...model.ops.pointwise import or_else
 from .camera_map import camera_patches, ray_patches
 from .fit import Keep, Log, Phase, fit
 from .parameters import Parameters

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ...model.config import ModelConfig
 from ...model.dit import sinusoid
-from ...model.rope import rope_table
+from ...model.layers.rope import rope_table
 from ...options import CHUNK
 
 EVEN = 8

@@ -1,6 +1,6 @@
 // Attention of float8_e4m3 or bf16 queries, keys and values in heads of 128, for GPUs of compute capability 9.0.
 //
-// attention_hopper.py puts in the products, the softmax and what differs between the two: BYTES of a number, TILE, STAGES and
+// attention.py puts in the products, the softmax and what differs between the two: BYTES of a number, TILE, STAGES and
 // CLUSTER. It compiles this behind hopper.cuh. A block of threads, one on each multiprocessor, takes one tile after the other:
 // QUERIES queries of a head and all keys, or some of them. Its first warpgroup's first thread has the tensor memory accelerator
 // load a ring of STAGES tiles of TILE keys and values, and the next queries. Three more warpgroups have 64 queries each. Their

@@ -1,4 +1,4 @@
-"""Attention in float8_e4m3fn or bf16 on GPUs of compute capability 9.0: see attention_hopper.cu."""
+"""Attention in float8_e4m3fn or bf16 on GPUs of compute capability 9.0: see attention.cu."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..matrix_8bit import EightBit
-from . import hopper
+from ...ops.matrix_8bit import EightBit
+from . import launch as hopper
 from .nvrtc import Kernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
@@ -130,7 +130,7 @@ def source(dtype: torch.dtype) -> str:
     numbers = {"BYTES": kind.bytes, "TILE": kind.tile, "STAGES": kind.stages, "CLUSTER": kind.cluster}
     constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
     softmax = hopper.text(f"softmax_fp{kind.scores}.cuh")
-    return hopper.source("attention_hopper.cu", NUMBERS=constants, PRODUCTS="\n".join(products), SOFTMAX=softmax)
+    return hopper.source("attention.cu", NUMBERS=constants, PRODUCTS="\n".join(products), SOFTMAX=softmax)
 
 
 @lru_cache

@@ -1,7 +1,7 @@
 // A convolution of 3 x 3 pixels of three frames in fp16, for GPUs of compute capability 9.0. Pictures lie as convolution.py
 // says: [rows, channels], and a pixel's neighbour is a fixed number of rows away.
 //
-// convolution_hopper.py puts in COLUMNS and the products, and compiles this behind hopper.cuh. A block of threads, one on each
+// convolution.py puts in COLUMNS and the products, and compiles this behind hopper.cuh. A block of threads, one on each
 // multiprocessor, takes one tile after the other: PIXELS rows by COLUMNS output channels. Its first warpgroup's first
 // thread has the tensor memory accelerator load a ring of STAGES: CHANNELS of a line of pixels of a frame, and the
 // weights of the three neighbours on that line. Three more warpgroups have a third of the pixels each. A line is loaded

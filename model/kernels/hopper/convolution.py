@@ -1,4 +1,4 @@
-"""A convolution of 3 x 3 pixels of three frames, on GPUs of compute capability 9.0: see convolution_hopper.cu."""
+"""A convolution of 3 x 3 pixels of three frames, on GPUs of compute capability 9.0: see convolution.cu."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from . import hopper
+from . import launch as hopper
 from .nvrtc import Kernel, Launch, load
 
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
@@ -51,7 +51,7 @@ def convolve(
 def source() -> str:
     """The program, with the instructions that multiply."""
     products = hopper.product("add_products", COLUMNS, ("f16", 2))
-    return hopper.source("convolution_hopper.cu", PRODUCTS=f"constexpr int COLUMNS = {COLUMNS};\n{products}")
+    return hopper.source("convolution.cu", PRODUCTS=f"constexpr int COLUMNS = {COLUMNS};\n{products}")
 
 
 @lru_cache

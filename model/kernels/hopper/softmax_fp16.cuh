@@ -1,4 +1,4 @@
-// The softmax of attention_hopper.cu, of scores in fp16, two in a register: most instructions then compute two. Numerators
+// The softmax of attention.cu, of scores in fp16, two in a register: most instructions then compute two. Numerators
 // are to be float8_e4m3, so fp16 is exact enough. Who makes queries and keys sees to it that no score is too large.
 
 constexpr int PAIRS = TILE / 4;

@@ -1,4 +1,4 @@
-// The softmax of attention_hopper.cu, of scores in fp32.
+// The softmax of attention.cu, of scores in fp32.
 
 typedef float Scores[TILE / 2];
 constexpr int SCORES = TILE / 2;

@@ -1,4 +1,4 @@
-// Values as attention_hopper.cu takes them in 8 bits, for GPUs of compute capability 9.0. attention_hopper.py compiles this
+// Values as attention.cu takes them in 8 bits, for GPUs of compute capability 9.0. attention.py compiles this
 // behind hopper.cuh.
 //
 // They lie across as [columns, row]: along a row the tokens, of every 16 in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7

@@ -7,7 +7,7 @@ import { View } from "../../live/view.mjs";
 import { forwardToCanvas } from "./canvas_events.js";
 
 const NODE = "LingBotWorldLive", TYPE = "LINGBOT_LIVE_VIEW";
-const ADDRESS = "/lingbot_world/live"; // of host/live_route.py
+const ADDRESS = "/lingbot_world/live"; // of host/sampling/live_route.py
 const HEIGHT = 400, WIDTH = 520; // of the widget at least, of a new node
 const HINT = "Press Run, and walk here: W A S D, arrows, mouse or gamepad. Then Stop.";
 const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"];

@@ -7,7 +7,7 @@ import { app } from "../../../../scripts/app.js";
 import { forwardToCanvas } from "./canvas_events.js";
 import { shownWorkflow, workflowOf } from "./runs.js";
 
-const EVENT = "lingbot_world.text"; // of host/notice.py
+const EVENT = "lingbot_world.text"; // of host/prompt/notice.py
 const NAME = "LingBot-World says", TYPE = "LINGBOT_TEXT"; // a name that no field of any node has
 const HEIGHT = 58, MOST_HEIGHT = 200; // what is longer is scrolled
 const said = new Map(); // by the id of a workflow: the texts of its nodes, by their ids

@@ -6,7 +6,7 @@ import { promptOf } from "./prompt.js";
 import { watchQueued } from "./runs.js";
 
 const NODE = "LingBotWorldCameraPreview";
-const ADDRESS = "/lingbot_world/camera_preview"; // of host/drawing.py
+const ADDRESS = "/lingbot_world/camera_preview"; // of host/files/drawing.py
 const SIZE = [680, 620]; // of a new node, in which its drawing can be read
 const LEAST_HEIGHT = 240;
 const CHECK_MS = 400;

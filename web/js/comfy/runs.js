@@ -4,7 +4,7 @@
 import { api } from "../../../../scripts/api.js";
 import { app } from "../../../../scripts/app.js";
 
-const ADDRESS = "/lingbot_world/workflow_of"; // of host/queued_prompt.py
+const ADDRESS = "/lingbot_world/workflow_of"; // of host/prompt/queue.py
 const MOST = 20; // runs, or states of a node, that are remembered
 const asked = new Map(); // by a run's id: a promise of its workflow's id, null where that is not known
 let running = ""; // id of the run that goes on

@@ -3,7 +3,7 @@
 import { api } from "../../../../scripts/api.js";
 import { app } from "../../../../scripts/app.js";
 
-const ADDRESS = "/lingbot_world/camera_files"; // of host/uploads.py
+const ADDRESS = "/lingbot_world/camera_files"; // of host/files/uploads.py
 const KINDS = [".npy", ".npz", ".json", ".txt", ".bin", ".zip"];
 const BUTTON = "choose files to upload";
 const OPTION = "lingbot_upload"; // of nodes/camera_sockets.py

@@ -2,7 +2,7 @@
 
 import { api } from "../../../../scripts/api.js";
 
-const ADDRESS = "/lingbot_world/camera_warnings"; // of host/drawing.py
+const ADDRESS = "/lingbot_world/camera_warnings"; // of host/files/drawing.py
 const CHECK_MS = 400;
 
 /** The engine's list for a document; none for one that it cannot read, of which the editor says so itself. */
