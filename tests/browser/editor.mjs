@@ -1,5 +1,5 @@
 // The camera editor on ComfyUI's canvas: open a page, add nodes, find points, measure, read what would be saved.
-// COMFY_URL says where ComfyUI runs; tests/test_web.py starts one.
+// COMFY_URL says where ComfyUI runs; tests/host/canvas/test_web.py starts one.
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";

@@ -1,4 +1,4 @@
-// The page of a live walk in a real browser: LIVE_URL says where `lingbot-world live` runs; tests/test_live_browser.py starts it.
+// The page of a live walk in a real browser: LIVE_URL says where `lingbot-world live` runs; tests/live/test_live_browser.py starts it.
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";

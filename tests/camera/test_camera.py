@@ -12,7 +12,7 @@ from lingbot_world.camera.plucker import model_poses, scaled_intrinsics
 from lingbot_world.errors import CameraError
 
 LENS = [502.9116, 503.10812, 415.77786, 239.77779]
-BESIDE = Path(__file__).parent.parent.parent / "shared" / "golden" / "camera"
+BESIDE = Path(__file__).parents[3] / "shared" / "golden" / "camera"
 
 
 @pytest.mark.parametrize("shelf", ["moves", "formats", "preview"])

@@ -12,7 +12,7 @@ from lingbot_world.camera.moves import PRESETS, path_from_editor, preset_path
 from lingbot_world.camera.rotation import from_quaternions
 from lingbot_world.errors import CameraError
 
-CASES = json.loads((Path(__file__).parent / "data" / "editor_cases.json").read_text())
+CASES = json.loads((Path(__file__).parents[1] / "data" / "editor_cases.json").read_text())
 
 
 def named(cases):
@@ -83,7 +83,7 @@ def test_the_editors_presets_are_those_of_the_preset_node():
     if shutil.which("node") is None:
         pytest.skip("node is not installed: the camera editor's presets are not compared")
     command = ["node", "--input-type=module", "--eval", PRINT_PRESETS]
-    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     documents = json.loads(done.stdout)
     assert set(documents) == set(PRESETS) - {"handheld"}  # a shake is no matter of keyframes

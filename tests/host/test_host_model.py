@@ -9,7 +9,7 @@ from host_runner import Report, run_checks
 from safetensors.torch import save_file
 
 pytestmark = pytest.mark.host
-PACK = Path(__file__).parent.parent
+PACK = Path(__file__).parents[2]
 IDS = {
     "LingBotWorldLoadExperts",
     "LingBotWorldTextEncode",

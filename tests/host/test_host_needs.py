@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PACK = Path(__file__).parent.parent
+PACK = Path(__file__).parents[2]
 HOST = ("comfy", "comfy_api", "comfy_execution", "folder_paths", "latent_preview", "node_helpers")
 """Packages of ComfyUI. `server` is not among them: it is imported while a prompt runs, to show a text on a node."""
 

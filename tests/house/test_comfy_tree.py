@@ -67,7 +67,7 @@ def test_without_a_comfyui_the_places_are_named(tmp_path, monkeypatch):
 
 
 def test_its_host_tests_are_skipped_and_say_so(host):
-    test = PACK / "tests/test_host_uploads.py"
+    test = PACK / "tests/host/canvas/test_host_uploads.py"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
         cwd=PACK,

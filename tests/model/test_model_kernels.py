@@ -22,7 +22,7 @@ from lingbot_world.model.kernels.hopper import launch as hopper
 from lingbot_world.model.kernels.hopper import nvrtc
 from lingbot_world.model.ops.matrix_8bit import EightBit
 
-SCRIPT = Path(__file__).parent / "kernel_scripts" / "kernels.py"
+SCRIPT = Path(__file__).parents[1] / "kernel_scripts" / "kernels.py"
 
 
 SOURCES = {

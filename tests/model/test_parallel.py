@@ -22,7 +22,7 @@ from lingbot_world.options import Precision
 from model_cases import SMALL
 from PIL import Image
 
-GOLDENS = Path(__file__).parent / "parallel_scripts" / "goldens.py"
+GOLDENS = Path(__file__).parents[1] / "parallel_scripts" / "goldens.py"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 

@@ -15,7 +15,7 @@ from lingbot_world.pipeline.geometry import (
     output_geometry,
 )
 
-CASES = json.loads((Path(__file__).parent / "golden/geometry/geometry.json").read_text())
+CASES = json.loads((Path(__file__).parents[1] / "golden/geometry/geometry.json").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['image_width']}x{case['image_height']}")

@@ -15,7 +15,7 @@ from lingbot_world.pipeline import sample
 from lingbot_world.sampling import StepReuse
 from safetensors.torch import load_file
 
-RUNS = json.loads((Path(__file__).parent / "golden/e2e/manifest.json").read_text())["runs"]
+RUNS = json.loads((Path(__file__).parents[1] / "golden/e2e/manifest.json").read_text())["runs"]
 EVERY_RUN = pytest.mark.parametrize("run", RUNS, ids=lambda run: Path(run["file"]).stem)
 SETTINGS = {"steps": 6, "shift": 5.0, "guide_scale": (4.0, 6.0)}
 

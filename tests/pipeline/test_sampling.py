@@ -19,7 +19,7 @@ from lingbot_world.sampling import (
     solve,
 )
 
-CASES = json.loads((Path(__file__).parent / "golden/scheduler/manifest.json").read_text())
+CASES = json.loads((Path(__file__).parents[1] / "golden/scheduler/manifest.json").read_text())
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: Path(case["file"]).stem)
 EVERY_SOLVER = pytest.mark.parametrize("solver", SOLVERS)
 

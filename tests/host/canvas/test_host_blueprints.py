@@ -12,7 +12,7 @@ from toy_prompt import EMPTY_PATH, TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, shipped
 
 pytestmark = pytest.mark.host
 
-SUBGRAPHS = Path(__file__).parent.parent / "subgraphs"
+SUBGRAPHS = Path(__file__).parents[3] / "subgraphs"
 NAMES = {
     "Camera path to video (LingBot-World)": "LingBotWorldCameraChain",
     "Camera move to video (LingBot-World)": "LingBotWorldCameraPreset",

@@ -36,7 +36,7 @@ NODES = [
     "LingBotWorldCameraFromVideo",
     "LingBotWorldCameraEditor",
 ]
-EDITOR = (Path(__file__).parent / "data" / "editor_cases.json").read_text()
+EDITOR = (Path(__file__).parents[2] / "data" / "editor_cases.json").read_text()
 
 
 def node(kind: str, **inputs) -> dict:

@@ -14,7 +14,7 @@ from lingbot_world.toy.weights import EXPERT, expert_tensors
 
 pytestmark = pytest.mark.host
 
-DOCS = Path(__file__).parents[1] / "docs" / "comfyui.md"
+DOCS = Path(__file__).parents[3] / "docs" / "comfyui.md"
 
 
 @pytest.fixture(scope="module")

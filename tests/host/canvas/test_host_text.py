@@ -228,7 +228,7 @@ def test_every_socket_has_a_tooltip_and_the_node_a_help_page(server, kind):
     assert all(info["output_tooltips"])
     assert info["search_aliases"]
     assert info["category"] == "LingBot-World"
-    page = Path(__file__).parent.parent / "web" / "docs" / f"{kind}.md"
+    page = Path(__file__).parents[3] / "web" / "docs" / f"{kind}.md"
     labels = [options.get("display_name") or name for name, (_, options) in inputs.items()]
     assert all(f"**{label}**" in page.read_text("utf-8") for label in labels)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from browser_runner import FOLDER, run_tests
 
-UNIT_TESTS = Path(__file__).parent / "web"
+UNIT_TESTS = Path(__file__).parents[2] / "web"
 IN_A_BROWSER = sorted((path.name for path in FOLDER.glob("[ce]*.test.mjs")), reverse=True)  # the editor's first
-JAVASCRIPT = Path(__file__).parent.parent / "web" / "js"
+JAVASCRIPT = Path(__file__).parents[3] / "web" / "js"
 
 
 def test_unit_tests_pass():

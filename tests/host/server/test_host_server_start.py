@@ -23,7 +23,7 @@ from toy_prompt import toy_prompt
 
 pytestmark = pytest.mark.host
 
-SCRIPT = Path(__file__).parent / "host_scripts" / "imports_at_start.py"
+SCRIPT = Path(__file__).parents[2] / "host_scripts" / "imports_at_start.py"
 # Runs before ComfyUI imports anything of note: bitsandbytes cannot be imported, and whoever looks for the network is
 # written down and refused. Two names of ComfyUI's own are gone by the time this pack is loaded.
 CRIPPLED = """
