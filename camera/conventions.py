@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from ..errors import CameraError
 from .poses import as_float64, check_poses
 from .rotation import OPENGL_TO_OPENCV, inverse
+from .rounding import made_rigid, settled
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,12 @@ CONVENTIONS: dict[str, Convention] = {
 }
 
 
-def to_opencv(values: ArrayLike, convention: Convention, name: str) -> np.ndarray:
-    """Matrices [n, 4, 4], [n, 3, 4] or [n, 16] under a convention, as checked c2w float64 [n, 4, 4] in OpenCV axes."""
-    matrices = as_float64(values, name)
+def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
+    """Matrices [n, 4, 4], [n, 3, 4] or [n, 16] under a convention, as checked c2w float64 [n, 4, 4] in OpenCV axes.
+
+    Places that differ by rounding errors become one. `written` [n, k] are the file's numbers where these are others.
+    """
+    matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] == 16:
         matrices = matrices.reshape(-1, 4, 4)
     elif convention.by_column:
@@ -41,9 +45,11 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str) -> np.ndarra
     if matrices.ndim == 3 and matrices.shape[1:] == (3, 4):
         bottom = np.broadcast_to([[[0.0, 0.0, 0.0, 1.0]]], (len(matrices), 1, 4))
         matrices = np.concatenate([matrices, bottom], axis=1)
-    poses = check_poses(matrices, name)
-    if not convention.camera_to_world:
-        poses = inverse(poses)
+    square = matrices.ndim == 3 and matrices.shape[1:] == (4, 4)
+    poses = check_poses(made_rigid(matrices) if square else matrices, name)
+    inverted = not convention.camera_to_world
+    poses = inverse(poses) if inverted else poses
+    poses = settled(poses, matrices if written is None else written, inverted=inverted, dtype=dtype)
     return poses @ OPENGL_TO_OPENCV if convention.opengl_axes else poses
 
 

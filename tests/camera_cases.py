@@ -67,7 +67,7 @@ def colmap(folder: Path, images=IMAGES, cameras="7 PINHOLE 1664 960 1000 1000 83
 def colmap_binary(folder: Path, model=1, terms=(1000, 1000, 832, 480)) -> Path:
     """The files of `colmap`, as COLMAP writes them in binary; each image has a point."""
     folder.mkdir(exist_ok=True)
-    cameras = struct.pack("<QiiQQ4d", 1, 7, model, 1664, 960, *terms)
+    cameras = struct.pack(f"<QiiQQ{len(terms)}d", 1, 7, model, 1664, 960, *terms)
     poses = {"frame10.png": (HALF, 0, -HALF, 0, 3, -2, -1), "frame9.png": (1, 0, 0, 0, 0, 0, 0)}
     images = b"".join(
         struct.pack("<i7di", 2 - n, *pose, 7) + name.encode() + b"\0" + struct.pack("<Qddq", 1, 5, 6, -1)
@@ -100,3 +100,41 @@ def vipe(folder: Path, data=None, inds=(0, 1), lens=((1000, 1000, 832, 480),) * 
         (folder / name).mkdir(exist_ok=True)
         np.savez(folder / name / "clip.npz", data=np.asarray(rows, np.float32), inds=np.array(inds))
     return folder / "pose" / "clip.npz"
+
+
+# x y z w of the turn of THERE: a quarter turn to the right about y
+TUM = (
+    "# ground truth trajectory\n# file: 'clip.bag'\n# timestamp tx ty tz qx qy qz qw\n"
+    f"1305031102.1758 0 0 0 0 0 0 1\n1305031102.2091 1 2 3 0 {HALF} 0 {HALF}\n"
+)
+INTRINSIC = [[1000, 0, 832], [0, 1000, 480], [0, 0, 1]]
+
+
+def megasam(file: Path, **changes) -> Path:
+    images = np.zeros((2, 960, 1664, 1), np.uint8)
+    arrays = {"images": images, "intrinsic": np.float32(INTRINSIC), "cam_c2w": np.float32([START, THERE])}
+    np.savez_compressed(file, **(arrays | changes))
+    return file
+
+
+def vggt(file: Path, **changes) -> Path:
+    images, lens = np.zeros((2, 3, 960, 1664), np.uint8), np.float32([INTRINSIC] * 2)
+    extrinsic = np.float32([START, EXTRINSIC])[:, :3]
+    np.savez_compressed(file, **({"images": images, "intrinsic": lens, "extrinsic": extrinsic} | changes))
+    return file
+
+
+def record3d(**changes) -> dict:
+    """Record3D's metadata: K by column, quaternions x, y, z, w of ARKit's camera-to-world."""
+    turn = [HALF, 0, -HALF, 0]  # the columns of BLENDER: -z, -y, -x
+    lens = {"K": np.ravel(np.transpose(INTRINSIC)).tolist(), "w": 1664, "h": 960, "fps": 60}
+    return {**lens, "poses": [[1, 0, 0, 0, 0, 0, 0], [*turn, 1, 2, 3]], **changes}
+
+
+def splats() -> list[dict]:
+    size = {"width": 1664, "height": 960, "fx": 1000, "fy": 1000}
+    poses = {"00010": THERE, "00009": START}
+    return [
+        {"id": i, "img_name": name, "position": pose[:3, 3].tolist(), "rotation": pose[:3, :3].tolist(), **size}
+        for i, (name, pose) in enumerate(poses.items())
+    ]

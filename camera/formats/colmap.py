@@ -1,94 +1,140 @@
 """Camera paths of COLMAP's models, in text and in its binary files (scene/reconstruction_io_*.cc)."""
 
+import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from ...errors import CameraError
+from ...fields import Field
 from ..conventions import CONVENTIONS, to_opencv
 from ..pose_folder import check_file
 from ..rotation import from_quaternions, rigid
-from .reading import Recording, float_fields, in_name_order, lens_notes, lens_rows, read_text
+from .frame_names import in_name_order
+from .lens import COLMAP_MODELS, MODELS, OTHER_LENSES, PINHOLES, refuse_model
+from .reading import Recording, float_fields, lens_notes, lens_rows, read_text
 
 LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which are passed over
 
-# camera models by their number in binary files: name, how many numbers, and how many of these are focal lengths, which
-# come first; then cx, cy; the rest is distortion
-COLMAP_MODELS = {
-    0: ("SIMPLE_PINHOLE", 3, 1),
-    1: ("PINHOLE", 4, 2),
-    2: ("SIMPLE_RADIAL", 4, 1),
-    3: ("RADIAL", 5, 1),
-    4: ("OPENCV", 8, 2),
-    5: ("OPENCV_FISHEYE", 8, 2),
-    6: ("FULL_OPENCV", 12, 2),
-    8: ("SIMPLE_RADIAL_FISHEYE", 4, 1),
-    9: ("RADIAL_FISHEYE", 5, 1),
-    10: ("THIN_PRISM_FISHEYE", 12, 2),
-}
-COLMAP_FOCALS = {name: focals for name, _, focals in COLMAP_MODELS.values()}
+COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 POINT = struct.calcsize("<ddq")
+
+FIELDS = (
+    Field(("QW, QX, QY, QZ, TX, TY, TZ",), "applied", "World to camera; the digits decide what is a rounding error."),
+    Field(("NAME",), "applied", "The frames' order; gaps in the numbers are refused."),
+    Field(("POINTS2D[]",), "ignored", "Told by its triples of numbers; the line may be missing."),
+    Field(("WIDTH, HEIGHT, fx, fy, cx, cy",), "applied", "The lens. `--fov_deg` stands in for a missing cameras file."),
+    Field(PINHOLES[:-1], "applied", "Pinholes; distortion terms are reported."),
+    Field(OTHER_LENSES, "refused", "No pinholes; `--fov_deg` stands in for the lens."),
+    Field(("rigs", "frames", "points3D"), "ignored", "images.txt and images.bin hold each image's own pose."),
+)
+
+
+class _Camera(NamedTuple):
+    """A camera's model, picture size, fx, fy, cx, cy in pixels, and distortion terms."""
+
+    model: str
+    size: tuple[float, float]
+    lens: list[float]
+    terms: list[float]
 
 
 def read_colmap(path: Path) -> Recording:
-    """A folder with COLMAP's images and cameras, .bin or .txt; images in the order of their names."""
-    folder = path if path.is_dir() else path.parent
+    """A folder with COLMAP's images and cameras, .bin or .txt; images in the order of their names.
+
+    A project's folder stands for the model in its sparse/0, sparse or colmap/sparse/0.
+    """
+    folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"
     images_file, cameras_file = folder / f"images{suffix}", folder / f"cameras{suffix}"
-    cameras = _binary_cameras(cameras_file) if binary else _colmap_cameras(cameras_file)
     images = _binary_images(images_file) if binary else _colmap_images(images_file)
     if not images:
         raise CameraError(f"{images_file}: no images")
     images = in_name_order(images, lambda image: image[0], str(images_file))
-    for name, _, _, camera in images:
-        if camera not in cameras:
-            raise CameraError(f"{images_file}: {name} was taken by camera {camera}, which cameras{suffix} lacks")
-    used = [cameras[camera] for *_, camera in images]
-    lens = np.concatenate([lens_rows([row], width, height, str(folder)) for row, width, height, _ in used])
-    _, quaternions, shifts, _ = zip(*images, strict=True)
+    _, quaternions, shifts, cameras = zip(*images, strict=True)
     w2c = rigid(from_quaternions(quaternions), np.array(shifts))
-    _, width, height, _ = used[0]
-    notes = lens_notes(lens, width, height, [term for *_, terms in used for term in terms])
-    return Recording(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file)), lens, None, notes)
+    written = np.concatenate([quaternions, shifts], axis=1)
+    recording = Recording(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file), written))
+    return recording.with_lens(lambda: _lens_of(cameras_file, cameras, images_file))
 
 
-def _colmap_cameras(path: Path) -> dict[str, tuple]:
+def model_folder(folder: Path) -> Path:
+    """Return the folder with COLMAP's files: the given one, or the usual one below a project's."""
+    below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
+    return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
+
+
+def _lens_of(cameras_file: Path, used: Sequence[str], images_file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The lens [n, 4] of each image, and notes. Raises CameraError for a camera that is missing or no pinhole."""
+    cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _colmap_cameras)(cameras_file)
+    if missing := next((camera for camera in used if camera not in cameras), None):
+        raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
+    for camera in dict.fromkeys(used):
+        refuse_model(cameras[camera].model, f"{cameras_file}: camera {camera}", "model")
+    rows = [cameras[camera] for camera in used]
+    lens = np.concatenate([lens_rows([row.lens], *row.size, str(cameras_file)) for row in rows])
+    return lens, lens_notes(lens, *rows[0].size, [term for row in rows for term in row.terms])
+
+
+def _colmap_cameras(path: Path) -> dict[str, _Camera]:
     cameras = {}
     for number, line in _lines(path):
         fields = line.split()
         if not fields:
             continue
         where = f"{path}: line {number}"
-        if len(fields) < 5 or fields[1] not in COLMAP_FOCALS:
-            raise CameraError(f"{where}: {line[:60]!r}, expected id, model ({', '.join(COLMAP_FOCALS)}), size, numbers")
-        cameras[fields[0]] = _colmap_lens(fields[1], float_fields(fields[2:], where), where)
+        if len(fields) < 4 or fields[1] not in MODELS:
+            raise CameraError(f"{where}: {line[:60]!r}, expected id, model ({', '.join(MODELS)}), size, numbers")
+        cameras[fields[0]] = _camera(fields[1], float_fields(fields[2:], where), where)
     return cameras
 
 
-def _colmap_lens(model: str, values: list[float], where: str) -> tuple[list[float], float, float, list[float]]:
-    (width, height, *terms), focals = values, COLMAP_FOCALS[model]
-    if len(terms) < focals + 2:
-        raise CameraError(f"{where}: {len(terms)} numbers for {model}, expected at least {focals + 2}")
-    fx, fy = terms[0], terms[focals - 1]
-    return [fx, fy, *terms[focals : focals + 2]], width, height, terms[focals + 2 :]
+def _camera(name: str, values: list[float], where: str) -> _Camera:
+    (width, height, *terms), model = values, MODELS[name]
+    if not model.pinhole:
+        return _Camera(name, (width, height), [], [])
+    if len(terms) < model.focals + 2:
+        raise CameraError(f"{where}: {len(terms)} numbers for {name}, expected at least {model.focals + 2}")
+    centre = terms[model.focals : model.focals + 2]
+    return _Camera(name, (width, height), [terms[0], terms[model.focals - 1], *centre], terms[model.focals + 2 :])
 
 
 def _colmap_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
-    """Name, quaternion xyzw, translation, camera id of each image; every second line lists points: passed over."""
-    images = []
-    for number, line in _lines(path)[::2]:
+    """Name, quaternion xyzw, translation, camera id of each image.
+
+    The line of an image's 2D points, triples of numbers, is passed over, wherever it stands and whether or not it is
+    there. Any other line is an image.
+    """
+    images: list[tuple[str, list[float], list[float], str]] = []
+    after_image = False
+    for number, line in _lines(path):
         fields = line.split(maxsplit=9)
-        if not fields:
+        after_image, was_image = False, after_image
+        if not fields or (was_image and _is_points(line.split())):
             continue
         if len(fields) != 10:
-            raise CameraError(f"{path}: line {number} has {len(fields)} columns, expected 10, then a line of points")
+            raise CameraError(
+                f"{path}: line {number} has {len(fields)} columns, expected 10 of an image, or points of 3 numbers each"
+            )
         where = f"{path}: line {number}"
         images.append(_image(fields[9].strip(), float_fields(fields[1:8], where), fields[8], where))
+        after_image = True
     return images
+
+
+def _is_points(fields: Sequence[str]) -> bool:
+    """Whether a line lists points: x, y and the whole number of a 3D point each."""
+    if len(fields) % 3:
+        return False
+    try:
+        float_fields(fields, "")
+        return all(re.fullmatch(r"-?\d+", field) for field in fields[2::3])
+    except CameraError:
+        return False
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
@@ -100,20 +146,21 @@ def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[s
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    return [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if not line.startswith("#")]
+    lines = enumerate(read_text(path).splitlines(), 1)
+    return [(number, line) for number, line in lines if not line.lstrip().startswith("#")]
 
 
-def _binary_cameras(path: Path) -> dict[str, tuple]:
+def _binary_cameras(path: Path) -> dict[str, _Camera]:
     cameras = {}
     check_file(path)
     with path.open("rb") as file:
         for _ in range(_take(file, "Q", path)[0]):
-            camera, model, width, height = _take(file, "iiQQ", path)
-            if model not in COLMAP_MODELS:
-                raise CameraError(f"{path}: camera {camera} is of model {model}, expected {', '.join(COLMAP_FOCALS)}")
-            name, count, _ = COLMAP_MODELS[model]
-            values = [float(width), float(height), *_take(file, f"{count}d", path)]
-            cameras[str(camera)] = _colmap_lens(name, values, f"{path}: camera {camera}")
+            camera, number, width, height = _take(file, "iiQQ", path)
+            if number not in COLMAP_MODELS:
+                raise CameraError(f"{path}: camera {camera} is of model {number}, expected {', '.join(MODELS)}")
+            name, model = COLMAP_MODELS[number]
+            values = [float(width), float(height), *_take(file, f"{model.numbers}d", path)]
+            cameras[str(camera)] = _camera(name, values, f"{path}: camera {camera}")
     return cameras
 
 

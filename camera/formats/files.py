@@ -6,55 +6,110 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import CameraError
+from ...fields import Field
 from ...options import FPS
 from ..conventions import CONVENTIONS, read_otherwise
 from ..path import DEFAULT_FOV_DEG, CameraPath, Origin, lens_from_fov
+from .colmap import FIELDS as COLMAP_FIELDS
 from .colmap import read_colmap
-from .json_files import read_camera_path, read_matrices, read_transforms, write_transforms
-from .numpy_files import NOT_NEEDED, read_lingbot, read_vipe, write_lingbot
+from .json_files import (
+    MATRIX_FIELDS,
+    PATH_FIELDS,
+    TRANSFORMS_FIELDS,
+    read_camera_path,
+    read_matrices,
+    read_transforms,
+    write_transforms,
+)
+from .numpy_files import (
+    LINGBOT_FIELDS,
+    MEGASAM_FIELDS,
+    VGGT_FIELDS,
+    VIPE_FIELDS,
+    read_lingbot,
+    read_megasam,
+    read_vggt,
+    read_vipe,
+    write_lingbot,
+)
 from .reading import Recording
+from .scans import ARKIT_FIELDS, SPLAT_FIELDS, read_arkit, read_splat_cameras
 from .sniff import format_of
-from .text_files import read_kitti, read_realestate10k
+from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read_realestate10k, read_tum
 
 
 @dataclass(frozen=True)
 class Format:
     """A kind of file, its suffixes, its reader, and the `convention` of its matrices, empty where the user has to say
-    it. `wants` is what `read` takes besides the path: "convention" or "image_size"."""
+    it. `wants` is what `read` takes besides the path: "convention" or "image_size". `fields` are the reader's list."""
 
     description: str
     suffixes: tuple[str, ...]
     read: Callable[..., Recording]
     convention: str
+    fields: tuple[Field, ...]
     wants: str = ""
 
 
 FORMATS: dict[str, Format] = {
-    "lingbot": Format("folder with poses.npy and intrinsics.npy", (".npy",), read_lingbot, "opencv_c2w"),
+    "lingbot": Format(
+        "folder with poses.npy and intrinsics.npy", (".npy",), read_lingbot, "opencv_c2w", LINGBOT_FIELDS
+    ),
     "vipe": Format(
         "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)",
         (".npz",),
         read_vipe,
         "opencv_c2w",
+        VIPE_FIELDS,
         "image_size",
     ),
     "realestate10k": Format(
-        "RealEstate10K or CameraCtrl .txt, 19 columns", (".txt",), read_realestate10k, "opencv_w2c"
+        "RealEstate10K or CameraCtrl .txt, 19 columns", (".txt",), read_realestate10k, "opencv_w2c", RE10K_FIELDS
     ),
     "colmap": Format(
-        "folder with COLMAP's images and cameras, .bin or .txt", (".bin", ".txt"), read_colmap, "opencv_w2c"
+        "folder with COLMAP's images and cameras, .bin or .txt",
+        (".bin", ".txt"),
+        read_colmap,
+        "opencv_w2c",
+        COLMAP_FIELDS,
     ),
-    "kitti": Format("KITTI's poses .txt, 12 columns", (".txt",), read_kitti, "opencv_c2w"),
+    "kitti": Format(
+        "KITTI's poses .txt, 12 columns, or Replica's, 16", (".txt",), read_kitti, "opencv_c2w", KITTI_FIELDS
+    ),
     "transforms": Format(
-        "nerfstudio, instant-ngp or Blender-NeRF transforms.json", (".json",), read_transforms, "opengl_c2w"
+        "nerfstudio, instant-ngp or Blender-NeRF transforms.json, or its folder",
+        (".json",),
+        read_transforms,
+        "opengl_c2w",
+        TRANSFORMS_FIELDS,
     ),
-    "camera_path": Format("nerfstudio viewer camera_path.json", (".json",), read_camera_path, "opengl_c2w"),
+    "camera_path": Format(
+        "nerfstudio viewer camera_path.json", (".json",), read_camera_path, "opengl_c2w", PATH_FIELDS
+    ),
     "matrices": Format(
         "JSON list of matrices (Blender, three.js), convention to be chosen",
         (".json",),
         read_matrices,
         "",
+        MATRIX_FIELDS,
         "convention",
+    ),
+    "tum": Format("TUM's trajectory .txt, 8 columns", (".txt",), read_tum, "opencv_c2w", TUM_FIELDS),
+    "megasam": Format("MegaSaM's .npz with cam_c2w", (".npz",), read_megasam, "opencv_c2w", MEGASAM_FIELDS),
+    "vggt": Format("VGGT's or Depth Anything 3's .npz with extrinsic", (".npz",), read_vggt, "opencv_w2c", VGGT_FIELDS),
+    "arkit": Format(
+        "ARKit's poses .json (Record3D, lists of frames), or a folder of them (Polycam)",
+        (".json",),
+        read_arkit,
+        "opengl_c2w",
+        ARKIT_FIELDS,
+    ),
+    "gaussian_splatting": Format(
+        "3D Gaussian splatting's cameras.json, or its folder",
+        (".json",),
+        read_splat_cameras,
+        "opencv_c2w",
+        SPLAT_FIELDS,
     ),
 }
 
@@ -88,10 +143,13 @@ def read_camera(
     if taken not in CONVENTIONS or (own and CONVENTIONS[taken].by_column):
         fitting = [name for name, each in CONVENTIONS.items() if not (own and each.by_column)]
         raise CameraError(f"{path}: `convention` {convention} for {format}, expected one of {', '.join(fitting)}")
-    size = NOT_NEEDED if image_size is None and fov_deg is not None else image_size
-    options = {"convention": CONVENTIONS[taken], "image_size": size}
+    options = {"convention": CONVENTIONS[taken], "image_size": image_size}
     recording = FORMATS[format].read(path, **{wants: options[wants]} if wants else {})
     notes, lens = list(recording.notes), recording.intrinsics
+    if recording.lens_fault and fov_deg is None:
+        raise CameraError(f"{recording.lens_fault}; or give a field of view (`fov_deg`), which stands in for the lens")
+    if recording.lens_fault:
+        notes.append(f"{recording.lens_fault}: a lens that sees {fov_deg:g} degrees across stands in for it.")
     if fov_deg is not None or lens is None:
         lens = lens_from_fov(DEFAULT_FOV_DEG if fov_deg is None else fov_deg)
         if fov_deg is None:

@@ -8,61 +8,222 @@ from typing import Any
 import numpy as np
 
 from ...errors import CameraError
+from ...fields import Field, unread
 from ..conventions import CONVENTIONS, Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from ..rotation import OPENGL_TO_OPENCV
-from .reading import Recording, in_name_order, lens_notes, lens_rows, read_json
+from .frame_names import in_name_order, refuse_gaps
+from .lens import FLAG_FIELDS, MODEL_FIELD, refuse_flags, refuse_model
+from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
 from .writing import written_whole
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
+ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
+"""Fields of view in transforms.json, and the unit of each in radians."""
+ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
+"""Fields that give the focal length, the surest first."""
+WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
+PICTURES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
+SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id", "frame_id")
+TRAINING = ("n_extra_learnable_dims", "enable_depth_loading", "integer_depth_scale", "white_transparent")
+SCENE = ("black_transparent", "render_aabb", "light_dir", "near", "far", "from_na", "panoptic_classes")
+TRANSFORMS_FIELDS = (
+    MODEL_FIELD,
+    FLAG_FIELDS,
+    Field((*ACROSS, *DOWN, "cx", "cy"), "applied", "The lens. A frame's own field comes before the file's."),
+    Field(("w", "h"), "applied", "The picture's size. Without it twice cx, cy; for an angle alone 832x480. Reported."),
+    Field(DISTORTION, "reported", "Distortion, which a pinhole has not."),
+    Field(("rolling_shutter", "transform_matrix_start", "transform_matrix_end"), "reported", "The shutter's time."),
+    Field(("frames", "transform_matrix"), "applied", "Camera to world, OpenGL axes, 4x4 or 3x4 by row."),
+    Field(
+        ("file_path",), "applied", "The frames' order: the number or decimal fraction that varies. Gaps are refused."
+    ),
+    Field(("time", "timestamp"), "applied", "The frames' order where no frame has a file_path. Gaps are refused."),
+    Field(WORLD, "ignored", "They move or scale the whole world, which the model does not see."),
+    Field((*PICTURES, *SPLITS, *TRAINING, *SCENE), "ignored", "They are about pictures and training."),
+    Field(("rotation",), "ignored", "Blender's synthetic scenes: the turntable's step, already in the matrices."),
+)
+PATH_FIELDS = (
+    Field(("camera_type",), "refused", "Anything but perspective; `--fov_deg` stands in for the lens."),
+    Field(("camera_path", "camera_to_world"), "applied", "Camera to world, OpenGL axes, by row."),
+    Field(("fov",), "applied", "Degrees from top to bottom, one a pose."),
+    Field(("render_width", "render_height", "fps"), "applied", "The lens's picture, and the speed."),
+    Field(("aspect",), "ignored", "render_width and render_height say it."),
+    Field(("keyframes", "seconds", "smoothness_value", "is_cycle", "crop", "matrix"), "ignored", "Of the editor."),
+    Field(("default_fov", "default_transition_sec", "render_time", "timestamp"), "ignored", "Of the editor."),
+)
+MATRIX_FIELDS = (
+    Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers; the speed."),
+    Field(("fov_deg", "angle_x"), "applied", "Degrees or radians across: one number, or one a frame."),
+    Field(("lens", "sensor_width"), "applied", "Blender's millimetres: one number each, or one a frame."),
+    Field(("sensor_fit", "sensor_height"), "applied", "VERTICAL: the lens is measured from top to bottom."),
+    Field(("resolution_x", "resolution_y", "shift_x", "shift_y"), "applied", "The picture and the lens's centre."),
+)
+SENSOR_MM = 36.0
+"""The width of Blender's sensor unless a file says otherwise."""
 
 
 def read_transforms(path: Path) -> Recording:
-    """nerfstudio's or instant-ngp's transforms.json: camera-to-world, OpenGL axes; frames in the order of their names.
+    """nerfstudio's or instant-ngp's transforms.json, or the folder with it: camera-to-world, OpenGL axes.
 
-    A lens for all frames or one a frame, from fl_x or camera_angle_x, in pixels of a w x h image.
+    Frames in the order of their names, or of their times. A lens for all frames or one a frame, in pixels of a w x h
+    image.
     """
-    data = _object(read_json(path), str(path))
-    frames = _entries(data, "frames", path)
+    path = path / "transforms.json" if path.is_dir() else path
+    data = read_object(path)
+    frames = _in_order(entries_of(data, "frames", path), path)
+    matrices = [field_of(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
+    c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
+    notes = unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)
+    merged = [_merged(data, frame) for frame in frames]
+    if any(np.any(frame.get("rolling_shutter") or 0) for frame in merged):
+        notes.append("rolling_shutter is ignored: all of a picture is taken at once.")
+    return Recording(c2w, None, None, tuple(notes)).with_lens(lambda: _lens_of(merged, str(path)))
+
+
+def _in_order(frames: list[Mapping], path: Path) -> list[Mapping]:
     if all("file_path" in frame for frame in frames):
-        frames = in_name_order(frames, lambda frame: str(frame["file_path"]), str(path))
-    matrices = [_field(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
-    merged = [{**data, **frame} for frame in frames]
-    lens = np.concatenate([_transforms_lens(frame, f"{path}: frame {i}") for i, frame in enumerate(merged)])
-    terms = [_float(frame[key], f"{path}: {key}") for frame in merged for key in DISTORTION if key in frame]
-    notes = [*lens_notes(lens, *_image_size(merged[0], str(path)), terms)]
-    if not {"w", "h"} & merged[0].keys():
-        notes.append(f"No image size in the file: camera_angle_x is taken across {LENS_WIDTH}x{LENS_HEIGHT}.")
-    return Recording(to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path)), lens, None, tuple(notes))
+        return in_name_order(frames, lambda frame: str(frame["file_path"]), str(path))
+    for key in ("timestamp", "time"):
+        if all(key in frame for frame in frames):
+            times = [number_of(frame[key], f"{path}: {key}") for frame in frames]
+            order = np.argsort(times, kind="stable")
+            refuse_gaps(np.array(times)[order], f"{path} ({key})")
+            return [frames[at] for at in order]
+    return frames
+
+
+def _merged(data: Mapping, frame: Mapping) -> dict[str, Any]:
+    """A frame with the file's fields where it has none of its own; one way to give a focal length replaces another."""
+    own = {*frame}
+    for group in (ACROSS, DOWN):
+        own |= {*group} if own & {*group} else set()
+    return {**{key: value for key, value in data.items() if key not in own}, **frame}
+
+
+def _lens_of(frames: list[dict[str, Any]], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    lens = np.concatenate([_transforms_lens(frame, f"{where}: frame {i}") for i, frame in enumerate(frames)])
+    terms = [number_of(frame[key], f"{where}: {key}") for frame in frames for key in DISTORTION if key in frame]
+    notes = [*lens_notes(lens, *_image_size(frames[0], where), terms)]
+    if not {"w", "h"} & frames[0].keys():
+        size = "{:g}x{:g}".format(*_image_size(frames[0], where))
+        centred = {"cx", "cy"} <= frames[0].keys()
+        taken = f"twice cx, cy is taken, {size}" if centred else f"camera_angle_x is taken across {size}"
+        notes.append(f"No image size in the file: {taken}.")
+    return lens, tuple(notes)
+
+
+def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
+    refuse_model(frame.get("camera_model", "PINHOLE"), where)
+    refuse_flags(frame, where)
+    width, height = _image_size(frame, where)
+    fx, fy = (_focal(frame, names, side, where) for names, side in ((ACROSS, width), (DOWN, height)))
+    if fx is None:
+        fx = field_of(frame, "camera_angle_x", where) if fy is None else fy
+    values = [frame.get("cx", width / 2), frame.get("cy", height / 2)]
+    return lens_rows(
+        [[fx, fx if fy is None else fy, *(number_of(value, where) for value in values)]], width, height, where
+    )
+
+
+def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
+    """The focal length in pixels along a side of the picture, by the first of the fields that is there."""
+    name = next((name for name in names if name in frame), None)
+    if name is None:
+        return None
+    value = number_of(frame[name], f"{where} {name}")
+    return value if name not in ANGLES else focal_of(value * ANGLES[name], side, f"{where} {name} {value:g}")
+
+
+def focal_of(angle: float, side: float, where: str) -> float:
+    """Return the focal length in pixels of a lens that sees `angle` radians along a side of so many pixels."""
+    if not 0 < angle < np.pi:
+        raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
+    return float(side / 2 / np.tan(angle / 2))
+
+
+def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
+    """Width and height; where a file leaves both out, twice the centre, or the lens's own picture for an angle."""
+    if not {"w", "h"} & frame.keys():
+        if {"cx", "cy"} <= frame.keys():
+            width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))
+            return width, height
+        if frame.keys() & ANGLES.keys() and "fl_x" not in frame:
+            return LENS_WIDTH, LENS_HEIGHT
+    width, height = (number_of(field_of(frame, key, where), f"{where} {key}") for key in ("w", "h"))
+    return width, height
 
 
 def read_camera_path(path: Path) -> Recording:
     """nerfstudio's camera_path.json: camera-to-world by row in OpenGL axes, field of view in degrees top to bottom."""
-    data = _object(read_json(path), str(path))
-    if data.get("camera_type", "perspective") != "perspective":
-        raise CameraError(f"{path}: camera_type {data['camera_type']!r}, expected perspective")
-    entries = _entries(data, "camera_path", path)
-    matrices = [_field(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
-    size = ("render_width", "render_height")
-    width, height = (_float(_field(data, key, str(path)), f"{path}: {key}") for key in size)
-    fov_deg = np.array([_float(_field(e, "fov", f"{path}: pose {i}"), f"{path}: fov") for i, e in enumerate(entries)])
-    if not ((fov_deg > 0) & (fov_deg < 180)).all():
-        raise CameraError(f"{path}: fov outside 0 to 180 degrees")
-    focal = height / 2 / np.tan(np.deg2rad(fov_deg) / 2)
-    pixels = np.stack([focal, focal, np.full_like(focal, width / 2), np.full_like(focal, height / 2)], 1)
-    lens = lens_rows(pixels, width, height, str(path))
-    fps = _float(data["fps"], f"{path}: fps") if data.get("fps") else None
+    data = read_object(path)
+    entries = entries_of(data, "camera_path", path)
+    matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
+    fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
-    return Recording(c2w, lens, fps, lens_notes(lens, width, height))
+    notes = unread([*data, *(key for entry in entries for key in entry)], PATH_FIELDS)
+    return Recording(c2w, None, fps, tuple(notes)).with_lens(lambda: _path_lens(data, entries, path))
+
+
+def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+    for entry in (data, *entries):
+        refuse_model(entry.get("camera_type", "perspective"), str(path), "camera_type")
+    size = ("render_width", "render_height")
+    width, height = (number_of(field_of(data, key, str(path)), f"{path}: {key}") for key in size)
+    angles = [field_of(entry, "fov", f"{path}: pose {i}") for i, entry in enumerate(entries)]
+    focal = [focal_of(np.deg2rad(number_of(fov, f"{path}: fov")), height, f"{path}: fov {fov}") for fov in angles]
+    lens = lens_rows([[each, each, width / 2, height / 2] for each in focal], width, height, str(path))
+    return lens, lens_notes(lens, width, height)
 
 
 def read_matrices(path: Path, convention: Convention) -> Recording:
-    """A list of 4x4 or 3x4 matrices or of 16 numbers each, or {"matrices": [...], "fps": ...}; no lens inside."""
+    """A list of 4x4 or 3x4 matrices or of 16 numbers each, or {"matrices": [...], "fps": ..., "lens": ...}.
+
+    The lens is Blender's `lens` and `sensor_width` in millimetres, or `angle_x` in radians, or `fov_deg`.
+    """
     data = read_json(path)
-    entries = _field(data, "matrices", str(path)) if isinstance(data, Mapping) else data
-    fps = _float(data["fps"], f"{path}: fps") if isinstance(data, Mapping) and data.get("fps") else None
-    return Recording(to_opencv(entries, convention, str(path)), None, fps)
+    if not isinstance(data, Mapping):
+        return Recording(to_opencv(data, convention, str(path)))
+    c2w = to_opencv(field_of(data, "matrices", str(path)), convention, str(path))
+    fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
+    recording = Recording(c2w, None, fps, tuple(unread(data, MATRIX_FIELDS)))
+    if not {"lens", "angle_x", "fov_deg"} & data.keys():
+        return recording
+    return recording.with_lens(lambda: _blender_lens(data, len(c2w), str(path)))
+
+
+def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The lens [frames, 4] and notes, by Blender's camera and render settings."""
+
+    def row(key: str, default: float) -> np.ndarray:
+        values = as_float64(data.get(key, default), f"{where}: {key}")
+        if values.shape not in ((), (frames,)) or not np.isfinite(values).all():
+            raise CameraError(f"{where}: {key} {list(values.shape)}, expected a number, or one for each pose")
+        return np.broadcast_to(values, frames)
+
+    width, height = (
+        float(row(f"resolution_{axis}", side)[0]) for axis, side in (("x", LENS_WIDTH), ("y", LENS_HEIGHT))
+    )
+    if not (width >= 1 and height >= 1):
+        raise CameraError(f"{where}: resolution {width:g}x{height:g}, expected pixels")
+    fit = data.get("sensor_fit", "AUTO")
+    if fit not in ("AUTO", "HORIZONTAL", "VERTICAL"):
+        raise CameraError(f"{where}: sensor_fit {fit!r:.40}, expected AUTO, HORIZONTAL or VERTICAL")
+    vertical = fit == "VERTICAL" or (fit == "AUTO" and height > width)
+    side, sensor = (
+        (height if vertical else width),
+        row("sensor_height" if fit == "VERTICAL" else "sensor_width", SENSOR_MM),
+    )
+    if "lens" in data:
+        focal = side * row("lens", 0) / sensor
+    else:
+        angle = np.deg2rad(row("fov_deg", 0)) if "fov_deg" in data else row("angle_x", 0)
+        focal = np.array([focal_of(each, width, f"{where}: field of view") for each in angle])
+    longest = max(width, height)
+    cx, cy = width / 2 - row("shift_x", 0) * longest, height / 2 + row("shift_y", 0) * longest
+    lens = lens_rows(np.stack([focal, focal, cx, cy], 1), width, height, where)
+    return lens, lens_notes(lens, width, height)
 
 
 def write_transforms(path: CameraPath, file: Path) -> None:
@@ -75,47 +236,3 @@ def write_transforms(path: CameraPath, file: Path) -> None:
     lens = {"fl_x": fx, "fl_y": fy, "cx": cx, "cy": cy, "w": LENS_WIDTH, "h": LENS_HEIGHT}
     with written_whole(file) as (part,):
         part.write_text(json.dumps({"camera_model": "PINHOLE", **lens, "frames": frames}, indent=1), "utf-8")
-
-
-def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Width and height; where Blender's exports leave both out, and give no more than an angle, the lens's own."""
-    if "camera_angle_x" in frame and not {"w", "h", "fl_x"} & frame.keys():
-        return LENS_WIDTH, LENS_HEIGHT
-    width, height = (_float(_field(frame, key, where), f"{where} {key}") for key in ("w", "h"))
-    return width, height
-
-
-def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
-    width, height = _image_size(frame, where)
-    if "fl_x" in frame:
-        fx = _float(frame["fl_x"], f"{where} fl_x")
-    else:
-        fx = width / 2 / np.tan(_float(_field(frame, "camera_angle_x", where), f"{where} camera_angle_x") / 2)
-    values = [frame.get("fl_y", fx), frame.get("cx", width / 2), frame.get("cy", height / 2)]
-    return lens_rows([[fx, *(_float(value, where) for value in values)]], width, height, where)
-
-
-def _object(data: Any, where: str) -> Mapping:
-    if not isinstance(data, Mapping):
-        raise CameraError(f"{where}: {type(data).__name__}, expected an object")
-    return data
-
-
-def _entries(data: Mapping, key: str, path: Path) -> list[Mapping]:
-    entries = _field(data, key, str(path))
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
-        raise CameraError(f"{path}: {key} is not a list of frames with something in it")
-    return entries
-
-
-def _field(data: Mapping, key: str, where: str) -> Any:
-    if key not in data:
-        raise CameraError(f"{where}: no {key}; found {', '.join(map(str, list(data)[:8])) or 'nothing'}")
-    return data[key]
-
-
-def _float(value: Any, where: str) -> float:
-    array = as_float64(value, where)
-    if array.ndim or not np.isfinite(array):
-        raise CameraError(f"{where}: {value!r}, expected a finite number")
-    return float(array)

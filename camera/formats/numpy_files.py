@@ -1,18 +1,46 @@
 """Camera paths in numpy files: LingBot-World's own folders, and ViPE's archives."""
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 
 from ...errors import CameraError
+from ...fields import Field
 from ..conventions import CONVENTIONS, to_opencv
 from ..path import CameraPath
 from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
-from .reading import Recording, lens_notes, lens_rows, refuse_gaps
+from .frame_names import refuse_gaps
+from .lens import refuse_model
+from .reading import Recording, lens_notes, lens_rows, read_text
+from .sniff import header_shape
 from .writing import written_whole
 
 LARGEST_UNPACKED = 512 * 2**20
+LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction's is images and depths, of which only the shapes are read
+INTRINSICS = ("intrinsic", "intrinsics", "K")
+PICTURES = ("images", "image", "depth", "depths", "depth_map")
+LINGBOT_FIELDS = (
+    Field(
+        ("poses.npy",), "applied", "Camera to world, OpenCV axes; float32's rounding errors count as standing still."
+    ),
+    Field(("intrinsics.npy",), "applied", "fx, fy, cx, cy at 832x480; the first row, others are reported."),
+    Field(("action.npy",), "applied", "W, A, S, D of action checkpoints."),
+)
+VIPE_FIELDS = (
+    Field(("data", "inds"), "applied", "Camera to world, OpenCV axes; the frames' numbers, of which gaps are refused."),
+    Field(("intrinsics/<video>.npz",), "applied", "In pixels of `--image_size`; more columns than 4 are reported."),
+    Field(("intrinsics/<video>_camera.txt",), "refused", "Camera types other than a pinhole; `--fov_deg` stands in."),
+)
+MEGASAM_FIELDS = (
+    Field(("cam_c2w",), "applied", "Camera to world, OpenCV axes."),
+    Field((*INTRINSICS, *PICTURES), "applied", "The lens, and its picture by the images' shape; else twice cx, cy."),
+)
+VGGT_FIELDS = (
+    Field(("extrinsic", "extrinsics"), "applied", "World to camera, OpenCV axes."),
+    MEGASAM_FIELDS[1],
+)
 
 
 def read_lingbot(path: Path) -> Recording:
@@ -36,42 +64,112 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
         (folder / "action.npy").unlink(missing_ok=True)
 
 
-NOT_NEEDED = (0, 0)
-"""An image size for `read_vipe`: the lens in the file is not asked for."""
-
-
 def read_vipe(path: Path, image_size: tuple[int, int] | None) -> Recording:
     """ViPE: `data` [n, 4, 4] camera-to-world in OpenCV axes and `inds` [n]; intrinsics in the sister folder's .npz."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
-    c2w = to_opencv(data, CONVENTIONS["opencv_c2w"], str(path))
+    recording = Recording(to_opencv(data, CONVENTIONS["opencv_c2w"], str(path)))
     lens_file = path.parent.parent / "intrinsics" / path.name
-    if image_size == NOT_NEEDED or not lens_file.is_file():
-        return Recording(c2w, None)
+    if not lens_file.is_file():
+        return recording
+    return recording.with_lens(lambda: _vipe_lens(lens_file, frames, image_size))
+
+
+def _vipe_lens(
+    lens_file: Path, frames: np.ndarray, image_size: tuple[int, int] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
     if image_size is None:
-        raise CameraError(
-            f"{lens_file}: focal lengths in pixels; give the width and height of the video they refer to, or a field "
-            "of view to put in their place"
-        )
+        raise CameraError(f"{lens_file}: focal lengths in pixels; give the width and height of the video they refer to")
+    camera_types = lens_file.with_name(f"{lens_file.stem}_camera.txt")
+    if camera_types.is_file():
+        types = {line.split(":")[-1].strip() for line in read_text(camera_types).splitlines() if line.strip()}
+        for each in sorted(types):
+            refuse_model(each, str(camera_types), "camera type")
     pixels, lens_frames = _vipe_arrays(lens_file)
     if pixels.ndim != 2 or pixels.shape[1] < 4 or len(lens_frames) != len(frames) or (lens_frames != frames).any():
         raise CameraError(f"{lens_file}: {list(pixels.shape)}, expected [{len(frames)}, 4] for the frames of the poses")
-    lens = lens_rows(pixels[:, :4], *image_size, str(lens_file))
-    return Recording(c2w, lens, None, lens_notes(lens, *image_size))
+    lens = lens_rows(pixels[:, :4].astype(np.float64), *image_size, str(lens_file))
+    return lens, lens_notes(lens, *image_size, pixels[:, 4:].ravel().tolist())
 
 
 def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     check_file(path)
+    arrays, _ = _archive(path, "ViPE", ("data", "inds"), ())
+    if arrays.keys() != {"data", "inds"}:
+        raise CameraError(f"{path}: not a ViPE .npz with data and inds (found {', '.join(arrays) or 'neither'})")
+    data, frames = arrays["data"], arrays["inds"]
+    if not data.ndim or frames.shape != data.shape[:1] or not frames.size:
+        raise CameraError(f"{path}: data {list(data.shape)} and inds {list(frames.shape)}, expected one each a frame")
+    return data, frames
+
+
+def read_megasam(path: Path) -> Recording:
+    """MegaSaM: `cam_c2w` [n, 4, 4] camera-to-world in OpenCV axes, `intrinsic` [3, 3] in pixels of `images`."""
+    return _read_predictions(path, "MegaSaM", "cam_c2w", "opencv_c2w")
+
+
+def read_vggt(path: Path) -> Recording:
+    """VGGT or Depth Anything 3: `extrinsic` [n, 3, 4] world-to-camera in OpenCV axes, `intrinsic` [n, 3, 3]."""
+    return _read_predictions(path, "VGGT", "extrinsic", "opencv_w2c")
+
+
+def _read_predictions(path: Path, kind: str, key: str, convention: str) -> Recording:
+    arrays, shapes = _archive(path, kind, (key, f"{key}s", *INTRINSICS), PICTURES)
+    poses = arrays.get(key, arrays.get(f"{key}s"))
+    if poses is None:
+        raise CameraError(f"{path}: no {key} in this .npz")
+    if poses.ndim == 4 and len(poses) == 1:  # a batch of one
+        poses = poses[0]
+    recording = Recording(to_opencv(poses, CONVENTIONS[convention], f"{path}: {key}"))
+    matrices = next((arrays[name] for name in INTRINSICS if name in arrays), None)
+    if matrices is None:
+        return recording
+    return recording.with_lens(lambda: _predicted_lens(matrices, shapes, len(poses), path))
+
+
+def _predicted_lens(
+    matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], frames: int, path: Path
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    matrices = as_float64(matrices, f"{path}: intrinsic")
+    if matrices.shape[-2:] != (3, 3) or matrices.size not in (9, 9 * frames):
+        raise CameraError(f"{path}: intrinsic {list(matrices.shape)}, expected [3, 3] or [{frames}, 3, 3]")
+    matrices = matrices.reshape(-1, 3, 3)
+    sides = next((_sides(shape) for shape in shapes.values() if len(shape) > 2), None)
+    notes = [] if sides else ["No images in the file: their size is taken for twice cx, cy."]
+    width, height = sides or (2 * matrices[0, 0, 2], 2 * matrices[0, 1, 2])
+    pixels = np.stack([matrices[:, 0, 0], matrices[:, 1, 1], matrices[:, 0, 2], matrices[:, 1, 2]], 1)
+    lens = lens_rows(pixels, width, height, str(path))
+    return lens, (*notes, *lens_notes(lens, width, height))
+
+
+def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Width and height of pictures [..., h, w], [..., h, w, 1 or 3] or [..., 3, h, w]."""
+    height, width = shape[-3:-1] if shape[-1] in (1, 3, 4) else shape[-2:]
+    return width, height
+
+
+def _archive(
+    path: Path, kind: str, wanted: tuple[str, ...], shapes_of: tuple[str, ...]
+) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
+    """The arrays of an .npz with these names, and the shapes of others, which are not read. Raises CameraError."""
+    check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:
-            unpacked = sum(entry.file_size for entry in archive.zip.infolist())
+            names = [name for name in wanted if name in archive.files]
+            unpacked = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
             if unpacked > LARGEST_UNPACKED:
                 raise CameraError(f"{path}: unpacks to {unpacked} bytes, expected at most {LARGEST_UNPACKED}")
-            data, frames = (as_float64(archive[key], f"{path}: {key}") for key in ("data", "inds"))
+            arrays = {name: archive[name] for name in names}
+            shapes = {name: _shape(archive.zip, name) for name in shapes_of if name in archive.files}
     except CameraError:
         raise
     except Exception as error:  # of zipfile, zlib and numpy's parser of headers
-        raise CameraError(f"{path}: not a ViPE .npz with data and inds ({error})") from error
-    if frames.shape != data.shape[:1] or not frames.size:
-        raise CameraError(f"{path}: data {list(data.shape)} and inds {list(frames.shape)}, expected one each a frame")
-    return data, frames
+        raise CameraError(f"{path}: not a {kind} .npz with {wanted[0]} ({error})") from error
+    for name, array in arrays.items():
+        as_float64(array, f"{path}: {name}")
+    return arrays, shapes
+
+
+def _shape(archive: ZipFile, name: str) -> tuple[int, ...]:
+    with archive.open(f"{name}.npy") as file:
+        return header_shape(file)

@@ -1,26 +1,24 @@
-"""What the readers share: a recording, its lens, frames that are missing, text and JSON files."""
+"""Parts that the readers share: a recording, its lens, text and JSON files."""
 
 import json
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ...errors import CameraError
 from ..pose_folder import check_file
-from ..poses import LENS_HEIGHT, LENS_WIDTH, lens_change
-
-T = TypeVar("T")
+from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file holds: c2w [n, 4, 4] OpenCV, lens [n, 4] at 832x480, frames a second, notes, actions [n, 4].
+    """The content of a camera file: c2w [n, 4, 4] OpenCV, lens [n, 4] at 832x480, frames a second, actions [n, 4].
 
-    None stands for what it does not hold; `notes` say what of it the model cannot use.
+    None stands for a part that the file lacks. `notes` report fields that the model cannot use. `lens_fault` says why
+    the file's lens is no pinhole's, or cannot be read: a field of view from the user stands in for such a lens.
     """
 
     c2w: np.ndarray
@@ -28,6 +26,16 @@ class Recording:
     fps: float | None = None
     notes: tuple[str, ...] = ()
     actions: np.ndarray | None = None
+    lens_fault: str = ""
+
+    def with_lens(self, read: Callable[[], tuple[np.ndarray, tuple[str, ...]]]) -> "Recording":
+        """Return the recording with the lens and the notes that `read` returns, or with its CameraError as the
+        fault."""
+        try:
+            lens, notes = read()
+            return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
+        except CameraError as error:
+            return replace(self, lens_fault=str(error))
 
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
@@ -46,35 +54,6 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
     if strongest:
         notes.append(f"Lens distortion (up to {strongest:.3g}) is ignored: the model has a pinhole camera.")
     return tuple(notes)
-
-
-def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
-    """CameraError when frame numbers or times [n] do not rise in even steps: a frame is missing or out of order."""
-    steps = np.diff(np.asarray(indices, dtype=np.float64))
-    if not len(steps):
-        return
-    usual = np.median(steps)
-    bad = np.flatnonzero((steps <= 0) | (steps > 1.5 * usual))
-    if len(bad):
-        at = bad[0]
-        raise CameraError(f"{name}: frames are missing or out of order between {indices[at]:g} and {indices[at + 1]:g}")
-
-
-def words_and_numbers(name: str) -> list[str | int]:
-    """A name's parts, by which frame10 comes after frame9."""
-    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", name))]
-
-
-def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Frames sorted by their files' names, frame10 after frame9.
-
-    CameraError when the last numbers in the names leave gaps; names without numbers pass.
-    """
-    frames = sorted(frames, key=lambda frame: words_and_numbers(name(frame)))
-    parts = [words_and_numbers(name(frame)) for frame in frames]
-    if all(len(found) > 1 for found in parts):
-        refuse_gaps([float(found[-2]) for found in parts], where)
-    return frames
 
 
 def read_text(path: Path) -> str:
@@ -100,3 +79,34 @@ def float_fields(fields: Sequence[str], where: str) -> list[float]:
         return [float(value) for value in fields]
     except ValueError as error:
         raise CameraError(f"{where}: {error}") from error
+
+
+def read_object(path: Path) -> Mapping:
+    """Return the object in a JSON file. Raises CameraError for other content."""
+    data = read_json(path)
+    if not isinstance(data, Mapping):
+        raise CameraError(f"{path}: {type(data).__name__}, expected an object")
+    return data
+
+
+def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
+    """Return the list of frames under a key. Raises CameraError for anything but a list of objects."""
+    entries = field_of(data, key, str(path))
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
+        raise CameraError(f"{path}: {key} is not a list of frames with something in it")
+    return entries
+
+
+def field_of(data: Mapping, key: str, where: str) -> Any:
+    """Return the value of a key. Raises CameraError if it is missing."""
+    if key not in data:
+        raise CameraError(f"{where}: no {key}; found {', '.join(map(str, list(data)[:8])) or 'nothing'}")
+    return data[key]
+
+
+def number_of(value: Any, where: str) -> float:
+    """Return a finite number. Raises CameraError for any other value."""
+    array = as_float64(value, where)
+    if array.ndim or not np.isfinite(array):
+        raise CameraError(f"{where}: {value!r:.60}, expected a finite number")
+    return float(array)

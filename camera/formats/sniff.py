@@ -8,16 +8,29 @@ from zipfile import ZipFile
 
 import numpy as np
 
+from .colmap import COLMAP_FILES, model_folder
+from .scans import scan_folder
+
 HEAD = 64 * 2**10  # bytes that are looked at
 KEYS = {
     "transform_matrix": "transforms",
     "camera_to_world": "camera_path",
     "camera_path": "camera_path",
     "matrices": "matrices",
+    "img_name": "gaussian_splatting",
+    "cameraPoseARFrame": "arkit",
+    "cameraTransform": "arkit",
+    "camera_transform": "arkit",
+    "t_00": "arkit",
+    "poses": "arkit",
+    "perFrameIntrinsicCoeffs": "arkit",
+    "transform": "arkit",
 }
 """Of JSON files, and the formats that have them."""
-COLUMNS = {19: "realestate10k", 12: "kitti"}
-COLMAP = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
+ARRAYS = {"inds": "vipe", "cam_c2w": "megasam", "extrinsic": "vggt", "extrinsics": "vggt"}
+"""Of .npz files, and the formats that have them."""
+COLUMNS = {19: "realestate10k", 12: "kitti", 16: "kitti", 13: "kitti", 17: "kitti", 8: "tum"}
+FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 
 
 def looks_like_poses(path: Path) -> bool:
@@ -41,23 +54,33 @@ def format_of(path: Path) -> str | None:
     """The format that a file or folder seems to be of; a file that is not there by its name."""
     with suppress(OSError):
         if path.is_dir():
-            return "colmap" if any((path / name).is_file() for name in COLMAP) else "lingbot"
-        if path.name in COLMAP:
+            return _folder(path)
+        if path.name in COLMAP_FILES:
             return "colmap"
         told = {".npy": lambda _: "lingbot", ".npz": _archive, ".json": _json, ".txt": _text}.get(path.suffix.lower())
         return told(path) if told is not None else None
     return None
 
 
+def _folder(path: Path) -> str:
+    if (path / "poses.npy").is_file():
+        return "lingbot"
+    if format := next((format for name, format in FOLDERS.items() if (path / name).is_file()), None):
+        return format
+    if any((model_folder(path) / name).is_file() for name in COLMAP_FILES):
+        return "colmap"
+    return "arkit" if scan_folder(path) is not None else "lingbot"
+
+
 def _array_shape(path: Path) -> tuple[int, ...]:
     try:
         with path.open("rb") as file:
-            return _header_shape(file)
+            return header_shape(file)
     except OSError:
         return ()
 
 
-def _header_shape(file: IO[bytes]) -> tuple[int, ...]:
+def header_shape(file: IO[bytes]) -> tuple[int, ...]:
     """The shape in an .npy header; () for objects and for what is no .npy."""
     try:
         version = np.lib.format.read_magic(file)
@@ -69,8 +92,13 @@ def _header_shape(file: IO[bytes]) -> tuple[int, ...]:
 
 
 def _archive(path: Path) -> str | None:
-    with suppress(Exception), ZipFile(path) as archive, archive.open("data.npy") as data:  # all that zipfile may raise
-        return "vipe" if "inds.npy" in archive.namelist() and _header_shape(data)[1:] == (4, 4) else None
+    with suppress(Exception), ZipFile(path) as archive:  # all that zipfile may raise
+        names = {Path(name).stem for name in archive.namelist()}
+        found = next((format for name, format in ARRAYS.items() if name in names), None)
+        if found != "vipe":
+            return found
+        with archive.open("data.npy") as data:
+            return "vipe" if header_shape(data)[1:] == (4, 4) else None
     return None
 
 
@@ -83,9 +111,10 @@ def _json(path: Path) -> str | None:
 
 def _text(path: Path) -> str | None:
     """By the columns of its first lines of numbers."""
-    for line in _head(path).splitlines()[:3]:
+    lines = [line for line in _head(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    for line in lines[:3]:
         with suppress(ValueError):  # words are no numbers
-            columns = len([float(field) for field in line.split()])
+            columns = len([float(field) for field in line.replace(",", " ").split()])
             if columns in COLUMNS:
                 return COLUMNS[columns]
     return None
@@ -93,4 +122,6 @@ def _text(path: Path) -> str | None:
 
 def _head(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(HEAD).decode("utf-8-sig", errors="replace")
+        head = file.read(HEAD)
+        file.seek(max(HEAD, path.stat().st_size - HEAD))
+        return (head + file.read()).decode("utf-8-sig", errors="replace")

@@ -1,13 +1,44 @@
-"""Camera paths in text files: RealEstate10K / CameraCtrl, and KITTI's rows."""
+"""Camera paths in text files: RealEstate10K / CameraCtrl, KITTI's rows, and TUM's."""
 
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import CameraError
+from ...fields import Field
 from ..conventions import CONVENTIONS, to_opencv
+from ..path import MOST_FRAMES
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from .reading import Recording, float_fields, lens_notes, read_text, refuse_gaps
+from ..rotation import from_quaternions, interpolate, rigid
+from .frame_names import refuse_gaps
+from .reading import Recording, float_fields, lens_notes, read_text
+from .scans import check_quaternions
+
+RE10K_FIELDS = (
+    Field(("first column",), "applied", "The time: gaps are refused."),
+    Field(
+        ("columns 2 to 5",),
+        "applied",
+        "fx, fy, cx, cy as shares of the picture's width and height; pixels are refused.",
+    ),
+    Field(("columns 6 and 7",), "reported", "Distortion where they are not 0."),
+    Field(("columns 8 to 19",), "applied", "World to camera, 3x4 by row; the digits decide what is a rounding error."),
+    Field(("first line",), "ignored", "The video's address."),
+)
+KITTI_FIELDS = (
+    Field(
+        ("12 or 16 columns",), "applied", "Camera to world, 3x4 or 4x4 by row, as KITTI's odometry and Replica have."
+    ),
+    Field(("13 or 17 columns",), "applied", "The same after a frame's number, as KITTI-360 has: gaps are refused."),
+    Field(("calib.txt",), "ignored", "No lens in the file: `--fov_deg`, or 79 degrees, which is reported."),
+)
+TUM_FIELDS = (
+    Field(("timestamp",), "applied", "Uneven times, as of keyframes: poses are interpolated at even ones; reported."),
+    Field(("tx ty tz qx qy qz qw",), "applied", "Camera to world; quaternions that are not of length 1 are refused."),
+    Field(("lens",), "ignored", "There is none in the file: `--fov_deg`, or 79 degrees, which is reported."),
+)
+UNEVEN = 1.5
+"""The longest step between times, relative to the usual one, that counts as even."""
 
 
 def read_realestate10k(path: Path) -> Recording:
@@ -16,28 +47,73 @@ def read_realestate10k(path: Path) -> Recording:
     The first line may hold the video's address.
     """
     rows = _rows(path, 19)
-    if (rows[:, 1:5] > 10).any():
-        raise CameraError(f"{path}: focal length {rows[0, 1]:g} is in pixels, expected a share of the image's width")
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
-    lens = rows[:, 1:5] * [LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT]
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), CONVENTIONS["opencv_w2c"], str(path))
-    return Recording(c2w, lens, None, lens_notes(lens, LENS_WIDTH, LENS_HEIGHT))
+    return Recording(c2w).with_lens(lambda: _shares(rows[:, 1:7], path))
+
+
+def _shares(columns: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+    if not (columns[:, :4] <= 10).all():
+        raise CameraError(f"{path}: focal length {columns[0, 0]:g} is in pixels, expected a share of the image's width")
+    lens = columns[:, :4] * [LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT]
+    return lens, lens_notes(lens, LENS_WIDTH, LENS_HEIGHT, columns[:, 4:].ravel().tolist())
 
 
 def read_kitti(path: Path) -> Recording:
-    """A line a frame: camera-to-world 3x4 by row, OpenCV axes, as KITTI odometry's poses/00.txt; no lens inside."""
-    rows = _rows(path, 12)
-    return Recording(to_opencv(rows.reshape(-1, 3, 4), CONVENTIONS["opencv_c2w"], str(path)))
+    """A line a frame: camera-to-world 3x4 or 4x4 by row, OpenCV axes, as KITTI odometry's poses/00.txt and Replica's
+    traj.txt; a frame's number may stand before it. No lens inside."""
+    rows = _rows(path, 12, 16, 13, 17)
+    if rows.shape[1] % 4:
+        refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
+        rows = rows[:, 1:]
+    return Recording(to_opencv(rows.reshape(len(rows), -1, 4), CONVENTIONS["opencv_c2w"], str(path)))
 
 
-def _rows(path: Path, columns: int) -> np.ndarray:
-    """The numbers of every line that is not empty; the first one may be an address."""
-    lines = [(n, line.split()) for n, line in enumerate(read_text(path).splitlines(), 1) if line.strip()]
+def read_tum(path: Path) -> Recording:
+    """A line a frame: time, place, quaternion x, y, z, w; camera-to-world, OpenCV axes. No lens inside.
+
+    Poses at uneven times, such as a SLAM system's keyframes, are interpolated at even ones.
+    """
+    rows = _rows(path, 8)
+    check_quaternions(rows[:, 4:], str(path))
+    poses = rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4])
+    c2w = to_opencv(poses, CONVENTIONS["opencv_c2w"], str(path), rows[:, 1:])
+    return Recording(*_at_even_times(c2w, rows[:, 0], path))
+
+
+def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.ndarray, None, None, tuple[str, ...]]:
+    steps = np.diff(times)
+    if not np.isfinite(times).all() or (steps <= 0).any():
+        refuse_gaps(times, f"{path} (time stamps)")
+        raise CameraError(f"{path}: time stamps are out of order, or no numbers")
+    usual = float(np.median(steps)) if len(steps) else 1.0
+    if not len(steps) or (steps.max() <= UNEVEN * usual and steps.min() * UNEVEN >= usual):
+        return c2w, None, None, ()
+    count = round((times[-1] - times[0]) / usual) + 1
+    if count > MOST_FRAMES:
+        raise CameraError(f"{path}: {count} steps of {usual:g} between its time stamps, expected at most {MOST_FRAMES}")
+    at = np.interp(np.linspace(times[0], times[-1], count), times, np.arange(len(times)))
+    note = (
+        f"Time stamps are {steps.min():.3g} to {steps.max():.3g} apart: {len(times)} poses were interpolated at "
+        f"{count} even times."
+    )
+    return interpolate(c2w, at), None, None, (note,)
+
+
+def _rows(path: Path, *columns: int) -> np.ndarray:
+    """The numbers of every line that is neither empty nor a comment; the first one may be an address."""
+    lines = [(number, line.replace(",", " ").split()) for number, line in _lines(path)]
     if lines and len(lines[0][1]) == 1:
         lines = lines[1:]
     if not lines:
         raise CameraError(f"{path}: no camera lines")
+    expected = len(lines[0][1]) if len(lines[0][1]) in columns else columns[0]
     for number, fields in lines:
-        if len(fields) != columns:
-            raise CameraError(f"{path}: line {number} has {len(fields)} columns, expected {columns}")
+        if len(fields) != expected:
+            raise CameraError(f"{path}: line {number} has {len(fields)} columns, expected {expected}")
     return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in lines])
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    lines = enumerate(read_text(path).splitlines(), 1)
+    return [(number, line) for number, line in lines if line.strip() and not line.lstrip().startswith("#")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from ...camera.formats.reading import words_and_numbers
+from ...camera.formats.frame_names import words_and_numbers
 from ...errors import CameraError, InputError, require
 from ...options import FPS
 

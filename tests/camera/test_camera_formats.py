@@ -10,10 +10,15 @@ from camera_cases import (
     RE10K,
     START,
     THERE,
+    TUM,
     camera_path,
     colmap,
     colmap_binary,
+    megasam,
+    record3d,
+    splats,
     transforms,
+    vggt,
     vipe,
     write,
 )
@@ -175,6 +180,11 @@ def test_the_format_is_told_by_the_file(tmp_path):
         "transforms": write(tmp_path / "t.json", json.dumps(transforms())),
         "camera_path": write(tmp_path / "p.json", json.dumps(camera_path())),
         "matrices": write(tmp_path / "m.json", json.dumps(MATRICES["opencv_c2w"])),
+        "tum": write(tmp_path / "tum.txt", TUM),
+        "megasam": megasam(tmp_path / "megasam.npz"),
+        "vggt": vggt(tmp_path / "predictions.npz"),
+        "arkit": write(tmp_path / "metadata.json", json.dumps(record3d())),
+        "gaussian_splatting": write(tmp_path / "splats" / "cameras.json", json.dumps(splats())),
     }
     assert files.keys() == FORMATS.keys()
     for format, file in files.items():

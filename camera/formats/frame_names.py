@@ -1,0 +1,71 @@
+"""The order of frames by the names of their files."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from ...errors import CameraError
+
+T = TypeVar("T")
+_INTEGERS, _DECIMALS = re.compile(r"(\d+)"), re.compile(r"(\d+(?:\.\d+)?)")
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
+
+
+def words_and_numbers(name: str) -> list[str | int]:
+    """Return a name's parts; sorted by these, frame10 comes after frame9."""
+    return [int(part) if index % 2 else part for index, part in enumerate(_INTEGERS.split(name))]
+
+
+def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
+    """Raise CameraError if frame numbers or times [n] do not rise in even steps: a frame is missing or out of order."""
+    if gap := _gap(indices):
+        raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
+
+
+def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
+    """Return frames in the order of their files' names: by the number or decimal fraction that varies.
+
+    Names without numbers are sorted as text. Raises CameraError where no number rises in even steps.
+    """
+    names = [_SUFFIX.sub("", name(frame)) for frame in frames]
+    if not all(re.search(r"\d", each) for each in names):
+        return sorted(frames, key=lambda frame: words_and_numbers(name(frame)))
+    readings = [reading for pattern in (_DECIMALS, _INTEGERS) if (reading := _columns(names, pattern)) is not None]
+    for columns in readings:
+        order = _even_order(columns)
+        if order is not None:
+            return [frames[at] for at in order]
+    ordered = sorted(frames, key=lambda frame: words_and_numbers(name(frame)))
+    varying = [column for columns in readings[-1:] for column in columns.T if len(set(column)) > 1]
+    last = [float(_INTEGERS.findall(_SUFFIX.sub("", name(frame)))[-1]) for frame in ordered]
+    refuse_gaps(np.sort(varying[-1]) if len(varying) == 1 else last, where)
+    return ordered
+
+
+def _even_order(columns: np.ndarray) -> np.ndarray | None:
+    """The order [n] by the first column of [n, k] that rises in even steps, while the columns before it never fall."""
+    for at, column in enumerate(columns.T):
+        order = np.argsort(column, kind="stable")
+        if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
+            return order
+    return None
+
+
+def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
+    """The numbers [n, k] in names that differ in nothing else; None for other names."""
+    parts = [pattern.split(name) for name in names]
+    if len({tuple(each[::2]) for each in parts}) > 1:
+        return None
+    return np.array([[float(number) for number in each[1::2]] for each in parts])
+
+
+def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
+    """Two neighbours between which frames are missing or out of order."""
+    values = np.asarray(indices, dtype=np.float64)
+    steps = np.diff(values)
+    if not len(steps):
+        return None
+    bad = np.flatnonzero((steps <= 0) | (steps > 1.5 * np.median(steps)))
+    return (float(values[bad[0]]), float(values[bad[0] + 1])) if len(bad) else None

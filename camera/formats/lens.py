@@ -1,0 +1,75 @@
+"""Camera models of other programs: the ones that a pinhole stands for, and the ones that it cannot."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ...errors import CameraError
+from ...fields import Field
+
+
+class Model(NamedTuple):
+    """A camera model: the count of its numbers, and of the focal lengths, which come first; then cx, cy and distortion
+    terms. `pinhole`: near the middle of the picture the model is a pinhole with these focal lengths, and the terms
+    bend the rest."""
+
+    numbers: int
+    focals: int
+    pinhole: bool = True
+
+
+COLMAP_MODELS: dict[int, tuple[str, Model]] = {
+    0: ("SIMPLE_PINHOLE", Model(3, 1)),
+    1: ("PINHOLE", Model(4, 2)),
+    2: ("SIMPLE_RADIAL", Model(4, 1)),
+    3: ("RADIAL", Model(5, 1)),
+    4: ("OPENCV", Model(8, 2)),
+    5: ("OPENCV_FISHEYE", Model(8, 2, False)),
+    6: ("FULL_OPENCV", Model(12, 2)),
+    7: ("FOV", Model(5, 2, False)),
+    8: ("SIMPLE_RADIAL_FISHEYE", Model(4, 1, False)),
+    9: ("RADIAL_FISHEYE", Model(5, 1, False)),
+    10: ("THIN_PRISM_FISHEYE", Model(12, 2, False)),
+    11: ("RAD_TAN_THIN_PRISM_FISHEYE", Model(16, 2, False)),
+    12: ("SIMPLE_DIVISION", Model(4, 1)),
+    13: ("DIVISION", Model(5, 2)),
+    14: ("SIMPLE_FISHEYE", Model(3, 1, False)),
+    15: ("FISHEYE", Model(4, 2, False)),
+    16: ("EUCM", Model(6, 2, False)),
+    17: ("EQUIRECTANGULAR", Model(2, 0, False)),
+}
+"""By the numbers in COLMAP's binary files (sensor/models.h)."""
+MODELS = dict(COLMAP_MODELS.values())
+PINHOLES = (*(name for name, model in MODELS.items() if model.pinhole), "PERSPECTIVE")
+OTHER_LENSES = tuple(name for name, model in MODELS.items() if not model.pinhole)
+NERFSTUDIO_LENSES = (
+    "FISHEYE624",
+    "OMNIDIRECTIONALSTEREO_L",
+    "OMNIDIRECTIONALSTEREO_R",
+    "VR180_L",
+    "VR180_R",
+    "ORTHOPHOTO",
+)
+FTHETA = tuple(f"ftheta_p{n}" for n in range(5))
+FLAGS: tuple[str, ...] = ("is_fisheye", "latlong", "equirectangular", "orthographic", "fisheye_crop_radius", *FTHETA)
+"""Fields of instant-ngp's and nerfstudio's JSON that another lens than a pinhole has."""
+MODEL_FIELD = Field(
+    ("camera_model",),
+    "applied",
+    f"{', '.join(PINHOLES)} are read as a pinhole, with a note on distortion. Any other model is refused; `--fov_deg` "
+    "stands in for its lens.",
+)
+FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is no pinhole is refused; `--fov_deg` stands in for it.")
+
+
+def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
+    """Raise CameraError for a camera model that is no pinhole."""
+    if str(model).upper() not in PINHOLES:
+        raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
+
+
+def refuse_flags(data: Mapping[str, Any], where: str, flags: Iterable[str] = FLAGS) -> None:
+    """Raise CameraError for a field by which the lens is no pinhole."""
+    for flag in flags:
+        value = data.get(flag)
+        if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):
+            raise CameraError(f"{where}: {flag} {value!r:.60} is no pinhole camera, and the model takes no other")

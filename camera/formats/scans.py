@@ -1,0 +1,210 @@
+"""Camera paths of phone scanners (ARKit), and of 3D Gaussian splatting's cameras.json."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import CameraError
+from ...fields import Field, unread
+from ..conventions import CONVENTIONS, to_opencv
+from ..poses import as_float64
+from ..rotation import from_quaternions, rigid
+from .frame_names import in_name_order, refuse_gaps
+from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
+
+POSES = ("cameraTransform", "camera_transform", "cameraPoseARFrame", "transform", "camera_pose", "pose")
+LENSES = ("intrinsics", "cameraIntrinsics", "camera_intrinsics", "K")
+SIZES = (
+    ("width", "height"),
+    ("w", "h"),
+    ("image_width", "image_height"),
+    ("imageWidth", "imageHeight"),
+)
+RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
+TIMES = ("timestamp", "time", "frame_index")
+PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
+"""Polycam's matrix, row by row."""
+ARKIT_FIELDS = (
+    Field((*POSES, *PARTS, "frames"), "applied", "Camera to world, ARKit's axes; by row or column, told by the zeros."),
+    Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the place."),
+    Field((*LENSES, "perFrameIntrinsicCoeffs", "fx", "fy", "cx", "cy"), "applied", "The lens, by row or by column."),
+    Field((*RESOLUTIONS, *(name for pair in SIZES for name in pair)), "applied", "Else twice cx, cy; reported."),
+    Field((*TIMES, "frameTimestamps"), "applied", "The order of frames in a list. Gaps are refused."),
+    Field(("fps",), "applied", "The speed."),
+    Field(("projectionMatrix", "viewMatrix", "eulerAngles", "trackingState"), "ignored", "They follow from the rest."),
+    Field(("exposureDuration", "averageAngularVelocity", "averageVelocity", "motionQuality"), "ignored", "Quality."),
+    Field(("blur_score", "angular_velocity", "center_depth", "neighbors", "manual_keyframe"), "ignored", "Quality."),
+    Field(("dw", "dh", "cameraType", "frame", "index", "image", "imageName", "rangeX"), "ignored", "Depth, names."),
+)
+SPLAT_FIELDS = (
+    Field(("position", "rotation"), "applied", "Camera to world, x right, y down, z forward."),
+    Field(("fx", "fy", "cx", "cy", "width", "height"), "applied", "The lens; without cx, cy its centre is the middle."),
+    Field(("img_name",), "applied", "The frames' order; gaps in the numbers are refused."),
+    Field(("id", "is_test"), "ignored", "The order of training and test pictures."),
+)
+
+
+def read_splat_cameras(path: Path) -> Recording:
+    """cameras.json of 3D Gaussian splatting, or the model's folder: a list of cameras with place, rotation and lens."""
+    path = path / "cameras.json" if path.is_dir() else path
+    cameras = entries_of({"cameras": read_json(path)}, "cameras", path)
+    if all("img_name" in camera for camera in cameras):
+        cameras = in_name_order(cameras, lambda camera: str(camera["img_name"]), str(path))
+    turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
+    c2w = to_opencv(rigid(turns, places), CONVENTIONS["opencv_c2w"], str(path))
+    notes = unread((key for camera in cameras for key in camera), SPLAT_FIELDS)
+    return Recording(c2w, None, None, tuple(notes)).with_lens(lambda: _pixel_lens(cameras, str(path)))
+
+
+def read_arkit(path: Path) -> Recording:
+    """ARKit's camera as scanners export it: a JSON list of frames, Record3D's metadata, or a folder with a JSON file
+    for each frame (Polycam, 3D Scanner App)."""
+    if path.is_dir():
+        return _read_frames(_frame_files(path), path)
+    data = read_json(path)
+    if isinstance(data, Mapping) and "poses" in data:
+        return _read_record3d(data, path)
+    if isinstance(data, Mapping) and "frames" in data:
+        common = {key: value for key, value in data.items() if key != "frames"}
+        return _read_frames([{**common, **frame} for frame in entries_of(data, "frames", path)], path)
+    return _read_frames(entries_of({"frames": data}, "frames", path), path)
+
+
+def scan_folder(folder: Path) -> Path | None:
+    """Return the folder with a scanner's JSON file for each frame, in or below a given one; None without any."""
+    below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
+    return next((each for each in below if len(_frame_names(each)) > 1), None)
+
+
+def _frame_names(folder: Path) -> list[Path]:
+    return [file for file in folder.glob("*.json") if re.fullmatch(r"(frame_?)?\d+", file.stem)]
+
+
+def _frame_files(folder: Path) -> list[Mapping]:
+    found = scan_folder(folder)
+    if found is None:
+        raise CameraError(f"{folder}: no such file or folder as a scanner's numbered .json files, one for each frame")
+    files = sorted(_frame_names(found), key=lambda file: int(re.sub(r"\D", "", file.stem)))
+    frames = [read_json(file) for file in files]
+    return entries_of({"frames": frames}, "frames", found)
+
+
+def _read_frames(frames: list[Mapping], path: Path) -> Recording:
+    for key in TIMES:
+        if all(key in frame for frame in frames):
+            times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])
+            order = np.argsort(times, kind="stable")
+            frames = [frames[at] for at in order]
+            if not path.is_dir():  # a scanner's keyframes come at uneven times
+                refuse_gaps(times[order], f"{path} ({key})")
+            break
+    matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
+    c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
+    notes = unread((key for frame in frames for key in frame), ARKIT_FIELDS)
+    recording = Recording(c2w, None, None, tuple(notes))
+    if not any({*LENSES, "fx"} & frame.keys() for frame in frames):
+        return recording
+    return recording.with_lens(lambda: _pixel_lens(frames, str(path)))
+
+
+def _read_record3d(data: Mapping, path: Path) -> Recording:
+    rows = as_float64(data["poses"], f"{path}: poses")
+    if rows.ndim != 2 or rows.shape[1] != 7 or not len(rows):
+        raise CameraError(f"{path}: poses {list(rows.shape)}, expected [n, 7], a quaternion and a place each")
+    check_quaternions(rows[:, :4], f"{path}: poses")
+    if isinstance(data.get("frameTimestamps"), list) and len(data["frameTimestamps"]) == len(rows):
+        refuse_gaps(as_float64(data["frameTimestamps"], f"{path}: frameTimestamps"), f"{path} (frameTimestamps)")
+    poses = rigid(from_quaternions(rows[:, :4]), rows[:, 4:])
+    c2w = to_opencv(poses, CONVENTIONS["opengl_c2w"], str(path), rows)
+    fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
+    each: Any = data.get("perFrameIntrinsicCoeffs")
+    size = {key: value for key, value in data.items() if key in ("w", "h")}
+    lenses = [{"K": row} for row in each] if isinstance(each, list) and len(each) == len(rows) else [data]
+    recording = Recording(c2w, None, fps, tuple(unread(data, ARKIT_FIELDS)))
+    return recording.with_lens(lambda: _pixel_lens([{**size, **lens} for lens in lenses], str(path)))
+
+
+def check_quaternions(quaternions: np.ndarray, where: str) -> None:
+    """Raise CameraError for rows [n, 4] that are not of length one, and so no rotations."""
+    lengths = np.linalg.norm(quaternions, axis=1)
+    bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.02))
+    if len(bad):
+        raise CameraError(f"{where}: pose {bad[0]} has a quaternion of length {lengths[bad[0]]:.3g}, expected 1")
+
+
+def _matrix(frame: Mapping, where: str) -> np.ndarray:
+    """A pose [4, 4] by row."""
+    if PARTS[0] in frame:
+        values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
+        return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
+    name = next((name for name in POSES if name in frame), POSES[0])
+    found = as_float64(field_of(frame, name, where), f"{where} {name}")
+    if found.size != 16:
+        raise CameraError(f"{where} {name}: {list(found.shape)}, expected 16 numbers")
+    matrix = found.reshape(4, 4)
+    by_column = np.abs(matrix[:3, 3]).max() < 1e-6  # a bottom row of 0, 0, 0, 1 that stands on the right
+    return matrix.T if by_column and np.abs(matrix[3, :3]).max() > 0 else matrix
+
+
+def _pixel_lens(frames: list[Mapping], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The lens [n, 4] of frames with fx, fy, cx, cy or a matrix in pixels, and notes."""
+    rows, sizes, notes = [], [], []
+    for index, frame in enumerate(frames):
+        fx, fy, cx, cy = _pixels(frame, f"{where}: frame {index}")
+        size = _size(frame, f"{where}: frame {index}")
+        if size is None:
+            size = None if cx is None or cy is None else (2 * cx, 2 * cy)
+            notes.append("No image size in the file: taken for twice cx, cy.")
+        if size is None:
+            raise CameraError(f"{where}: no size of the pictures that the focal length refers to")
+        rows.append([fx, fy, size[0] / 2 if cx is None else cx, size[1] / 2 if cy is None else cy])
+        sizes.append(size)
+    lens = np.concatenate([lens_rows([row], *size, where) for row, size in zip(rows, sizes, strict=True)])
+    return lens, (*dict.fromkeys(notes), *lens_notes(lens, *sizes[0]))
+
+
+def _pixels(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
+    name = next((name for name in LENSES if name in frame), None)
+    values = frame if name is None else frame[name]
+    if isinstance(values, Mapping):
+        fx = number_of(field_of(values, "fx", where), f"{where} fx")
+        fy = number_of(values.get("fy", fx), f"{where} fy")
+        cx, cy = (number_of(values[key], f"{where} {key}") if key in values else None for key in ("cx", "cy"))
+        return fx, fy, cx, cy
+    matrix = as_float64(values, f"{where} {name}")
+    if matrix.size == 4:
+        fx, fy, cx, cy = map(float, matrix.ravel())
+        return fx, fy, cx, cy
+    if matrix.size != 9:
+        raise CameraError(f"{where} {name}: {list(matrix.shape)}, expected 9 numbers, or fx, fy, cx, cy")
+    matrix = matrix.reshape(3, 3)
+    matrix = matrix.T if not matrix[:2, 2].any() else matrix
+    return float(matrix[0, 0]), float(matrix[1, 1]), float(matrix[0, 2]), float(matrix[1, 2])
+
+
+def _size(frame: Mapping, where: str) -> tuple[float, float] | None:
+    for name in RESOLUTIONS:
+        value = frame.get(name)
+        if isinstance(value, Mapping):
+            return _size(value, f"{where} {name}")
+        if value is not None:
+            sides = as_float64(value, f"{where} {name}")
+            if sides.shape != (2,):
+                raise CameraError(f"{where} {name}: {list(sides.shape)}, expected width and height")
+            return float(sides[0]), float(sides[1])
+    for pair in SIZES:
+        if {*pair} <= frame.keys():
+            width, height = (number_of(frame[key], f"{where} {key}") for key in pair)
+            return width, height
+    return None
+
+
+def _stack(frames: list[Mapping], key: str, shape: tuple[int, ...], path: Path) -> np.ndarray:
+    arrays = [as_float64(field_of(frame, key, f"{path}: {i}"), f"{path}: {i} {key}") for i, frame in enumerate(frames)]
+    for index, array in enumerate(arrays):
+        if array.shape != shape:
+            raise CameraError(f"{path}: {index} {key} {list(array.shape)}, expected {list(shape)}")
+    return np.stack(arrays)

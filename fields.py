@@ -1,0 +1,31 @@
+"""The fields of file formats that change what the rest of a file means, and what their readers do with them.
+
+Every reader keeps one list of its fields. docs/formats.md is written from these lists."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+Effect = Literal["applied", "refused", "reported", "ignored"]
+NAMED_AT_ONCE = 8
+
+
+class Field(NamedTuple):
+    """Some fields of a format, by the names in the file, and the reader's treatment.
+
+    `effect` is "applied", "refused", "reported" (the value has no effect, and a note says so), or "ignored" for a field
+    that cannot change the result. `how` is one sentence for docs/formats.md.
+    """
+
+    names: tuple[str, ...]
+    effect: Effect
+    how: str
+
+
+def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
+    """Return a note that lists the `names` in a file that no entry of `fields` covers; none where all are covered."""
+    known = {name for field in fields for name in field.names}
+    strange = sorted({str(name) for name in names} - known)
+    if not strange:
+        return []
+    more = f" and {len(strange) - NAMED_AT_ONCE} more" if len(strange) > NAMED_AT_ONCE else ""
+    return [f"Not read, since this reader does not know them: {', '.join(strange[:NAMED_AT_ONCE])}{more}."]
