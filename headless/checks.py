@@ -15,6 +15,7 @@ from ..camera.path import CameraPath
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
+from ..loaders.files import WEIGHT_SUFFIXES
 from ..loaders.lora import is_lora_of
 from ..options import SHIFT, Precision, torch_dtype
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
@@ -112,8 +113,10 @@ def check_settings(options: GenerateOptions) -> None:
     if (options.width is None) != (options.height is None):
         raise InputError("`width` and `height` go together; name both or neither")
     for lora in options.lora:
-        if not lora.path.is_file():
-            raise InputError(f"`lora` {lora.path} {'is a folder' if lora.path.is_dir() else 'does not exist'}")
+        if not lora.path.exists():
+            raise InputError(f"`lora` {lora.path} does not exist")
+        if lora.path.is_dir() and not any(file.suffix in WEIGHT_SUFFIXES for file in lora.path.iterdir()):
+            raise InputError(f"`lora` {lora.path} is a folder without weights; name the LoRA's file")
         if not math.isfinite(lora.strength):
             raise InputError(f"`lora` {lora.path}: its strength is {lora.strength}, expected a finite number")
     if options.frame_num < 1:

@@ -41,6 +41,21 @@ _IN_BLOCK = {
     "ffn.net.0.proj.": "ffn.0.",
     "ffn.net.2.": "ffn.2.",
 }
+_INVERSE_IN_BLOCK = (
+    ("scale_shift_table.", "modulation."),
+    ("attn1.to_out.0.", "self_attn.o."),
+    ("attn1.norm_", "self_attn.norm_"),
+    ("attn1.to_", "self_attn."),
+    ("attn2.to_out.0.", "cross_attn.o."),
+    ("attn2.norm_", "cross_attn.norm_"),
+    ("attn2.to_", "cross_attn."),
+    ("norm2.", "norm3."),
+    ("ffn.net.0.proj.", "ffn.0."),
+    ("ffn.net.2.", "ffn.2."),
+)
+_INVERSE_OUTSIDE = tuple(
+    (f"{theirs.removesuffix('.')}.", f"{ours.removesuffix('.')}.") for theirs, ours in _OUTSIDE.items()
+)
 _CONFIG = {"num_attention_heads": "num_heads", "in_channels": "in_dim", "out_channels": "out_dim"}
 
 
@@ -52,6 +67,17 @@ def official_name(name: str) -> str:
     for theirs, ours in (_IN_BLOCK if block else _OUTSIDE).items():
         if rest.startswith(theirs):
             return start + ours + rest.removeprefix(theirs)
+    return name
+
+
+def diffusers_name(name: str) -> str:
+    """The name that diffusers gave a tensor or layer of this official name: the inverse of `official_name`."""
+    block = _BLOCK.match(name)
+    start = block[0] if block else ""
+    rest = f"{name.removeprefix(start)}."
+    for theirs, ours in _INVERSE_IN_BLOCK if block else _INVERSE_OUTSIDE:
+        if rest.startswith(ours):
+            return f"{start}{theirs}{rest.removeprefix(ours)}".removesuffix(".")
     return name
 
 

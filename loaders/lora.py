@@ -13,11 +13,9 @@ from torch import Tensor
 from ..errors import CheckpointError, InputError
 from ..options import LoraFile
 from .files import read_tensors
-from .tensors import TensorEntry
-
-_PREFIXES = ("base_model.model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "model.")
-_PART = re.compile(r"(.+?)\.(lora_A|lora_B|lora_down|lora_up|alpha|diff|diff_b)(?:\.default)?(?:\.weight)?$")
-_ROLES = {"lora_A": "down", "lora_B": "up", "lora_down": "down", "lora_up": "up"}
+from .loras.names import SCALES, LayerNames, other_kind
+from .loras.scale import StatedScale, stated_scale
+from .tensors import MappedFile, TensorEntry
 
 
 class Change(NamedTuple):
@@ -49,7 +47,7 @@ class Change(NamedTuple):
     def check(self) -> None:
         """Raises CheckpointError for NaN and infinity."""
         for half in (self.up, self.down):
-            if half is not None and not half.view().isfinite().all():
+            if half is not None and not half.view().float().isfinite().all():
                 raise CheckpointError(
                     f"{half.path}: {half.name} holds NaN or infinity, expected finite numbers; a "
                     "corrupt file, download it again"
@@ -89,64 +87,99 @@ def change_bytes(changes: Changes) -> int:
 
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Change]]:
-    """What the LoRAs add to each parameter of a model of these shapes.
+    """Return the changes that the LoRAs make to each parameter of a model of these shapes.
 
-    Official Wan names with the prefixes of ComfyUI, PEFT and kohya are known, `lora_A/lora_B`, `lora_down/lora_up` with
-    `alpha`, and `diff/diff_b`. Raises CheckpointError for a LoRA of which not every tensor fits.
+    The names of layers, the parts and the scales are those of `loras.names.FIELDS` and `loras.scale.FIELDS`. Raises
+    CheckpointError for a LoRA of which not every tensor fits.
     """
     changes: dict[str, list[Change]] = {}
     for lora in loras:
-        for name, change in _read(lora, shapes).items():
+        for name, change in _read(lora, shapes):
             changes.setdefault(name, []).append(change)
     return changes
 
 
-def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Change]:
-    parts: dict[str, dict[str, TensorEntry]] = {}
-    strange = []
-    layers = {name.removesuffix(".weight").replace(".", "_"): name.removesuffix(".weight") for name in shapes}
-    for key, entry in read_tensors(lora.path).items():
-        match = _PART.match(key)
-        named = match[1] if match else ""
-        for prefix in _PREFIXES:
-            named = named.removeprefix(prefix)
-        layer = layers.get(named.removeprefix("lora_unet_").replace(".", "_"))  # kohya's names have underscores
-        if match is None or layer is None:
+def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, Change]]:
+    entries = read_tensors(lora.path)
+    layers: dict[str, _Layer] = {}
+    strange, names = [], LayerNames(shapes)
+    for key, entry in entries.items():
+        part = names.part_of(key)
+        if part is not None and (kind := other_kind(part.name)) is not None:
+            raise CheckpointError(f"{lora.path}: {kind} ({key}), and a plain LoRA is expected; it cannot be applied")
+        if part is None or part.layer is None or not entry.dtype.is_floating_point and part.name not in SCALES:
             strange.append(key)
             continue
-        parts.setdefault(layer, {})[_ROLES.get(match[2], match[2])] = entry
-    if strange or not parts:
-        sample = ", ".join(strange[:3]) or "nothing"
+        found = layers.setdefault(part.layer, _Layer(part.layer, part.raw, {})).parts
+        if part.name in found:
+            raise CheckpointError(f"{lora.path}: {key} and {found[part.name].name} are the same part of {part.layer}")
+        found[part.name] = entry
+    if strange or not layers:
         raise CheckpointError(
-            f"{lora.path}: {len(strange)} of its tensors belong to no layer of the model ({sample}), "
-            "expected a LoRA for LingBot-World or Wan 2.2 A14B in the official key names"
+            f"{lora.path}: {len(strange)} of its {len(entries)} tensors belong to no layer of the model "
+            f"({', '.join(strange[:3]) or 'nothing'}), expected a LoRA for LingBot-World or Wan 2.2 A14B"
         )
-    return {name: change for layer, found in parts.items() for name, change in _changes(lora, layer, found, shapes)}
+    file = next(iter(entries.values()))
+    header = file.source.metadata if isinstance(file.source, MappedFile) else {}
+    stated = stated_scale(file.path, header)
+    for layer in layers.values():
+        yield from _changes(lora, layer, stated, shapes)
+
+
+class _Layer(NamedTuple):
+    """A layer by its official name and by its name in the file, and the parts of a LoRA for it."""
+
+    name: str
+    raw: str
+    parts: dict[str, TensorEntry]
 
 
 def _changes(
-    lora: LoraFile, layer: str, found: dict[str, TensorEntry], shapes: Mapping[str, tuple[int, ...]]
+    lora: LoraFile, layer: _Layer, stated: StatedScale, shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[tuple[str, Change]]:
-    weight = f"{layer}.weight" if f"{layer}.weight" in shapes else layer
-    for part, name in (("diff", weight), ("diff_b", f"{layer}.bias")):
+    name, found = layer.name, layer.parts
+    weight, bias = f"{name}.weight" if f"{name}.weight" in shapes else name, f"{name}.bias"
+    for part, target in (("diff", weight), ("diff_m", weight), ("diff_b", bias)):
         if part in found:
-            _need(found[part].shape == shapes.get(name), lora, name, shapes.get(name), found[part].shape)
-            yield name, Change(lora.strength, found[part], None)
+            _need(found[part].shape == shapes.get(target), lora, target, shapes.get(target), found[part].shape)
+            yield target, Change(lora.strength, found[part], None)
     up, down = found.get("up"), found.get("down")
     if up is None and down is None:
+        if not found.keys() & {"diff", "diff_m", "diff_b"}:
+            raise CheckpointError(f"{lora.path}: {name} has only {', '.join(found)}, and no tensor that is added")
         return
-    if up is None or down is None:
-        raise CheckpointError(f"{lora.path}: {layer} has only one half of a LoRA ({', '.join(found)})")
+    if up is None or down is None or "down_bias" in found:
+        raise CheckpointError(f"{lora.path}: {name} has only one half of a LoRA ({', '.join(found)})")
     rank, shape = down.shape[0] if down.shape else 0, shapes[weight]
     fits = (
-        len(up.shape) > 1
+        rank > 0
+        and len(up.shape) > 1
         and math.prod(up.shape) == shape[0] * rank
         and math.prod(down.shape[1:]) == math.prod(shape[1:])
         and up.shape[0] == shape[0]
     )
     _need(fits, lora, weight, shape, (*up.shape[:1], *down.shape[1:]))
-    alpha = found["alpha"].view().float().item() if "alpha" in found else rank
-    yield weight, Change(lora.strength * alpha / rank, up, down)
+    scale = lora.strength * _scale(lora, layer, stated, rank)
+    yield weight, Change(scale, up, down)
+    if "up_bias" in found:
+        _need(found["up_bias"].shape == shapes.get(bias), lora, bias, shapes.get(bias), found["up_bias"].shape)
+        yield bias, Change(scale, found["up_bias"], None)
+
+
+def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
+    """The scale of a layer without the strength: by its own tensors, or else as stated beside them."""
+    values = {}
+    for name in SCALES:
+        if name in layer.parts:
+            tensor = layer.parts[name].view()
+            if tensor.numel() != 1 or not tensor.float().isfinite().all():
+                raise CheckpointError(f"{lora.path}: {name} of {layer.name} is {list(tensor.shape)}, expected a number")
+            values[name] = tensor.float().item()
+    if "scale" in values:
+        scale = values["scale"]
+    else:
+        scale = values["alpha"] / rank if "alpha" in values else stated.of(layer.raw, rank)
+    return scale * values.get("scalar", 1.0)
 
 
 def _need(fits: bool, lora: LoraFile, name: str, wanted: tuple | None, got: tuple) -> None:

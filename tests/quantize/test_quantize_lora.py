@@ -73,7 +73,7 @@ def test_two_loras_and_changes_of_biases_add_up(tmp_path, weights, halves):
         ({"blocks.9.self_attn.q.lora_A.weight": (4, 64)}, "belong to no layer"),
         ({"nonsense": (4, 64)}, "belong to no layer"),
         ({}, "belong to no layer"),
-        ({f"{LAYER}.dora_scale": (64,)}, "belong to no layer"),
+        ({f"{LAYER}.dora_scale": (64,)}, "DoRA .*a plain LoRA is expected"),
         ({f"{LAYER}.lora_A.weight": (4, 64)}, "only one half"),
         (
             {f"{LAYER}.lora_A.weight": (4, 80), f"{LAYER}.lora_B.weight": (80, 4)},

@@ -1,0 +1,110 @@
+"""The layer of the model, and the part of a LoRA, that a key of a LoRA file names."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ...fields import Field
+from ..diffusers_names import diffusers_name
+
+PREFIXES = (
+    "base_model.model.",
+    "model.diffusion_model.",
+    "diffusion_model.",
+    "pipe.dit.",
+    "transformer.",
+    "module.",
+    "model.",
+    "unet.",
+    "dit.",
+    "lora_unet__",
+    "lora_unet_",
+    "lora_transformer_",
+    "lycoris_",
+)
+"""Prefixes of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun, OneTrainer and LyCORIS."""
+DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
+UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
+SCALES = ("alpha", "scale", "scalar")
+WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
+"""Parts that are added as they are, and the parameter that they are added to: a weight, a bias or a modulation."""
+OTHER_KINDS = {
+    "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
+    "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
+    "DoRA": ("dora_scale", "lora_magnitude_vector"),
+    "OFT": ("oft_blocks", "oft_diag", "oft_r", "oft_R", "rescale"),
+    "GLoRA": ("a1", "a2", "b1", "b2"),
+    "a Tucker decomposition": ("lora_mid",),
+    "a VeRA": ("vera_lambda_b", "vera_lambda_d"),
+    "(IA)3": ("ia3_l",),
+    "whole weights that replace the model's": ("set_weight", "modules_to_save", "reshape_weight"),
+}
+FIELDS = (
+    Field(PREFIXES, "applied", "Prefixes of a layer's name: the official or diffusers' one, or with underscores."),
+    Field((*DOWN, *UP), "applied", "Down and up, as matrices or 1x1 convolutions."),
+    Field(("lora_B.bias", "lora_up.bias"), "applied", "Added to the layer's bias, with the LoRA's scale."),
+    Field(("alpha",), "applied", "The scale is alpha / rank. It comes before what the header or a side file states."),
+    Field(("scale", "scalar"), "applied", "`scale` is the scale, `scalar` a factor of it."),
+    Field(tuple(WHOLE), "applied", "Added as they are to weights, norms, biases; `diff_m` to a block's modulation."),
+    *(
+        Field(parts, "refused", f"{kind[:1].upper()}{kind[1:]}: named, not applied.")
+        for kind, parts in OTHER_KINDS.items()
+    ),
+)
+
+_NAMES = sorted({*DOWN, *UP, *SCALES, *WHOLE, *(part for parts in OTHER_KINDS.values() for part in parts)})
+_PART = re.compile(
+    rf"(?P<layer>.+?)[._](?P<part>{'|'.join(map(re.escape, reversed(_NAMES)))})"
+    r"(?:\.(?!weight$|bias$)[\w-]+)?(?:\.(?P<end>weight|bias))?$"
+)
+
+
+class Part(NamedTuple):
+    """A key's layer by its official name, or by its own where the model has none; the part's name; and the layer's
+    name in the file, without prefixes."""
+
+    layer: str | None
+    name: str
+    raw: str
+
+
+class LayerNames:
+    """The layers and bare parameters of a model, found by any of their names."""
+
+    def __init__(self, parameters: Iterable[str]) -> None:
+        self._official: dict[str, str] = {}
+        for name in parameters:
+            layer = name.removesuffix(".weight")
+            for spelling in (layer, diffusers_name(layer), diffusers_name(layer).removesuffix(".to_out.0") + ".to_out"):
+                self._official.setdefault(_flat(spelling), layer)
+
+    def part_of(self, key: str) -> Part | None:
+        """Return the part that a key names; None for a key that ends in no part of a LoRA."""
+        match = _PART.match(key)
+        if match is None:
+            return None
+        raw = without_prefixes(match["layer"])
+        name = match["part"]
+        name = "down" if name in DOWN else "up" if name in UP else WHOLE.get(name, name)
+        if name in ("down", "up") and match["end"] == "bias":
+            name = f"{name}_bias"
+        tried = (f"{raw}.modulation", raw) if name == "diff_m" else (raw,)
+        found = (self._official.get(_flat(each)) for each in tried)
+        return Part(next((layer for layer in found if layer is not None), None), name, raw)
+
+
+def without_prefixes(name: str) -> str:
+    """Return a layer's name without the prefixes of trainers and programs."""
+    while (prefix := next((each for each in PREFIXES if name.startswith(each)), None)) is not None:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def other_kind(part: str) -> str | None:
+    """Return the kind of adapter that a part belongs to, in words, if it is no plain LoRA."""
+    return next((kind for kind, parts in OTHER_KINDS.items() if part in parts), None)
+
+
+def _flat(name: str) -> str:
+    """Kohya's spelling of a name."""
+    return name.replace(".", "_")

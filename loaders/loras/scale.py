@@ -1,0 +1,161 @@
+"""The scale that a LoRA file states beside its tensors: in its header, or in PEFT's adapter_config.json."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import CheckpointError
+from ...fields import Field
+from ..files import WEIGHT_SUFFIXES, read_json
+
+SIDE_FILE = "adapter_config.json"
+PACKED = "lora_adapter_metadata"
+"""The key of diffusers' header whose value is a JSON object."""
+ALPHA = ("lora_alpha", "network_alpha", "ss_network_alpha", "alpha")
+RANK = ("r", "lora_rank", "rank")
+PATTERNS = ("alpha_pattern", "rank_pattern")
+REFUSED = ("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora")
+CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Ways to initialize a LoRA that change the model's own weights."""
+FIELDS = (
+    Field(ALPHA, "applied", "alpha of the scale alpha / rank, where a layer has no tensor for it."),
+    Field(RANK, "applied", "The rank, which has to be the tensors'."),
+    Field(PATTERNS, "applied", "Other values for some layers, by the end of their names or a plain pattern."),
+    Field(("use_rslora",), "applied", "The scale is alpha / sqrt(rank)."),
+    Field(("lora_bias",), "applied", "Biases of the up matrices, with the same scale."),
+    Field(
+        (*REFUSED, "peft_type", "init_lora_weights"),
+        "refused",
+        f"Anything but a plain LoRA; {', '.join(CHANGED_BASE)}.",
+    ),
+    Field(("modules_to_save", "bias"), "refused", "Whole weights and biases, where the file holds them."),
+    Field((PACKED,), "applied", "diffusers' header: all of these, as JSON."),
+)
+_PREFIXES = ("transformer.", "unet.", "diffusion_model.")
+_QUANTIFIERS = re.compile(r"[*+?{]")
+
+
+class StatedScale(NamedTuple):
+    """The values that a file states: alpha and rank, other ones by layer, and whether rank counts by its root."""
+
+    where: str
+    alpha: float | None = None
+    rank: float | None = None
+    alphas: Mapping[str, float] = {}
+    ranks: Mapping[str, float] = {}
+    by_root: bool = False
+
+    def of(self, layer: str, rank: int) -> float:
+        """Return the scale of a layer, by its name in the file, whose tensors have this rank.
+
+        Raises CheckpointError where the file states another rank.
+        """
+        alpha = _matching(self.alphas, layer, self.alpha)
+        stated = _matching(self.ranks, layer, self.rank)
+        if stated is not None and stated != rank:
+            raise CheckpointError(
+                f"{self.where}: says rank {stated:g} for {layer}, whose tensors have rank {rank}, so the scale is "
+                "unknown; the file does not belong to the LoRA, or the LoRA was resized"
+            )
+        if alpha is None:
+            return 1.0
+        return alpha / (math.sqrt(rank) if self.by_root else rank)
+
+
+def stated_scale(file: Path, header: Mapping[str, Any]) -> StatedScale:
+    """Return the scale that a LoRA's safetensors `header` states, else the adapter_config.json next to the `file`.
+
+    Raises CheckpointError for values that are no numbers, and for adapters that are no plain LoRA.
+    """
+    config = _header_config(file, header)
+    if config:
+        return _scale_of(config, f"{file} (header)")
+    side = file.with_name(SIDE_FILE)
+    if side.is_file() and _belongs(side, file):
+        return _scale_of(read_json(side), str(side))
+    return StatedScale(str(file))
+
+
+def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in a header by the names of PEFT."""
+    try:
+        packed = json.loads(header.get(PACKED) or "{}")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: {PACKED} in the header is not JSON ({error})") from error
+    flat = {**header, **(packed if isinstance(packed, dict) else {})}
+    known = {*ALPHA, *RANK, *PATTERNS, *REFUSED, "use_rslora", "init_lora_weights", "peft_type"}
+    config: dict[str, Any] = {}
+    for key, value in flat.items():
+        name = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), key)
+        if name in known:
+            config[name] = _parsed(value)
+    return config if config.keys() & {*ALPHA, *PATTERNS, *REFUSED, "use_rslora"} else {}
+
+
+def _parsed(value: Any) -> Any:
+    """A header's value, which is a string: a number, a bool, an object, or the string itself."""
+    try:
+        return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return None if value == "None" else value
+
+
+def _belongs(side: Path, file: Path) -> bool:
+    """Whether a side file is about this one: PEFT's own name, or the only weights in the folder."""
+    others = [each for each in side.parent.iterdir() if each.suffix in WEIGHT_SUFFIXES]
+    return file.stem.startswith("adapter_model") or len(others) == 1
+
+
+def _scale_of(config: Mapping[str, Any], where: str) -> StatedScale:
+    kind, start = config.get("peft_type"), config.get("init_lora_weights")
+    if kind not in (None, "LORA"):
+        raise CheckpointError(f"{where}: peft_type is {kind!r:.40}, expected LORA; this adapter cannot be applied")
+    if wrong := next((key for key in REFUSED if config.get(key)), None):
+        raise CheckpointError(f"{where}: {wrong} is {config[wrong]!r:.40}, and a plain LoRA is expected")
+    if isinstance(start, str) and start.lower().startswith(CHANGED_BASE):
+        raise CheckpointError(
+            f"{where}: init_lora_weights is {start!r:.40}, which changes the model's own weights; convert it to a "
+            "plain LoRA with PEFT's path_initial_model_for_weight_conversion"
+        )
+    alpha, rank = (_first(config, names, where) for names in (ALPHA, RANK))
+    alphas, ranks = (_pattern(config.get(key), f"{where}: {key}") for key in PATTERNS)
+    if rank is not None and rank < 1:
+        raise CheckpointError(f"{where}: a rank of {rank:g}, expected 1 or more")
+    return StatedScale(where, alpha, rank, alphas, ranks, bool(config.get("use_rslora")))
+
+
+def _first(config: Mapping[str, Any], names: tuple[str, ...], where: str) -> float | None:
+    key = next((name for name in names if config.get(name) is not None), None)
+    return None if key is None else _number(config[key], f"{where}: {key}")
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise CheckpointError(f"{where} is {value!r:.40}, expected a number")
+    return float(value)
+
+
+def _pattern(value: Any, where: str) -> dict[str, float]:
+    if not value:
+        return {}
+    if not isinstance(value, Mapping):
+        raise CheckpointError(f"{where} is {value!r:.40}, expected an object of layers and numbers")
+    for key in value:
+        if len(key) > 200 or len(_QUANTIFIERS.findall(key)) > 3 or re.search(r"\)[*+?{]", key):
+            raise CheckpointError(f"{where}: {key!r:.60} is a pattern that cannot be followed; name the layers")
+        try:
+            re.compile(key)
+        except re.error as error:
+            raise CheckpointError(f"{where}: {key!r:.60} is no pattern ({error})") from error
+    return {key: _number(each, f"{where}: {key}") for key, each in value.items()}
+
+
+def _matching(values: Mapping[str, float], layer: str, default: float | None) -> float | None:
+    """The value of the first pattern that a layer's name ends with, as PEFT matches them."""
+    for key, value in values.items():
+        if layer == key or layer.endswith(f".{key}") or re.match(rf"(.*\.)?({key})$", layer):
+            return value
+    return default
