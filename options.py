@@ -25,8 +25,9 @@ CameraCacheMode = Literal["auto", "off", "gpu"]
 ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
-Arithmetic = Literal["auto", "bf16", "fp8", "int8"]
-"""How the blocks' linear layers multiply. bf16 means the compute dtype, whichever it is; auto means bf16."""
+Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
+"""How the blocks' linear layers multiply. bf16 means the compute dtype, whichever it is; auto means bf16; 8bit means
+fp8 or int8, whichever suits the card."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """How the blocks' self-attention is computed; auto means exact."""
 QuantizeFormat = Literal["nf4", "comfy-fp8"]

@@ -17,6 +17,8 @@ from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
 from ..loaders.files import WEIGHT_SUFFIXES
 from ..loaders.lora import is_lora_of
+from ..model.choice.card import multiplies_half
+from ..model.ops.linear_8bit import suited_arithmetic
 from ..options import SHIFT, Precision, torch_dtype
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
 from ..pipeline.memory import MemoryWishes
@@ -58,7 +60,8 @@ class Plan:
 
     def precision(self, processes: int = 1) -> Precision:
         """What a forward computes in, by so many processes."""
-        return Precision(self.dtype, self.options.arithmetic, self.options.attention, processes)
+        arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
+        return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
     @property
     def wishes(self) -> MemoryWishes:
@@ -83,8 +86,7 @@ class Plan:
         if self.options.vae_dtype != "auto":
             asked = torch_dtype(self.options.vae_dtype)
             return None if asked == torch.float32 else asked
-        on_gpu = self.decoding_device.type == "cuda" and torch.cuda.is_available()
-        return torch.float16 if on_gpu and torch.cuda.get_device_capability(self.decoding_device) >= (7, 0) else None
+        return torch.float16 if multiplies_half(self.decoding_device) else None
 
 
 def many(count: int, thing: str) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..model.choice.kept import in_user_cache
+
 MOST = 64
 """Embeddings that are kept, those used last: some 60 MB."""
 WAY = 1
@@ -76,15 +78,6 @@ class KnownPrompts:
 
 NOT_KEPT = KnownPrompts(None, "")
 """No prompt is known, and none is kept."""
-
-
-def in_user_cache(variable: str, name: str) -> Path | None:
-    """What the environment's `variable` names, None if that is empty; without it `name` in the user's cache."""
-    named = os.environ.get(variable)
-    if named is not None:
-        return Path(named) if named else None
-    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "lingbot-world" / name
 
 
 def _written(path: Path) -> list[tuple[str, int, int]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from ..model.choice.kept import in_user_cache
 from .checks import Plan
-from .embedded import in_user_cache
 from .profile import Stage
 from .rollout_plan import RolloutPlan
 

@@ -17,6 +17,7 @@ from ..loaders.tensors import MappedFile
 from ..model.attention import choose_8bit as attention_8bit
 from ..model.attention.exact import compile_ahead
 from ..model.memory import activation_bytes
+from ..model.ops.linear_8bit import suited_arithmetic
 from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Precision, Progress, torch_dtype
 from .checks.sampling import add_checks
 from .model.base_model import LingBotWorldExpert, Role
@@ -71,7 +72,7 @@ def load_patcher(
     notes = check_8_bits(checkpoint, arithmetic, attention)
     compile_ahead(device)
     model = HostModel(checkpoint.config, dtype)
-    model.set_arithmetic(arithmetic)
+    model.set_arithmetic(suited_arithmetic(arithmetic, device))
     model.set_attention(attention)
     for name, tensor in state_tensors(checkpoint, dtype).items():
         _set_parameter(model, name, tensor)
@@ -82,7 +83,7 @@ def load_patcher(
     patcher = make(LingBotWorldExpert(model, checkpoint, role), device, offload_device, size=checkpoint.nbytes)
     patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role, arithmetic, attention))
     add_checks(patcher)
-    _log_memory(checkpoint, dtype, arithmetic, attention)
+    _log_memory(checkpoint, dtype, suited_arithmetic(arithmetic, device), attention)
     for note in notes:
         logging.info("%s", note)
     return patcher

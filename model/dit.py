@@ -23,6 +23,7 @@ from .layers.block import Block, residual_mlp
 from .layers.operations import Operations, TorchOperations, prepared, prepared_layers
 from .layers.residual import Residual, residuals
 from .layers.rope import AS_TRAINED, RopeScale, rope_table
+from .ops.linear_8bit import suited_arithmetic
 from .ops.pointwise import layer_norm, residual_dtype, slices
 from .parallel import WHOLE_VIDEO, WholeVideo
 
@@ -81,7 +82,8 @@ class LingBotWorldModel(nn.Module):
     def set_arithmetic(self, arithmetic: Arithmetic) -> None:
         """How the blocks' linear layers multiply (see linear_8bit.py); "auto" is "bf16", the compute dtype. First and
         last layers, embeddings, norms, modulation, attention and the residual stream stay as they are, and so do keys
-        and values of the prompt, which has few tokens."""
+        and values of the prompt, which has few tokens. "8bit" means what suits the device of the weights."""
+        arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
             if isinstance(layer, nn.Linear) and not name.endswith(("cross_attn.k", "cross_attn.v")):
                 layer.arithmetic = arithmetic  # type: ignore[assignment]

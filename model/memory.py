@@ -8,8 +8,9 @@ from .attention.fp8_cudnn import padding
 from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
 from .layers.block import CAMERA_TOKENS, FFN_TOKENS
-from .ops.linear_8bit import DTYPES, PRODUCT_TOKENS
+from .ops.linear_8bit import DTYPES
 from .ops.pointwise import residual_dtype
+from .ops.products_8bit import PRODUCT_TOKENS
 
 BF16 = Precision(torch.bfloat16)
 

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 BESIDE = HERE.parent.parent / "shared"
 os.environ["LINGBOT_WORLD_TIMES"] = ""  # what runs take is not kept
 os.environ["LINGBOT_WORLD_PROMPTS"] = ""  # nor is what prompts become
+os.environ["LINGBOT_WORLD_CARDS"] = ""  # nor what a card's kernels were found to do
 
 
 BROWSER = ("test_web.py", "test_host_workflows.py", "test_host_server_models.py", "test_host_blueprints.py")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from threading import Thread
 from types import ModuleType
@@ -21,6 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..model.choice.card import card_of
+from ..model.choice.table import OURS, TRITON, serves
+from ..model.choice.trials import KINDS, Kind, Size, attempt
 from .network import EPSILON, Decoder
 from .recording import Recording
 from .slots import Slots, layers_in_order
@@ -168,7 +171,7 @@ def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool
     for which their blocks were chosen."""
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
-    return torch.cuda.get_device_capability(device)[0] == 9
+    return serves("convolution", TRITON, card_of(device))
 
 
 @cache
@@ -190,21 +193,58 @@ def _works(device: torch.device) -> bool:
 @cache
 def _convolution_hopper(device: torch.device) -> ModuleType | None:
     """kernels/hopper/convolution.py, if it is compiled and right here; if it should be and is not, that is logged."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+    if device.type != "cuda" or not serves("convolution", OURS, card_of(device)):
         return None
     from ..model.kernels.hopper import convolution as convolution_hopper
     from ..model.kernels.hopper.launch import is_right
 
-    generator = torch.Generator(device).manual_seed(0)
-    frames, weight = (
-        torch.randn(shape, device=device, generator=generator).half() for shape in ((3, 32, 20, 24), (96, 96, 3, 3))
-    )
-    rows, bias = F.pad(frames, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).contiguous(), weight[:, 0, 0, 0].clone()
-    want = F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
-    slots = torch.arange(ALIGNED, dtype=torch.int32, device=device)
-    made = partial(convolution_hopper.convolve, rows, slots, _matrix(weight).contiguous(), bias, (20, 24))
-    right = is_right("the VAE decodes", lambda: _picture(made(), (20, 24)), want)
+    arguments = _random_convolution(device, Size())
+    right = is_right("the VAE decodes", lambda: _by_cuda(*arguments), _exact_convolution(*arguments))
     return convolution_hopper if right else None
+
+
+def _random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
+    """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a trial. The
+    rows of `size` are the frames' height, its dim the channels."""
+    generator = torch.Generator(device).manual_seed(0)
+    height, channels = (20, 32) if size == Size() else (size.rows, size.dim)
+    shapes = (3, channels, height, height * 5 // 4 + 4), (96, 3 * channels, 3, 3), (96,)
+    frames, weight, bias = (torch.randn(shape, device=device, generator=generator).half() for shape in shapes)
+    return frames, weight, bias
+
+
+def _exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
+
+
+@attempt("convolution", OURS)
+def _by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    from ..model.kernels.hopper import convolution as convolution_hopper
+
+    size, slots = (frames.shape[2], frames.shape[3]), torch.arange(ALIGNED, dtype=torch.int32, device=frames.device)
+    rows, matrix = _pooled(frames), _matrix(weight).contiguous()
+    return _picture(convolution_hopper.convolve(rows, slots, matrix, bias, size), size)
+
+
+@attempt("convolution", TRITON)
+def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    from ..model.kernels import convolution
+
+    size, slots = (frames.shape[2], frames.shape[3]), torch.arange(ALIGNED, dtype=torch.int32, device=frames.device)
+    return _picture(convolution.convolve(_pooled(frames), slots, _matrix(weight).contiguous(), bias, size, 3), size)
+
+
+@attempt("convolution", "torch")
+def _by_torch(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.conv2d(frames.flatten(0, 1)[None], weight, bias, padding=1)
+
+
+KINDS["convolution"] = Kind(_random_convolution, _exact_convolution, 0.01)
+
+
+def _pooled(frames: Tensor) -> Tensor:
+    """The rows of a pool that holds these frames."""
+    return F.pad(frames, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).contiguous()
 
 
 def _over_time(name: str) -> bool:

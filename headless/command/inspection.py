@@ -13,6 +13,7 @@ from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_expert
 from ...loaders.release import base_release
 from ...model.kv.place import KeyValuePlace
 from ...model.memory import decoded_bytes
+from ...model.ops.linear_8bit import suited_arithmetic
 from ...options import RELEASES, Arithmetic, DtypeName, Precision, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
@@ -20,6 +21,7 @@ from ...pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, deco
 from ...pipeline.world import WorldMemory
 from ...text.weights import open_weights
 from ...vae import read_vae, vae_width
+from ..checks import find_device
 
 PACKAGE_VAE_WIDTH = 96
 CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action (7 values a pixel)"}
@@ -63,7 +65,8 @@ def describe(
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    report = _report(path, _Work(geometry, Precision(torch_dtype(dtype), arithmetic), window, sink), where)
+    precision = Precision(torch_dtype(dtype), suited_arithmetic(arithmetic, find_device(None)))
+    report = _report(path, _Work(geometry, precision, window, sink), where)
     size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
     size += "" if arithmetic in ("auto", dtype) else f", arithmetic {arithmetic}"
     rows: list[tuple[str, ...]] = [("stage", "weights", "work", "all")]

@@ -14,29 +14,31 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...options import Arithmetic, AttentionMode, T
+from ..choice.card import card_of
+from ..choice.table import CUDNN_FRONTEND, KITCHEN, OURS, SAGE, candidates
+from ..choice.trials import KINDS, Kind, Size, attempt, chosen, trials
 from ..config import ModelConfig
-from ..ops.linear_8bit import arithmetic_note, check_nvidia, choose_arithmetic
+from ..ops.linear_8bit import arithmetic_note, choose_arithmetic
 from ..ops.pointwise import Rows, or_else
-from .exact import sdpa
+from .exact import exact_attention, random_attention
 from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
 from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
 from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
 
-PROBE_TOKENS, WORST_PROBE = 256, 0.2
-"""A kernel is tried with so many random tokens, and not taken if its relative RMS error is larger."""
+WORST_PROBE = 0.2
+"""A kernel is not taken if its relative RMS error is larger."""
+TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
+"""The size at which kernels are timed: part of a chunk's queries, keys of half a window."""
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """(q, k, v: [B, L, heads*head_dim], heads) -> [B, L, heads*head_dim]; q may be overwritten."""
 
 
 class Kernel(NamedTuple):
-    """The attention of a `package`, as pip calls it: the module's name, a function that imports it, and the cards on
-    which it is taken by the first number of their compute capability."""
+    """The attention of a `package`, as pip calls it."""
 
     package: str
-    module: str
     attend: Function
-    cards: tuple[int, ...]
 
 
 def attend_8bit(
@@ -123,14 +125,20 @@ def _kitchen(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return import_module("comfy_kitchen").int8_attention(*split).transpose(1, 2).flatten(2)
 
 
-OURS = Kernel("LingBot-World", "torch", hopper_attention, (9,))
-KERNELS = (
-    OURS,
-    Kernel("nvidia-cudnn-frontend", "cudnn", cudnn_attention, (9, 10, 11, 12)),
-    Kernel("sageattention", "sageattention", _sage, (8, 12)),
-    Kernel("comfy-kitchen", "comfy_kitchen", _kitchen, (7, 8, 12)),
-)
-"""The best first. On an H200 the last two take longer than exact attention: 50.2 and 47.7 ms, not 36.1."""
+KERNELS = {
+    kernel.package: kernel
+    for kernel in (
+        Kernel(OURS, hopper_attention),
+        Kernel(CUDNN_FRONTEND, cudnn_attention),
+        Kernel(SAGE, _sage),
+        Kernel(KITCHEN, _kitchen),
+    )
+}
+for _kernel in KERNELS.values():
+    attempt("attention-8bit", _kernel.package)(_kernel.attend)
+
+
+KINDS["attention-8bit"] = Kind(random_attention, exact_attention, WORST_PROBE)
 
 _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] = {
     hopper_attention: (hopper_attention_to, hopper_attention_of),
@@ -145,8 +153,7 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
     no kernel for them serves the device."""
     if wanted in ("auto", "exact"):
         return "exact"
-    check_nvidia("`attention` 8bit", device)
-    if device.type == "cuda":
+    if device.type != "cpu":
         find_kernel(device, config.head_dim)
     return "8bit"
 
@@ -169,39 +176,23 @@ def takes_values_across(device: torch.device, head_dim: int) -> bool:
 
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> Kernel:
-    """The first kernel that serves heads of that size on a GPU. Raises InputError with what is against each."""
-    capability = torch.cuda.get_device_capability(device)
-    fitting = [kernel for kernel in KERNELS if capability[0] in kernel.cards]
-    refused = []
-    for kernel in fitting:
-        reason = _probe(kernel, device, head_dim)
-        if reason is None:
-            return kernel
-        refused.append(f"{kernel.package}: {reason}")
-    card = f"{torch.cuda.get_device_name(device)} (compute capability {'.'.join(map(str, capability))})"
-    if not fitting:
-        raise InputError(f"`attention` 8bit: no package has a kernel that gains anything on {card}; leave it out")
-    wanting = next(kernel for kernel in fitting if kernel is not OURS)
+    """Return the kernel that a GPU takes for heads of that size. Raises InputError with what is against each."""
+    card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
+    if not candidates("attention-8bit", card):
+        raise InputError(
+            f"`attention` 8bit: no package has a kernel that gains anything on {card.known_as}; leave it out"
+        )
+    name = chosen("attention-8bit", device, size)
+    if name is not None:
+        return KERNELS[name]
+    tried = trials("attention-8bit", device, size)
+    reasons = "; ".join(f"{each.name}: {each.reason}" for each in tried)
+    wanting = next((each.name for each in candidates("attention-8bit", card) if each.name != OURS), None)
+    install = "" if wanting is None else f'install one, such as "{sys.executable}" -m pip install {wanting}, or '
     raise InputError(
-        f"`attention` 8bit needs a package that has a kernel for {card} ({'; '.join(refused)}); "
-        f'install one, such as "{sys.executable}" -m pip install {wanting.package}, or leave `attention` out'
+        f"`attention` 8bit needs a package that has a kernel for {card.known_as} ({reasons}); "
+        f"{install}leave `attention` out"
     )
-
-
-def _probe(kernel: Kernel, device: torch.device, head_dim: int) -> str | None:
-    """Why a kernel cannot be taken: its package cannot be imported, it raises, or its result is wrong. Else None."""
-    generator = torch.Generator(device).manual_seed(0)
-    q, k, v = torch.randn(3, 1, PROBE_TOKENS, 2 * head_dim, device=device, generator=generator).bfloat16()
-    want = sdpa(q, k, v, 2, {})
-    try:
-        error = ((kernel.attend(q, k, v, 2) - want).float().norm() / want.float().norm()).item()
-    except torch.OutOfMemoryError:
-        raise
-    except ModuleNotFoundError as reason:
-        return "not installed" if reason.name == kernel.module else str(reason)
-    except Exception as reason:
-        return " ".join(str(reason).split())[:300]
-    return None if error < WORST_PROBE else f"it is wrong here, with a relative error of {error:.2g}"
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
@@ -220,5 +211,5 @@ def check_8_bits(
     or the model's sizes do not allow them."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
-    notes = arithmetic_note(arithmetic, device), attention_note(attention, device, config)
+    notes = arithmetic_note(arithmetic, device, config), attention_note(attention, device, config)
     return tuple(note for note in notes if note is not None)

@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..choice.card import card_of
+from ..choice.table import OURS, candidates, serves
+from ..choice.trials import KINDS, Kind, Size, attempt
 from ..ops.pointwise import merge_, slices
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
@@ -82,7 +85,7 @@ def _by_ours(
 
 
 def _serves_ours(device: torch.device) -> bool:
-    return device.type == "cuda" and bool(torch.version.cuda) and torch.cuda.get_device_capability(device)[0] == 9
+    return device.type == "cuda" and serves("attention", OURS, card_of(device))
 
 
 def compile_ahead(device: torch.device) -> None:
@@ -251,12 +254,52 @@ def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _KERNELS = {SDPBackend.CUDNN_ATTENTION: _cudnn}
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+"""torch's kernels by their names in the table."""
 
 
 @lru_cache
 def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, ...]:
     if dtype not in (torch.bfloat16, torch.float16):
         return (SDPBackend.EFFICIENT_ATTENTION,)
-    ordered = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
-    hopper = device.type == "cuda" and torch.version.cuda and torch.cuda.get_device_capability(device) >= (9, 0)
-    return (SDPBackend.CUDNN_ATTENTION, *ordered) if hopper else ordered
+    names = (each.name for each in candidates("attention", card_of(device)))
+    return tuple(BACKENDS[name] for name in names if name in BACKENDS)
+
+
+def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Return q [1, rows, dim], k and v [1, keys, dim] in bf16 and the number of heads, for a trial. A channel of each
+    head is large in all keys, as in the real model."""
+    generator = torch.Generator(device).manual_seed(0)
+    shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
+    q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)
+    k[..., :: size.head_dim] *= 4
+    return q, k, v, size.dim // size.head_dim
+
+
+def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    """Return attention of a trial's arguments in fp32, by products and a softmax."""
+    q, k, v = (x.float().unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
+    return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
+
+
+def _attempt_by(backend: SDPBackend) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
+    def attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+        q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
+        with sdpa_kernel(backend):
+            return _KERNELS.get(backend, F.scaled_dot_product_attention)(q, k, v).transpose(1, 2).flatten(2)
+
+    return attend
+
+
+@attempt("attention", OURS)
+def _attempt_ours(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    return _by_ours(q[0], k[0], v[0], heads)[None]
+
+
+KINDS["attention"] = Kind(random_attention, exact_attention, 0.01)
+for _name, _backend in {**BACKENDS, "torch": SDPBackend.MATH}.items():
+    attempt("attention", _name)(_attempt_by(_backend))

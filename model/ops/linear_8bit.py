@@ -1,12 +1,10 @@
 """Linear layers whose products are computed from 8-bit operands: float8_e4m3fn ("fp8") or int8.
 
 A weight has a scale for each output channel, an activation for each token. Where several layers take the same
-activation it is put into 8 bits once, and norms and activation functions write 8 bits at once. On the CPU, and on a GPU
-whose kernel fails, the products are those of the same 8-bit operands in plain torch."""
+activation it is put into 8 bits once, and norms and activation functions write 8 bits at
+once. Products by comfy-kitchen are an exception: their kernels encode the inputs."""
 
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -14,57 +12,84 @@ from torch.nn import functional as F
 
 from ...errors import InputError
 from ...options import Arithmetic
+from ..choice.card import capability, card_of, is_hopper
+from ..choice.table import KITCHEN, candidates
+from ..choice.trials import Size, chosen, trials
 from ..config import ModelConfig
 from .matrix_8bit import EightBit
-from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit, or_else, rescale_, slices
+from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit
+from .products_8bit import kitchen_or_torch, product
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
-OLDEST = {"fp8": (8, 9), "int8": (7, 5)}
-"""Compute capability of the first NVIDIA cards with such products."""
 MULTIPLE = 16
 """The kernels take matrices whose sides are multiples of this."""
-PRODUCT_TOKENS = 8192
-"""Tokens whose int32 sums exist at once."""
-LEAST_INT8_TOKENS = 32
-"""A product is given at least so many tokens: torch._int_mm refuses fewer than 17."""
+_FIRST_CARDS = {
+    "fp8": "an NVIDIA GPU of compute capability 8.9 or later",
+    "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
+}
+BLACKWELL_OF_SERVERS = 10
+"""First number of the compute capability of a B200."""
+TRIED_ROWS = 4096
+"""Tokens with which products are timed."""
+_INT8_BY: dict[torch.device, str] = {}
+"""The candidate that multiplies int8, by GPU."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """The arithmetic of a model on a device. 8 bits are taken only if they are asked for. Raises InputError where the
-    device or the model's sizes do not allow them."""
+    """Return the arithmetic of a model on a device. 8 bits are taken only if they are asked for; "8bit" are those that
+    suit the card. Raises InputError where the device or the model's sizes do not allow them."""
     if wanted in ("auto", "bf16"):
         return "bf16"
-    check_nvidia(f"`arithmetic` {wanted}", device)
-    if device.type == "cuda":
-        found, least = torch.cuda.get_device_capability(device), OLDEST[wanted]
-        if found < least:
-            others = " or take int8" if wanted == "fp8" and found >= OLDEST["int8"] else ""
-            raise InputError(
-                f"`arithmetic` {wanted} needs a GPU of compute capability {least[0]}.{least[1]} or later, "
-                f"{torch.cuda.get_device_name(device)} has {found[0]}.{found[1]}; leave it out{others}"
-            )
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
         raise InputError(
             f"`arithmetic` {wanted} takes widths that are multiples of {MULTIPLE}, this model has "
             f"{config.dim} and {config.ffn_dim}; leave it out"
         )
-    return "fp8" if wanted == "fp8" else "int8"
+    arithmetic = cast(Literal["fp8", "int8"], suited_arithmetic(wanted, device))
+    if device.type != "cpu":
+        _check_products(arithmetic, wanted, device, config)
+    return arithmetic
 
 
-def check_nvidia(option: str, device: torch.device) -> None:
-    """Raises InputError for what `option` asks of a device that is neither an NVIDIA GPU nor the CPU."""
-    kind = "an AMD GPU" if device.type == "cuda" and torch.version.hip is not None else device.type
-    if kind not in ("cpu", "cuda"):
-        raise InputError(f"{option} needs an NVIDIA GPU, this is {kind}; leave it out")
+def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
+    """Return the arithmetic that "8bit" means on a device; any other as it is. On GPUs for servers since Hopper it is
+    fp8, because int8 gains nothing there; else int8, which is nearer to exact and faster on GeForce, Radeon and Ampere.
+    """
+    if wanted != "8bit":
+        return wanted
+    return "fp8" if capability(device)[0] in (9, BLACKWELL_OF_SERVERS) else "int8"
+
+
+def _check_products(arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig) -> None:
+    """Choose the products of a GPU. Raises InputError where none is right."""
+    card, size = card_of(device), tried_size(config)
+    leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
+    if not candidates(arithmetic, card):
+        raise InputError(f"`arithmetic` {wanted} needs {_FIRST_CARDS[arithmetic]}, this is {card.known_as}; {leave}")
+    name = chosen(arithmetic, device, size)
+    if name is None:
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in trials(arithmetic, device, size))
+        raise InputError(
+            f"`arithmetic` {wanted}: no product in {arithmetic} is right on {card.known_as} ({reasons}); {leave}"
+        )
+    if arithmetic == "int8" and device.type == "cuda":
+        _INT8_BY[_indexed(device)] = name
+
+
+def tried_size(config: ModelConfig) -> Size:
+    """Return the size at which a model's products are tried: its first feed-forward layer."""
+    return Size(TRIED_ROWS, 0, config.dim, config.ffn_dim, config.head_dim)
 
 
 class EightBitLayer:
     """A linear layer as a function of its input, which it puts into 8 bits if it is not. `weight` [out, in], `bias`
-    [out] in the dtype of the result."""
+    [out] in the dtype of the result. `input_dtype`: the 8 bits that it takes its input in; None where the product's own
+    kernel makes them."""
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._weight, self._bias, self.dtype = weight, bias, dtype
-        self.input_dtype = weight.values.dtype
+        self._encodes = encodes_inputs(weight.values)
+        self.input_dtype = None if self._encodes else weight.values.dtype
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -76,9 +101,23 @@ class EightBitLayer:
         return EightBitLayer(EightBit(values, scales), bias, self.dtype)
 
     def __call__(self, x: Rows) -> Tensor:
-        if not isinstance(x, EightBit):
-            x = encode_8bit(x, dtype=self.input_dtype)
-        return product(x, self._weight, self._bias, self.dtype)
+        if isinstance(x, EightBit):
+            return product(x, self._weight, self._bias, self.dtype)
+        if self._encodes:
+            return kitchen_or_torch(x, self._weight, self._bias, self.dtype)
+        return product(encode_8bit(x, dtype=self._weight.values.dtype), self._weight, self._bias, self.dtype)
+
+
+def encodes_inputs(values: Tensor) -> bool:
+    """Return whether products with such a weight take inputs as they are, in 16 or 32 bits: comfy-kitchen's kernels of
+    int8 do, where `choose_arithmetic` found them to be the fastest on this card."""
+    if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
+        return False
+    return _INT8_BY.get(_indexed(values.device)) == KITCHEN
+
+
+def _indexed(device: torch.device) -> torch.device:
+    return device if device.index is not None else torch.device(device.type, torch.cuda.current_device())
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -> EightBit:
@@ -136,61 +175,18 @@ def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
 
-def product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """x [tokens, in] times weight [out, in], plus bias, in `dtype`."""
-    if x.values.device.type != "cuda":
-        return _plain_product(x, weight, bias, dtype)
-    fast = _int8_product if x.values.dtype == torch.int8 else _fp8_product
-    return (fast if torch.compiler.is_compiling() else _unless_broken(fast))(x, weight, bias, dtype)
-
-
-@lru_cache
-def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return or_else(fast, _plain_product, fast.__name__.strip("_"))
-
-
-def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """With a scale a row torch computes bf16 only. Sums are those of the tensor cores (`use_fast_accum`). With fp32
-    sums an H200 takes 5 to 14 % longer, and the error is 0.0265 in place of 0.0266."""
-    bias = None if bias is None else bias.bfloat16()
-    return torch._scaled_mm(
-        x.values,
-        weight.values.t(),
-        scale_a=x.scales,
-        scale_b=weight.scales.view(1, -1),
-        bias=bias,
-        out_dtype=torch.bfloat16,
-        use_fast_accum=True,
-    ).to(dtype)
-
-
-def _int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    out = torch.empty(len(x.values), len(weight.values), dtype=dtype, device=x.values.device)
-    for part in slices(len(out), PRODUCT_TOKENS):
-        values = x.values[part]
-        count = len(values)
-        if count < LEAST_INT8_TOKENS:
-            values = F.pad(values, (0, 0, 0, LEAST_INT8_TOKENS - count))
-        sums = torch._int_mm(values, weight.values.t())[:count]
-        rescale_(out[part], sums, x.scales[part], weight.scales.view(-1), bias)
-        del sums  # before the next ones are made
-    return out
-
-
-def _plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The operands are exact in bf16 too, in which a GPU multiplies faster than in fp32."""
-    exact = torch.bfloat16 if x.values.device.type == "cuda" and dtype == torch.bfloat16 else torch.float32
-    products = F.linear(x.values.to(exact), weight.values.to(exact))
-    out = torch.empty_like(products, dtype=dtype)
-    return rescale_(out, products, x.scales, weight.scales.view(-1), bias)
-
-
-def arithmetic_note(arithmetic: Arithmetic, device: torch.device) -> str | None:
-    """What should be known of an arithmetic that gains little or nothing on this device; else None."""
-    if arithmetic in ("auto", "bf16"):
+def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
+    """Return what computes an arithmetic of 8 bits on a device, and whether it gains little; None for 16 bits.
+    `choose_arithmetic` has allowed it."""
+    arithmetic = choose_arithmetic(wanted, device, config)
+    if arithmetic == "bf16":
         return None
     if device.type == "cpu":
         return f"{arithmetic} on the CPU gives a GPU's quality, and takes longer than without it."
-    if arithmetic == "int8" and torch.cuda.get_device_capability(device)[0] in (9, 10):
-        return f"int8 is hardly faster than bf16 on {torch.cuda.get_device_name(device)}; fp8 is."
-    return None
+    name = chosen(arithmetic, device, tried_size(config))
+    made = f"Products in {arithmetic} by {name}."
+    if name == "torch, one scale":
+        made = "Products in fp8 by torch with one scale, and the rows' scales after it: this build has no other."
+    if arithmetic == "int8" and (is_hopper(device) or capability(device)[0] == BLACKWELL_OF_SERVERS):
+        return f"int8 is hardly faster than bf16 on {card_of(device).name}; fp8 is."
+    return made

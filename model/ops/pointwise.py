@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from ...options import T
+from ..choice.table import TRITON
+from ..choice.trials import KINDS, Kind, Size, attempt
 from . import matrix_8bit
 from . import plain as pointwise_plain
 from .matrix_8bit import LARGEST, Activation, EightBit
@@ -279,3 +281,21 @@ def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Calla
         return plain(*arguments)
 
     return run
+
+
+def _random_norm(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator(device).manual_seed(0)
+    shapes = (size.rows, size.dim), (size.dim,), (size.dim,)
+    x, weight, bias = (torch.randn(shape, device=device, generator=generator) for shape in shapes)
+    return x, weight, bias
+
+
+def _norm_by(mode: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    return lambda x, weight, bias: implementation("layer_norm", x.device.type, mode)(x, weight, bias, 1e-6, x.dtype)
+
+
+KINDS["norms"] = Kind(
+    _random_norm, lambda x, weight, bias: pointwise_plain.layer_norm(x, weight, bias, 1e-6, x.dtype), 1e-3
+)
+attempt("norms", TRITON)(_norm_by("triton"))
+attempt("norms", "torch")(_norm_by("torch"))

@@ -7,6 +7,8 @@ from lingbot_world.loaders import load_expert
 from lingbot_world.model.attention import choose_8bit as eight_bit_attention
 from lingbot_world.model.attention import exact as attention
 from lingbot_world.model.attention import fp8 as fp8_attention
+from lingbot_world.model.choice.card import card_of
+from lingbot_world.model.choice.table import candidates
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.layers.operations import ExactLayer, _product_then_gelu
 from lingbot_world.model.memory import activation_bytes
@@ -15,6 +17,7 @@ from lingbot_world.model.ops import pointwise
 from lingbot_world.model.ops import scatter as puts
 from lingbot_world.model.ops.matrix_8bit import EightBit
 from lingbot_world.model.ops.pointwise import encode_8bit, implementation, layer_norm_8bit
+from lingbot_world.model.ops.products_8bit import plain_product
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import Precision
@@ -114,7 +117,7 @@ def test_peak_memory_is_within_ten_percent_of_the_formula(state):
 
 
 def needs(arithmetic):
-    if torch.cuda.get_device_capability() < eight_bit.OLDEST[arithmetic]:
+    if not candidates(arithmetic, card_of(torch.device(GPU))):
         pytest.skip(f"needs a GPU that multiplies {arithmetic}")
 
 
@@ -181,7 +184,7 @@ def test_8_bit_products(caplog, arithmetic, tokens):
     bias = torch.randn(2816, device=GPU, dtype=torch.bfloat16)
     for with_bias in (bias, None):
         got = eight_bit.product(x, weight, with_bias, torch.bfloat16)
-        want = eight_bit._plain_product(x, weight, with_bias, torch.float32)
+        want = plain_product(x, weight, with_bias, torch.float32)
         assert ((got.float() - want).norm() / want.norm()) < 4e-3
     assert "slower" not in caplog.text, "fell back to plain torch"
 

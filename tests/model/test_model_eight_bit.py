@@ -7,21 +7,34 @@ import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.choice import trials
+from lingbot_world.model.choice.card import Card
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.layers.operations import Linear, prepared
 from lingbot_world.model.memory import activation_bytes
+from lingbot_world.model.ops import linear_8bit, pointwise
 from lingbot_world.model.ops import linear_8bit as eight_bit
-from lingbot_world.model.ops import pointwise
-from lingbot_world.model.ops.linear_8bit import DTYPES, EightBitLayer, arithmetic_note, choose_arithmetic
+from lingbot_world.model.ops import products_8bit as products
+from lingbot_world.model.ops.linear_8bit import (
+    DTYPES,
+    EightBitLayer,
+    arithmetic_note,
+    choose_arithmetic,
+    input_dtype,
+    suited_arithmetic,
+)
 from lingbot_world.model.ops.matrix_8bit import LARGEST, EightBit
 from lingbot_world.model.ops.pointwise import encode_8bit, layer_norm_8bit
+from lingbot_world.model.ops.products_8bit import plain_product
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import Precision
 from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state
+from played_card import CUDA, PlayedCard, forget
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
+from torch.nn import functional as F
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,13 +83,13 @@ def test_products_are_those_of_the_8_bit_operands(arithmetic):
 
 def test_the_int8_product_of_a_gpu_in_parts_and_of_few_tokens(monkeypatch):
     """torch has the same int8 product for the CPU."""
-    monkeypatch.setattr(eight_bit, "PRODUCT_TOKENS", 128)
+    monkeypatch.setattr(products, "PRODUCT_TOKENS", 128)
     torch.manual_seed(2)
     weight, bias = encode_8bit(torch.randn(64, 96)), torch.randn(64)
     for tokens in (1, 31, 300):
         x = encode_8bit(torch.randn(tokens, 96))
-        got = eight_bit._int8_product(x, weight, bias, torch.float32)
-        assert torch.allclose(got, eight_bit._plain_product(x, weight, bias, torch.float32), atol=1e-4, rtol=0)
+        got = products.int8_product(x, weight, bias, torch.float32)
+        assert torch.allclose(got, plain_product(x, weight, bias, torch.float32), atol=1e-4, rtol=0)
 
 
 @EVERY
@@ -244,7 +257,7 @@ def test_a_full_size_step_needs_less_memory(monkeypatch, arithmetic):
     def product(x, weight, bias, dtype):
         out = torch.empty(len(x.values), len(weight.values), dtype=dtype, device="meta")
         if arithmetic == "int8":
-            torch.empty(min(len(out), eight_bit.PRODUCT_TOKENS), out.shape[1], dtype=torch.int32, device="meta")
+            torch.empty(min(len(out), products.PRODUCT_TOKENS), out.shape[1], dtype=torch.int32, device="meta")
         return out
 
     monkeypatch.setattr(eight_bit, "product", product)
@@ -260,41 +273,84 @@ def test_a_full_size_step_needs_less_memory(monkeypatch, arithmetic):
     assert 0.99 * formula < measured <= formula
 
 
-class Card:
-    """A GPU of that compute capability, as far as torch is asked."""
-
-    def __init__(self, monkeypatch, *capability):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A Card")
-
-
 def test_what_a_card_cannot_do_is_refused_in_a_sentence(monkeypatch):
-    cuda = torch.device("cuda")
-    Card(monkeypatch, 8, 6)
-    said = r"`arithmetic` fp8 needs a GPU of compute capability 8.9 or later, A Card has 8.6; leave it out or take int8"
-    with pytest.raises(InputError, match=f"^{said}$"):
-        choose_arithmetic("fp8", cuda, SMALL)
-    assert choose_arithmetic("int8", cuda, SMALL) == "int8"
-    assert choose_arithmetic("auto", cuda, SMALL) == "bf16"
-    Card(monkeypatch, 7, 0)
-    with pytest.raises(InputError, match=r"^`arithmetic` int8 needs .* 7.5 or later, A Card has 7.0; leave it out$"):
-        choose_arithmetic("int8", cuda, SMALL)
-    with pytest.raises(InputError, match="needs an NVIDIA GPU, this is mps"):
+    PlayedCard(monkeypatch, 8, 6, why=None)
+    needs = "`arithmetic` fp8 needs an NVIDIA GPU of compute capability 8.9 or later"
+    with pytest.raises(InputError) as refused:
+        choose_arithmetic("fp8", CUDA, SMALL)
+    assert str(refused.value) == f"{needs}, this is A Card (compute capability 8.6); leave it out or take int8"
+    assert choose_arithmetic("int8", CUDA, SMALL) == choose_arithmetic("8bit", CUDA, SMALL) == "int8"
+    assert choose_arithmetic("auto", CUDA, SMALL) == "bf16"
+    PlayedCard(monkeypatch, 7, 0)
+    with pytest.raises(InputError, match=r"^`arithmetic` int8 needs .* 7.5 or later, .* 7.0\); leave it out$"):
+        choose_arithmetic("int8", CUDA, SMALL)
+    with pytest.raises(InputError, match="needs an NVIDIA GPU"):
         choose_arithmetic("int8", torch.device("mps"), SMALL)
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    with pytest.raises(InputError, match="needs an NVIDIA GPU, this is an AMD GPU"):
-        choose_arithmetic("int8", cuda, SMALL)
-    assert choose_arithmetic("int8", CPU, SMALL) == "int8"
+    PlayedCard(monkeypatch, 8, 6, why="no such instruction")
+    with pytest.raises(InputError, match=r"no product in int8 is right on A Card .*no such instruction\); leave"):
+        choose_arithmetic("8bit", CUDA, SMALL)
+    assert choose_arithmetic("int8", CPU, SMALL) == choose_arithmetic("8bit", CPU, SMALL) == "int8"
     with pytest.raises(InputError, match="multiples of 16, this model has 64 and 120"):
         choose_arithmetic("int8", CPU, replace(SMALL, ffn_dim=120))
 
 
-def test_a_mode_that_gains_nothing_says_so(monkeypatch):
-    Card(monkeypatch, 9, 0)
-    cuda = torch.device("cuda")
-    assert "hardly faster than bf16 on A Card" in arithmetic_note("int8", cuda)
-    assert arithmetic_note("fp8", cuda) is None
-    assert arithmetic_note("auto", CPU) is None
-    assert "on the CPU" in arithmetic_note("fp8", CPU)
-    Card(monkeypatch, 8, 6)
-    assert arithmetic_note("int8", cuda) is None
+@pytest.mark.parametrize(
+    ("capability", "taken"), [((7, 5), "int8"), ((8, 6), "int8"), ((8, 9), "int8"), ((9, 0), "fp8"), ((12, 0), "int8")]
+)
+def test_8bit_is_what_suits_the_card(monkeypatch, capability, taken):
+    PlayedCard(monkeypatch, *capability, why=None)
+    assert choose_arithmetic("8bit", CUDA, SMALL) == taken
+    assert suited_arithmetic("8bit", CUDA) == taken
+    assert suited_arithmetic("bf16", CUDA) == "bf16"
+
+
+def test_an_amd_gpu_multiplies_int8_where_a_kernel_is_right(monkeypatch):
+    PlayedCard(monkeypatch, 11, 0, why=None)
+    amd = Card("amd", "Radeon", arch="gfx1100")
+    monkeypatch.setattr(linear_8bit, "card_of", lambda device: amd)
+    monkeypatch.setattr(trials, "card_of", lambda device: amd)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert choose_arithmetic("8bit", CUDA, SMALL) == "int8"
+    assert "by comfy-kitchen" in arithmetic_note("8bit", CUDA, SMALL)
+    with pytest.raises(InputError, match=r"fp8 needs .* this is Radeon \(gfx1100\); leave it out or take int8"):
+        choose_arithmetic("fp8", CUDA, SMALL)
+
+
+def test_the_candidate_that_takes_inputs_as_they_are_gets_them(monkeypatch, caplog):
+    """comfy-kitchen encodes inputs; its plain torch stands for its kernels here."""
+    kitchen = pytest.importorskip("comfy_kitchen")
+    plain = kitchen.registry.get_implementation("int8_linear", backend="eager")
+    monkeypatch.setattr(kitchen.registry, "get_capable_backend", lambda name, arguments: "cuda")
+    monkeypatch.setattr(kitchen, "int8_linear", plain)
+    monkeypatch.setattr(linear_8bit, "encodes_inputs", lambda values: values.dtype == torch.int8)
+    torch.manual_seed(4)
+    weight, bias, x = encode_8bit(torch.randn(64, 96)), torch.randn(64), torch.randn(50, 96)
+    layer = EightBitLayer(weight, bias, torch.float32)
+    assert layer.input_dtype is None
+    assert input_dtype(layer, layer) is None
+    want = F.linear(x, weight.values * weight.scales, bias)
+    assert 1e-4 < (layer(x) - want).norm() / want.norm() < 0.02
+    assert "slower" not in caplog.text
+    in_fp8 = EightBit(weight.values.to(torch.float8_e4m3fn), weight.scales)
+    assert EightBitLayer(in_fp8, bias, x.dtype).input_dtype == torch.float8_e4m3fn
+
+
+def test_scales_that_come_after_a_product_with_one_scale_are_those_of_the_rows(monkeypatch):
+    torch.manual_seed(5)
+    x, weight = (encode_8bit(torch.randn(rows, 96), dtype=torch.float8_e4m3fn) for rows in (40, 64))
+    monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, **_: (a.float() @ b.float()).bfloat16())
+    got = products._fp8_then_scales(x, weight, None, torch.float32)
+    want = plain_product(x, weight, None, torch.float32)
+    assert (got - want).norm() / want.norm() < 4e-3
+
+
+def test_what_computes_is_said_and_a_mode_that_gains_nothing_too(monkeypatch):
+    PlayedCard(monkeypatch, 9, 0, why=None)
+    assert "hardly faster than bf16 on A Card" in arithmetic_note("int8", CUDA, SMALL)
+    assert arithmetic_note("8bit", CUDA, SMALL) == "Products in fp8 by torch."
+    assert arithmetic_note("auto", CPU, SMALL) is None
+    assert "on the CPU" in arithmetic_note("fp8", CPU, SMALL)
+    PlayedCard(monkeypatch, 8, 9, why=None, found={"torch": "not built for Windows"})
+    assert "with one scale, and the rows' scales after it" in arithmetic_note("fp8", CUDA, SMALL)
+    assert arithmetic_note("8bit", CUDA, SMALL) == "Products in int8 by comfy-kitchen."
+    forget()

@@ -43,7 +43,7 @@ KINDS = {"cuDNN": cudnn_attention, "ours": hopper_attention}
 
 
 def use(kind: str) -> None:
-    kernel = next(each for each in attention_8bit.KERNELS if each.attend is KINDS[kind])
+    kernel = next(each for each in attention_8bit.KERNELS.values() if each.attend is KINDS[kind])
     attention_8bit.find_kernel = lambda device, head_dim: kernel
 
 

@@ -18,6 +18,7 @@ from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.ops import linear_8bit as eight_bit
 from lingbot_world.model.ops import pointwise
 from lingbot_world.model.ops.matrix_8bit import EightBit
+from lingbot_world.model.ops.products_8bit import plain_product
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import AttentionMode
@@ -114,7 +115,7 @@ def _products(report: Report, tokens: int, width: int, out_width: int) -> None:
     for arithmetic, dtype in eight_bit.DTYPES.items():
         rows, quantized = (pointwise.encode_8bit(t, dtype=dtype) for t in (x, weight))
         layer = eight_bit.EightBitLayer(quantized, bias, torch.bfloat16)
-        plain = eight_bit._plain_product(rows, quantized, bias, torch.bfloat16)
+        plain = plain_product(rows, quantized, bias, torch.bfloat16)
         _add(report, f"{name}, {arithmetic}", partial(layer, rows), work, want, plain)
         _add(report, f"{name}, {arithmetic}, input put into 8 bits", partial(layer, x), work, want, plain)
         if arithmetic == "int8":

@@ -7,6 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from ...choice.card import is_hopper
 from . import launch as hopper
 from .nvrtc import Kernel, Launch, load
 
@@ -23,7 +24,7 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
     channels."""
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
-    if x.device.type != "cuda" or torch.cuda.get_device_capability(x.device)[0] != 9:
+    if not is_hopper(x.device):
         return False
     tiles = -(-(size[0] + 1) * (size[1] + 1) // PIXELS) * len(weight) // COLUMNS
     return tiles >= LEAST_ROUNDS * torch.cuda.get_device_properties(x.device).multi_processor_count

@@ -1,0 +1,68 @@
+"""The card behind a device. No other module asks torch for a compute capability."""
+
+from __future__ import annotations
+
+import platform
+from typing import Literal, NamedTuple
+
+import torch
+
+Maker = Literal["nvidia", "amd", "apple", "cpu", "other"]
+
+HOPPER = 9
+"""First number of the compute capability of an H100 and an H200."""
+
+
+class Card(NamedTuple):
+    """A device: its maker, its name, its compute capability ((0, 0) off NVIDIA) and AMD's name of its architecture."""
+
+    maker: Maker
+    name: str
+    capability: tuple[int, int] = (0, 0)
+    arch: str = ""
+
+    @property
+    def known_as(self) -> str:
+        """The card's name with its architecture: "NVIDIA GeForce RTX 4060 (compute capability 8.9)"."""
+        if self.maker == "nvidia":
+            return f"{self.name} (compute capability {'.'.join(map(str, self.capability))})"
+        return f"{self.name} ({self.arch})" if self.arch else self.name
+
+
+def maker_of(device: torch.device) -> Maker:
+    """Return who makes a device; torch calls AMD's GPUs cuda too."""
+    if device.type == "cuda":
+        return "nvidia" if torch.version.hip is None else "amd"
+    makers: dict[str, Maker] = {"cpu": "cpu", "mps": "apple"}
+    return makers.get(device.type, "other")
+
+
+def card_of(device: torch.device) -> Card:
+    """Return the card behind a device."""
+    maker = maker_of(device)
+    if maker == "nvidia":
+        return Card(maker, torch.cuda.get_device_name(device), tuple(torch.cuda.get_device_capability(device)))
+    if maker == "amd":
+        found = torch.cuda.get_device_properties(device)
+        return Card(maker, found.name, arch=str(getattr(found, "gcnArchName", "")).split(":")[0])
+    return Card(maker, platform.processor() or platform.machine() or device.type)
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Return the compute capability of an NVIDIA GPU; (0, 0) for any other device."""
+    if maker_of(device) != "nvidia":
+        return 0, 0
+    major, minor = torch.cuda.get_device_capability(device)
+    return major, minor
+
+
+def multiplies_half(device: torch.device) -> bool:
+    """Return whether a GPU has instructions for matrices in fp16: NVIDIA's since Volta, and AMD's."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return False
+    return maker_of(device) == "amd" or capability(device) >= (7, 0)
+
+
+def is_hopper(device: torch.device) -> bool:
+    """Return whether a device runs this project's kernels in CUDA's own language: an H100 or an H200."""
+    return capability(device)[0] == HOPPER

@@ -1,0 +1,89 @@
+"""Results of trials in the user's cache, by card, driver and versions: a kernel is tried once.
+
+LINGBOT_WORLD_CARDS names another file; nothing is kept if it is empty."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .card import Card
+from .table import MODULES
+
+VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
+MOST_CARDS = 20
+"""Cards with their versions of which results are kept."""
+
+
+def in_user_cache(variable: str, name: str) -> Path | None:
+    """Return the path that the environment's `variable` names, None if that is empty; by default `name` in the user's
+    cache folder."""
+    named = os.environ.get(variable)
+    if named is not None:
+        return Path(named) if named else None
+    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "lingbot-world" / name
+
+
+def key_of(card: Card) -> str:
+    """Return the card, the driver and the versions of all that computes, as one line."""
+    return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
+
+
+@lru_cache
+def versions() -> dict[str, str]:
+    """Return the versions of torch and of the installed packages with kernels, by pip's names."""
+    found = {"torch": torch.__version__}
+    for package in (*MODULES, "triton-windows", "lingbot-world"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+@lru_cache
+def driver() -> str:
+    """Return the version of CUDA or HIP that the driver supports, such as 13.0; "none" without a GPU."""
+    if not torch.cuda.is_available():
+        return "none"
+    if torch.version.hip is not None:
+        return str(torch.version.hip)
+    with suppress(AttributeError, RuntimeError):
+        number = torch._C._cuda_getDriverVersion()
+        return f"{number // 1000}.{number % 1000 // 10}"
+    return "not known"
+
+
+def read(card: Card, name: str) -> Any:
+    """Return what was kept for a card under a name; None if nothing was."""
+    return _file().get(key_of(card), {}).get(name)
+
+
+def keep(card: Card, name: str, value: Any) -> None:
+    """Keep a JSON value for a card under a name. Where the cache cannot be written, nothing happens."""
+    place, cards = in_user_cache(VARIABLE, NAME), _file()
+    if place is None:
+        return
+    own = cards.pop(key_of(card), {})
+    cards[key_of(card)] = own | {name: value}
+    part = place.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(dict(list(cards.items())[-MOST_CARDS:]), indent=1), encoding="utf-8")
+        os.replace(part, place)
+
+
+def _file() -> dict[str, dict[str, Any]]:
+    place = in_user_cache(VARIABLE, NAME)
+    with suppress(OSError, ValueError):
+        found = {} if place is None else json.loads(place.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and all(isinstance(each, dict) for each in found.values()):
+            return found
+    return {}

@@ -1,0 +1,186 @@
+"""Trials of the table's candidates on the card at hand: whether each is right, and how long it takes.
+
+The modules that compute register here how a kind of work is tried (`Kind`) and what each candidate runs (`attempt`)."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from . import kept
+from .card import Card, card_of
+from .table import BY_ORDER, Candidate, Work, candidates, missing
+
+F = TypeVar("F", bound=Callable[..., Any])
+REPEATS = 5
+
+
+class Size(NamedTuple):
+    """The size of a trial: rows of the input, keys attended to (of attention), columns of input and output, and columns
+    of a head."""
+
+    rows: int = 200
+    keys: int = 456
+    dim: int = 512
+    out: int = 768
+    head_dim: int = 128
+
+
+class Kind(NamedTuple):
+    """How a kind of work is tried: a function that makes random arguments, one that computes the exact result of them,
+    and the largest relative RMS error of a right candidate."""
+
+    make: Callable[[torch.device, Size], tuple[Any, ...]]
+    exact: Callable[..., Tensor]
+    worst: float
+
+
+class Trial(NamedTuple):
+    """A candidate's result on a card: its relative RMS error, its seconds at the size at hand, and the reason why it is
+    not taken; None where they are not known or there is none."""
+
+    name: str
+    error: float | None = None
+    seconds: float | None = None
+    reason: str | None = None
+
+
+KINDS: dict[Work, Kind] = {}
+ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
+
+
+def attempt(work: Work, name: str) -> Callable[[F], F]:
+    """Return a decorator that registers what a candidate runs on the arguments of its `Kind`."""
+
+    def register(function: F) -> F:
+        ATTEMPTS[work, name] = function
+        return function
+
+    return register
+
+
+def chosen(work: Work, device: torch.device, size: Size) -> str | None:
+    """Return the name of the candidate that a card takes for a kind of work at a size; None if no candidate is right.
+    The result is the same for the whole process."""
+    return _chosen(work, card_of(device), device, size)
+
+
+def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
+    """Return the trial of each candidate that the card has, from the cache if these were tried before."""
+    return _trials(work, card_of(device), device, size)
+
+
+@lru_cache
+def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | None:
+    right = [trial for trial in _trials(work, card, device, size) if trial.reason is None]
+    if not right:
+        return None
+    taken = min(right, key=lambda trial: trial.seconds or 0.0) if all(each.seconds for each in right) else right[0]
+    logging.info("%s by %s on %s", work, taken.name, card.known_as)
+    return taken.name
+
+
+@lru_cache
+def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
+    """Candidates whose package is missing in this process are never taken from the cache."""
+    name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
+    known = {trial.name: trial for trial in _read(card, name)}
+    absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
+    present = [each for each in found if each.name not in absent]
+    if any(each.name not in known for each in present):
+        known = {trial.name: trial for trial in try_all(present, device, size, timed=not _by_order(work, card))}
+        kept.keep(card, name, list(known.values()))
+    return (*(known[each.name] for each in present), *(Trial(name, reason=why) for name, why in absent.items()))
+
+
+def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
+    """Return whether a card has the named candidate, and it is right."""
+    return any(each.name == name and each.reason is None for each in trials(work, device, size))
+
+
+def forget() -> None:
+    """Forget the choices of this process; the cache's file stays."""
+    _chosen.cache_clear()
+    _trials.cache_clear()
+
+
+def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
+    """Try candidates of one kind of work. With `timed`, the right ones are timed at `size` if there are two."""
+    tried = [_try(candidate, device, size) for candidate in found]
+    right = [trial for trial in tried if trial.reason is None]
+    if not timed or len(right) < 2:
+        return tried
+    arguments = KINDS[found[0].work].make(device, size)
+    return [
+        trial if trial.reason else trial._replace(seconds=_seconds(candidate, arguments, device))
+        for candidate, trial in zip(found, tried, strict=True)
+    ]
+
+
+def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
+    """Try a candidate with few rows of a size's columns."""
+    kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
+    small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
+    try:
+        arguments = kind.make(device, small)
+        want = kind.exact(*arguments).float()
+        error = ((run(*arguments).float() - want).norm() / want.norm()).item()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as reason:
+        return Trial(candidate.name, reason=" ".join(str(reason).split())[:300] or type(reason).__name__)
+    right = error < kind.worst
+    return Trial(
+        candidate.name, error, reason=None if right else f"it is wrong here, with a relative error of {error:.2g}"
+    )
+
+
+def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.device) -> float | None:
+    return seconds_of(lambda: ATTEMPTS[candidate.work, candidate.name](*arguments), device)
+
+
+def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
+    """Return the median of a function's seconds on a device after a first run; None if it raises."""
+    try:
+        run()
+        return statistics.median(_once(run, device) for _ in range(repeats))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as reason:
+        logging.debug("%s", reason)
+        return None
+
+
+def _once(run: Callable[[], Any], device: torch.device) -> float:
+    wait(device)
+    start = time.perf_counter()
+    run()
+    wait(device)
+    return time.perf_counter() - start
+
+
+def wait(device: torch.device) -> None:
+    """Wait until a device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _by_order(work: Work, card: Card) -> bool:
+    return BY_ORDER.get(work, lambda _card: False)(card)
+
+
+def _read(card: Card, name: str) -> list[Trial]:
+    found = kept.read(card, name)
+    try:
+        return [Trial(*each) for each in found or ()]
+    except TypeError:  # a file that others wrote
+        return []

@@ -1,0 +1,148 @@
+"""Products of a linear layer whose operands are float8_e4m3fn or int8, by each of the table's candidates.
+
+On the CPU, and on a GPU whose kernel fails, the products are those of the same 8-bit operands in plain torch."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..choice.table import KITCHEN
+from ..choice.trials import KINDS, Kind, Size, attempt, chosen
+from .matrix_8bit import EightBit
+from .pointwise import encode_8bit, or_else, rescale_, slices
+
+PRODUCT_TOKENS = 8192
+"""Tokens whose int32 sums exist at once."""
+LEAST_INT8_TOKENS = 32
+"""A product is given at least so many tokens: torch._int_mm refuses fewer than 17."""
+
+
+def product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """x [tokens, in] times weight [out, in], plus bias, in `dtype`."""
+    if x.values.device.type != "cuda":
+        return plain_product(x, weight, bias, dtype)
+    fast = int8_product if x.values.dtype == torch.int8 else _fp8_product
+    return (fast if torch.compiler.is_compiling() else _unless_broken(fast))(x, weight, bias, dtype)
+
+
+@lru_cache
+def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return or_else(fast, plain_product, fast.__name__.strip("_"))
+
+
+def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Row scales by the product's own kernel, where torch has one; else by a kernel after it."""
+    made = _fp8_by_rows if _has_row_scales(x.values.device) else _fp8_then_scales
+    return made(x, weight, bias, dtype)
+
+
+@lru_cache
+def _has_row_scales(device: torch.device) -> bool:
+    """Whether torch multiplies float8 with row scales: its builds for Windows do not."""
+    if torch.compiler.is_compiling():
+        return True
+    return chosen("fp8", device, Size()) != "torch, one scale"
+
+
+@attempt("fp8", "torch")
+def _try_fp8_by_rows(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
+    return _fp8_by_rows(encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
+
+
+@attempt("fp8", "torch, one scale")
+def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
+    return _fp8_then_scales(encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
+
+
+def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The sums come in bf16, unscaled: 448 * 448 times any width is a bf16."""
+    one = torch.ones((), device=x.values.device)
+    sums = torch._scaled_mm(x.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    out = torch.empty_like(sums, dtype=dtype)
+    return rescale_(out, sums, x.scales, weight.scales.view(-1), bias)
+
+
+def _fp8_by_rows(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """With a scale a row torch computes bf16 only. Sums are those of the tensor cores (`use_fast_accum`). With fp32
+    sums an H200 takes 5 to 14 % longer, and the error is 0.0265 in place of 0.0266."""
+    bias = None if bias is None else bias.bfloat16()
+    return torch._scaled_mm(
+        x.values,
+        weight.values.t(),
+        scale_a=x.scales,
+        scale_b=weight.scales.view(1, -1),
+        bias=bias,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,
+    ).to(dtype)
+
+
+def int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(len(x.values), len(weight.values), dtype=dtype, device=x.values.device)
+    for part in slices(len(out), PRODUCT_TOKENS):
+        values = x.values[part]
+        count = len(values)
+        if count < LEAST_INT8_TOKENS:
+            values = F.pad(values, (0, 0, 0, LEAST_INT8_TOKENS - count))
+        sums = torch._int_mm(values, weight.values.t())[:count]
+        rescale_(out[part], sums, x.scales[part], weight.scales.view(-1), bias)
+        del sums  # before the next ones are made
+    return out
+
+
+@attempt("int8", "torch")
+def _try_int8(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
+    return int8_product(encode_8bit(x, dtype=torch.int8), weight, bias, x.dtype)
+
+
+@attempt("int8", KITCHEN)
+def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
+    return _kitchen_product(x, weight, bias, x.dtype)
+
+
+def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """x [tokens, in] is put into int8 by the library, which scales the product and adds the bias in its kernel. Raises
+    RuntimeError where only its plain torch would compute."""
+    kitchen = import_module("comfy_kitchen")
+    arguments = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
+    backend = kitchen.registry.get_capable_backend("int8_linear", {**arguments, "out_dtype": dtype})
+    if backend not in ("cuda", "hip"):
+        raise RuntimeError(f"comfy-kitchen would multiply int8 by its {backend} code")
+    return kitchen.int8_linear(**arguments, out_dtype=dtype)
+
+
+def _encoded_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return product(encode_8bit(x, dtype=weight.values.dtype), weight, bias, dtype)
+
+
+kitchen_or_torch = or_else(_kitchen_product, _encoded_product, "int8_linear of comfy-kitchen")
+
+
+def _random_product(dtype: torch.dtype) -> Callable[[torch.device, Size], tuple[Tensor, EightBit, Tensor]]:
+    def make(device: torch.device, size: Size) -> tuple[Tensor, EightBit, Tensor]:
+        generator = torch.Generator(device).manual_seed(0)
+        shapes = (size.rows, size.dim), (size.out, size.dim), (size.out,)
+        x, weight, bias = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)
+        return x, encode_8bit(weight, dtype=dtype), bias
+
+    return make
+
+
+def _exact_product(x: Tensor, weight: EightBit, bias: Tensor) -> Tensor:
+    return F.linear(x.float(), weight.values.float() * weight.scales, bias.float())
+
+
+KINDS["int8"] = Kind(_random_product(torch.int8), _exact_product, 0.02)
+KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
+
+
+def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The operands are exact in bf16 too, in which a GPU multiplies faster than in fp32."""
+    exact = torch.bfloat16 if x.values.device.type == "cuda" and dtype == torch.bfloat16 else torch.float32
+    products = F.linear(x.values.to(exact), weight.values.to(exact))
+    out = torch.empty_like(products, dtype=dtype)
+    return rescale_(out, products, x.scales, weight.scales.view(-1), bias)

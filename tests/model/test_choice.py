@@ -1,0 +1,159 @@
+"""The table of kernels: who is asked for a compute capability, what is tried, kept and set."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from lingbot_world.errors import InputError
+from lingbot_world.model.choice import kept, trials
+from lingbot_world.model.choice.card import Card, card_of
+from lingbot_world.model.choice.table import TABLE, WORKS, candidates, missing, serves
+from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size, chosen
+from played_card import CUDA, PlayedCard, forget
+
+ROOT = Path(__file__).parents[2]
+ENGINE = ("model", "vae", "loaders", "pipeline", "live", "headless", "host", "nodes", "quantize", "text", "sampling")
+CPU = torch.device("cpu")
+
+
+def nvidia(*capability):
+    return Card("nvidia", "A Card", capability)
+
+
+def test_no_other_module_asks_for_a_compute_capability():
+    asks = re.compile(r"get_device_capability|gcnArchName|props\.major|\.major\b")
+    found = [
+        str(file.relative_to(ROOT))
+        for room in ENGINE
+        for file in (ROOT / room).rglob("*.py")
+        if asks.search(file.read_text(encoding="utf-8"))
+    ]
+    assert found == ["model/choice/card.py"]
+
+
+def test_every_candidate_that_is_tried_can_be():
+    """The modules that compute register what a trial runs when they are imported."""
+    import lingbot_world.model.dit  # noqa: F401
+    import lingbot_world.vae.pooled  # noqa: F401
+
+    for candidate in TABLE:
+        if candidate.work in KINDS:
+            assert (candidate.work, candidate.name) in ATTEMPTS, candidate
+    assert {"int8", "fp8", "attention", "attention-8bit", "convolution"} <= set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("card", "int8", "attention", "eight_bit"),
+    [
+        (nvidia(7, 5), ["comfy-kitchen", "torch"], "flash", ["comfy-kitchen"]),
+        (nvidia(8, 6), ["comfy-kitchen", "torch"], "flash", ["sageattention", "comfy-kitchen"]),
+        (nvidia(9, 0), ["comfy-kitchen", "torch"], "LingBot-World", ["LingBot-World", "nvidia-cudnn-frontend"]),
+        (
+            nvidia(12, 0),
+            ["comfy-kitchen", "torch"],
+            "cudnn",
+            ["nvidia-cudnn-frontend", "sageattention", "comfy-kitchen"],
+        ),
+        (Card("amd", "Radeon", arch="gfx1100"), ["comfy-kitchen", "torch"], "flash", ["comfy-kitchen"]),
+        (Card("apple", "M4"), [], "torch", []),
+    ],
+)
+def test_each_card_has_its_candidates(card, int8, attention, eight_bit):
+    assert [each.name for each in candidates("int8", card)] == int8
+    assert candidates("attention", card)[0].name == attention
+    assert [each.name for each in candidates("attention-8bit", card)] == eight_bit
+    assert all(candidates(work, card) for work in ("linear", "attention", "convolution", "norms"))
+
+
+def test_a_choice_is_set_by_the_environment_and_a_wrong_one_is_refused(monkeypatch):
+    monkeypatch.setenv("LINGBOT_WORLD_KERNELS", "int8=torch, attention=flash")
+    card = nvidia(9, 0)
+    assert [each.name for each in candidates("int8", card)] == ["torch"]
+    assert not serves("attention", "LingBot-World", card)
+    assert serves("convolution", "LingBot-World", card)
+    for wrong, expected in (
+        ("int8=cublas", "expected int8=comfy-kitchen or torch"),
+        ("nonsense", "one of linear, int8"),
+    ):
+        monkeypatch.setenv("LINGBOT_WORLD_KERNELS", wrong)
+        with pytest.raises(InputError, match=expected):
+            candidates("int8", card)
+
+
+def test_the_fastest_right_candidate_is_taken_and_kept(monkeypatch, tmp_path, caplog):
+    place = tmp_path / "cache" / "cards.json"
+    monkeypatch.setenv("LINGBOT_WORLD_CARDS", str(place))
+    seconds = {"comfy-kitchen": 0.002, "torch": 0.001}
+    card = PlayedCard(monkeypatch, 8, 6, why=None, seconds=seconds)
+    with caplog.at_level("INFO"):
+        assert chosen("int8", CUDA, Size()) == "torch"
+    assert "int8 by torch on A Card (compute capability 8.6)" in caplog.text
+    assert chosen("int8", CUDA, Size()) == "torch"
+    assert card.tried == 1
+    (key,) = json.loads(place.read_text())
+    assert "A Card (compute capability 8.6)" in key
+    assert f"torch {torch.__version__}" in key
+    later = PlayedCard(monkeypatch, 8, 6, why="would not be tried")
+    assert chosen("int8", CUDA, Size()) == "torch"
+    assert later.tried == 0
+    assert chosen("int8", CUDA, Size(dim=5120)) is None
+    assert later.tried == 1
+    other = PlayedCard(monkeypatch, 8, 9, why=None, seconds={"comfy-kitchen": 0.001, "torch": 0.002})
+    assert chosen("int8", CUDA, Size()) == "comfy-kitchen"
+    assert other.tried == 1
+    forget()
+
+
+def test_a_measured_order_needs_no_time_and_wrong_candidates_are_passed_over(monkeypatch):
+    PlayedCard(monkeypatch, 9, 0, why=None, seconds={"torch": 0.001, "comfy-kitchen": 0.002})
+    assert chosen("int8", CUDA, Size()) == "comfy-kitchen"
+    PlayedCard(monkeypatch, 9, 0, why=None, found={"comfy-kitchen": "it is wrong here"})
+    assert chosen("int8", CUDA, Size()) == "torch"
+    forget()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": {"b": [["x"]]}}'])
+def test_a_broken_file_of_choices_is_passed_over(monkeypatch, tmp_path, text):
+    place = tmp_path / "cards.json"
+    place.write_text(text)
+    monkeypatch.setenv("LINGBOT_WORLD_CARDS", str(place))
+    card = nvidia(8, 6)
+    assert kept.read(card, "int8") is None
+    kept.keep(card, "int8", [["torch"]])
+    assert kept.read(card, "int8") == [["torch"]]
+
+
+@pytest.mark.parametrize("wrong", ["raises", "lies"])
+def test_a_kernel_is_tried_before_it_is_taken(monkeypatch, wrong):
+    """On the CPU, where torch multiplies int8 too."""
+
+    def lie(x, weight, bias):
+        if wrong == "raises":
+            raise RuntimeError("no plan\nfor this")
+        return 2 * ATTEMPTS["int8", "torch"](x, weight, bias)
+
+    monkeypatch.setitem(ATTEMPTS, ("int8", "comfy-kitchen"), lie)
+    found = [each for each in TABLE if each.work == "int8"]
+    tried = trials.try_all(found, CPU, Size(dim=256), timed=True)
+    said = {"raises": "no plan for this", "lies": "it is wrong here, with a relative error of 1"}[wrong]
+    assert tried[0].reason == said
+    assert tried[1].reason is None
+    assert 1e-3 < tried[1].error < 0.02
+    assert tried[1].seconds is None  # nothing to compare it with
+    monkeypatch.setitem(ATTEMPTS, ("int8", "comfy-kitchen"), ATTEMPTS["int8", "torch"])
+    assert all(each.seconds > 0 for each in trials.try_all(found, CPU, Size(dim=256), timed=True))
+
+
+def test_a_package_says_itself_whether_it_serves_a_card():
+    kitchen = pytest.importorskip("comfy_kitchen")
+    assert missing("torch", nvidia(8, 6)) is None
+    assert missing("nvidia-cudnn-frontend", nvidia(8, 6)) in (None, "not installed")
+    if not kitchen.list_backends()["hip"]["available"]:
+        assert "HIP" in missing("comfy-kitchen", Card("amd", "Radeon", arch="gfx1100"))
+
+
+def test_every_work_has_a_candidate_for_the_cpu_but_those_in_8_bits():
+    card = card_of(CPU)
+    assert {work for work in WORKS if not candidates(work, card)} == {"int8", "fp8", "attention-8bit"}
