@@ -205,10 +205,10 @@ def _convolution_hopper(device: torch.device) -> ModuleType | None:
 
 def _random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
     """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a trial. The
-    rows of `size` are the frames' height, its dim the channels."""
+    rows of `size` are the frames' height."""
     generator = torch.Generator(device).manual_seed(0)
-    height, channels = (20, 32) if size == Size() else (size.rows, size.dim)
-    shapes = (3, channels, height, height * 5 // 4 + 4), (96, 3 * channels, 3, 3), (96,)
+    height, channels, out = (20, 32, 96) if size == Size() else (size.rows, size.dim, size.out)
+    shapes = (3, channels, height, height * 5 // 4 + 4), (out, 3 * channels, 3, 3), (out,)
     frames, weight, bias = (torch.randn(shape, device=device, generator=generator).half() for shape in shapes)
     return frames, weight, bias
 

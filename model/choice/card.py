@@ -41,7 +41,7 @@ def card_of(device: torch.device) -> Card:
     """Return the card behind a device."""
     maker = maker_of(device)
     if maker == "nvidia":
-        return Card(maker, torch.cuda.get_device_name(device), tuple(torch.cuda.get_device_capability(device)))
+        return Card(maker, torch.cuda.get_device_name(device), capability(device))
     if maker == "amd":
         found = torch.cuda.get_device_properties(device)
         return Card(maker, found.name, arch=str(getattr(found, "gcnArchName", "")).split(":")[0])

@@ -41,7 +41,7 @@ def key_of(card: Card) -> str:
 @lru_cache
 def versions() -> dict[str, str]:
     """Return the versions of torch and of the installed packages with kernels, by pip's names."""
-    found = {"torch": torch.__version__}
+    found = {"torch": str(torch.__version__)}
     for package in (*MODULES, "triton-windows", "lingbot-world"):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
@@ -56,7 +56,8 @@ def driver() -> str:
     if torch.version.hip is not None:
         return str(torch.version.hip)
     with suppress(AttributeError, RuntimeError):
-        number = torch._C._cuda_getDriverVersion()
+        library: Any = torch._C
+        number = library._cuda_getDriverVersion()
         return f"{number // 1000}.{number % 1000 // 10}"
     return "not known"
 

@@ -136,6 +136,17 @@ def _exact_product(x: Tensor, weight: EightBit, bias: Tensor) -> Tensor:
     return F.linear(x.float(), weight.values.float() * weight.scales, bias.float())
 
 
+@attempt("linear", "torch")
+def _try_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x, weight, bias)
+
+
+def _random_linear(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
+    x, weight, bias = _random_product(torch.int8)(device, size)
+    return x, weight.values.bfloat16() * (1 / 128), bias
+
+
+KINDS["linear"] = Kind(_random_linear, lambda x, weight, bias: F.linear(x.float(), weight.float(), bias.float()), 0.01)
 KINDS["int8"] = Kind(_random_product(torch.int8), _exact_product, 0.02)
 KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 

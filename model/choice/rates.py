@@ -1,0 +1,60 @@
+"""Rates of a card: how many operations of each kind it does in a second, by what the table chose."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .card import card_of
+from .table import Work, candidates
+from .trials import ATTEMPTS, KINDS, Size, chosen, seconds_of
+
+PRODUCT = Size(6032, 0, 1536, 8960)
+ATTENTION = Size(6032, 27144, 1536)
+DECODING = Size(232, 0, 192, 192)
+SIZES: dict[Work, Size] = {
+    "linear": PRODUCT,
+    "int8": PRODUCT,
+    "fp8": PRODUCT,
+    "attention": ATTENTION,
+    "attention-8bit": ATTENTION,
+    "convolution": DECODING,
+}
+"""Sizes of the 1.3B's chunk of four latent frames at 464x832: its feed-forward layer, its attention to a full window,
+and a layer of the VAE at half the video's size."""
+TIMES = 5
+
+
+class Rate(NamedTuple):
+    """The candidate that does a kind of work on a card, and its rate in TFLOP/s; None for both where none is right."""
+
+    name: str | None
+    tflops: float | None
+
+
+def rates(device: torch.device, share: float = 1.0) -> dict[Work, Rate]:
+    """Return the rate of each kind of work on a device. `share`: of the rows that are computed, for slow devices."""
+    return {work: rate(work, device, share) for work in SIZES if candidates(work, card_of(device))}
+
+
+def rate(work: Work, device: torch.device, share: float = 1.0) -> Rate:
+    """Return the rate of a kind of work on a device."""
+    size = SIZES[work]
+    size = size._replace(rows=max(16, int(size.rows * share)), keys=max(16, int(size.keys * share)) if size.keys else 0)
+    name = chosen(work, device, size)
+    if name is None:
+        return Rate(None, None)
+    with torch.no_grad():
+        arguments = KINDS[work].make(device, size)
+        seconds = seconds_of(lambda: ATTEMPTS[work, name](*arguments), device, TIMES if share == 1.0 else 1)
+    return Rate(name, None if seconds is None else operations(work, size) / seconds / 1e12)
+
+
+def operations(work: Work, size: Size) -> float:
+    """Return the operations of a kind of work at a size, a product and a sum as two."""
+    if work.startswith("attention"):
+        return 4.0 * size.rows * size.keys * size.dim
+    if work == "convolution":
+        return 2.0 * 27 * size.dim * size.out * size.rows * (size.rows * 5 // 4 + 4)
+    return 2.0 * size.rows * size.dim * size.out

@@ -1,0 +1,67 @@
+"""Another NVIDIA card, played on the one at hand: torch reports its compute capability, and Triton compiles for it.
+
+    python tools/cards/play.py 8.6 SCRIPT ARGUMENTS
+
+Paths, fallbacks and numbers are the other card's, times are not: its PTX is compiled for the card at hand, and cuBLAS,
+cuDNN and the libraries' compiled kernels stay that card's own. A Triton kernel that needs more shared memory than
+GeForce cards have raises, as it would there."""
+
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+ARCHITECTURES = {"7.5": 75, "8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90, "10.0": 100, "12.0": 120}
+SHARED = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
+"""Bytes of shared memory that a block may have, by architecture."""
+
+
+class SharedMemoryError(RuntimeError):
+    """A Triton kernel that the played card could not launch."""
+
+
+def play(name: str) -> dict[str, int]:
+    """Play a card from now on, such as "8.6". Return a dict that fills with the shared memory of each kernel that
+    Triton compiles, in bytes."""
+    played = tuple(int(part) for part in name.split("."))
+    here = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
+    torch.cuda.get_device_capability = lambda device=None: played
+    torch.cuda.get_device_name = lambda device=None: f"played {name}"
+    os.environ["TRITON_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / f"triton-{name}")
+    return _compile_for(ARCHITECTURES[name], here)
+
+
+def _compile_for(architecture: int, here: int) -> dict[str, int]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    target = GPUTarget("cuda", min(architecture, 89) if here < 100 <= architecture else architecture, 32)
+    type(triton.runtime.driver.active).get_current_target = lambda self: target
+    make_cubin, shared = CUDABackend.make_cubin, {}
+
+    def make(self, source, metadata, options, _capability):
+        made = make_cubin(self, source, metadata, options, here)
+        kernel, size = metadata["name"], metadata["shared"]
+        shared[kernel] = max(shared.get(kernel, 0), size)
+        if size > SHARED[architecture]:
+            raise SharedMemoryError(
+                f"{kernel} needs {size} bytes of shared memory, sm_{architecture} has {SHARED[architecture]}"
+            )
+        return made
+
+    CUDABackend.make_cubin = make
+    return shared
+
+
+if __name__ == "__main__":
+    compiled = play(sys.argv[1])
+    sys.argv = sys.argv[2:]
+    sys.path.insert(0, str(Path(sys.argv[0]).parent.absolute()))
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        print("shared memory of what Triton compiled:", compiled)

@@ -1,0 +1,188 @@
+"""Every candidate of the table of kernels, on the card at hand and on cards that it plays.
+
+    python tools/cards/try_kernels.py --out FOLDER [--cards native 7.5 8.6 8.9 12.0]
+
+For each card: each candidate's trial (its error, and on the card itself its time), the functions of comfy-kitchen that
+the engine could call, with a recording of each replayed on new inputs, and a few blocks of the 1.3B's and of the 14B's
+widths in each arithmetic and attention, in dB from exact bf16. Times on played cards mean nothing. 3 to 6 minutes on
+an H100: the card itself first, then the played ones side by side."""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+HERE = Path(__file__).absolute().parent
+ROOT = HERE.parents[1]
+CARDS = ("native", "7.5", "8.6", "8.9", "12.0")
+LIMIT = 220
+"""Seconds of a card."""
+
+
+def importable() -> None:
+    """Make this checkout importable as lingbot_world where it is not installed."""
+    try:
+        import lingbot_world  # noqa: F401
+    except ImportError:
+        folder = Path(tempfile.mkdtemp())
+        (folder / "lingbot_world").symlink_to(ROOT)
+        sys.path.insert(0, str(folder))
+
+
+def try_candidates(timed: bool) -> list[dict]:
+    """Try each candidate at the widths of both models."""
+    import lingbot_world.model.dit
+    import lingbot_world.vae.pooled  # noqa: F401
+    import torch
+    from kitchen_cases import shown
+    from lingbot_world.model.choice.card import card_of
+    from lingbot_world.model.choice.rates import SIZES
+    from lingbot_world.model.choice.table import candidates
+    from lingbot_world.model.choice.trials import Size
+
+    device, found = torch.device("cuda", 0), []
+    sizes = {work: [(size, "1.3B")] for work, size in SIZES.items()}
+    for work in ("linear", "int8", "fp8"):
+        sizes[work].append((Size(4680, 0, 5120, 13824), "14B"))
+    for work in ("attention", "attention-8bit"):
+        sizes[work].append((Size(4680, 28080, 5120), "14B"))
+    sizes["norms"] = [(Size(6032, 0, 1536), "1.3B"), (Size(4680, 0, 5120), "14B")]
+    for work, asked in sizes.items():
+        for (size, model), candidate in product(asked, candidates(work, card_of(device))):
+            name = f"{work} by {candidate.name}, {model}"
+            found.append(shown(name, partial(_candidate, candidate, size, device, timed)))
+    return found
+
+
+def _candidate(candidate, size, device, timed: bool) -> dict:
+    from lingbot_world.model.choice.card import card_of
+    from lingbot_world.model.choice.rates import SIZES, operations
+    from lingbot_world.model.choice.table import missing
+    from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, seconds_of, try_all
+
+    if why := missing(candidate.name, card_of(device)):
+        return {"failed": why}
+    (trial,) = try_all([candidate], device, size, timed=False)
+    result = {"error": trial.error, "refused": trial.reason}
+    if not timed or trial.reason is not None:
+        return result
+    arguments = KINDS[candidate.work].make(device, size)
+    seconds = seconds_of(lambda: ATTEMPTS[candidate.work, candidate.name](*arguments), device, 10)
+    if seconds is None:
+        return {**result, "failed": "it raises at this size"}
+    rate = operations(candidate.work, size) / seconds / 1e12 if candidate.work in SIZES else None
+    return {**result, "ms": 1e3 * seconds, "tflops": rate}
+
+
+def try_models() -> list[dict]:
+    """Compute a few blocks of each width in each arithmetic and attention, against exact bf16 of the same weights."""
+    import torch
+    from kitchen_cases import shown
+    from lingbot_world.loaders import load_expert
+    from lingbot_world.model.config import ModelConfig
+
+    sys.path.insert(0, str(HERE.parent / "bench"))
+    from make_random_expert import write_random_expert
+
+    found, folder, common = [], Path(tempfile.mkdtemp()), {"freq_dim": 256, "text_dim": 4096}
+    small = ModelConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=6, **common)
+    large = ModelConfig(dim=5120, ffn_dim=13824, num_heads=40, num_layers=2, **common)
+    for name, config, bf16 in (("1.3B", small, True), ("14B in NF4", large, False)):
+        path = write_random_expert(folder / name.replace(" ", ""), config, bf16=bf16, device="cuda")
+        generator, grid = torch.Generator("cuda").manual_seed(1), (3, 58, 104)
+        inputs = {
+            "x": torch.randn(1, 36, *grid, device="cuda", generator=generator),
+            "timestep": torch.tensor([900.0], device="cuda"),
+            "context": torch.randn(1, 40, 4096, device="cuda", generator=generator),
+            "camera": 0.47 * torch.randn(1, 384, *grid, device="cuda", generator=generator),
+        }
+        exact = load_expert(path, "cuda", torch.bfloat16)(**inputs)
+        for arithmetic, attention in product(("bf16", "int8", "fp8", "8bit"), ("exact", "8bit")):
+            run = partial(_forward, path, inputs, exact, arithmetic, attention)
+            found.append(shown(f"{name}, {arithmetic}, attention {attention}", run))
+    return found
+
+
+def _forward(path: Path, inputs: dict, exact, arithmetic: str, attention: str) -> dict:
+    import torch
+    from kitchen_cases import decibels, relative
+    from lingbot_world.loaders import load_expert
+    from lingbot_world.model.attention_8bit import check_8_bits
+
+    model = load_expert(path, "cuda", torch.bfloat16, arithmetic=arithmetic, attention_mode=attention)
+    notes = check_8_bits(arithmetic, attention, torch.device("cuda"), model.config)
+    return {"dB": decibels(relative(model(**inputs), exact)), "notes": notes}
+
+
+def run_card(card: str, out: Path) -> None:
+    """Try everything as one card, and write CARD.json into `out`."""
+    importable()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    os.environ["LINGBOT_WORLD_CARDS"] = ""
+    sys.path.insert(0, str(HERE))
+    shared: dict[str, int] = {}
+    if card != "native":
+        from play import play
+
+        shared = play(card)
+    import torch
+    from kitchen_cases import try_kitchen
+    from lingbot_world.model.choice.card import card_of
+    from lingbot_world.model.choice.kept import versions
+
+    found = {"card": card_of(torch.device("cuda", 0)).known_as, "versions": versions(), "shared": shared}
+    print(json.dumps(found), flush=True)
+    parts = {"candidates": partial(try_candidates, card == "native"), "kitchen": try_kitchen, "models": try_models}
+    for name, part in parts.items():
+        try:
+            found[name] = part()
+        except Exception:
+            found[name] = traceback.format_exc()
+            print(found[name], flush=True)
+        (out / f"{card}.json").write_text(json.dumps(found, indent=1))
+    print("shared memory of what Triton compiled:", shared)
+
+
+def start(card: str, out: Path) -> subprocess.Popen:
+    """Start a process that tries one card."""
+    command = [sys.executable, __file__, "--out", str(out), "--only", card]
+    with (out / f"{card}.txt").open("w") as text:
+        return subprocess.Popen(command, stdout=text, stderr=subprocess.STDOUT)
+
+
+def end(card: str, process: subprocess.Popen, out: Path) -> None:
+    """Wait for a card's process, and print what it found."""
+    try:
+        code = str(process.wait(LIMIT))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = f"stopped after {LIMIT} s"
+    print(f"===== {card}: exit {code}")
+    print((out / f"{card}.txt").read_text(), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for a .json and a .txt of each card")
+    parser.add_argument("--cards", nargs="+", default=CARDS, choices=CARDS)
+    parser.add_argument("--only", choices=CARDS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.only:
+        run_card(options.only, options.out)
+        return
+    alone = [card for card in options.cards if card == "native"]
+    for together in (alone, [card for card in options.cards if card != "native"]):
+        for card, process in [(card, start(card, options.out)) for card in together]:
+            end(card, process, options.out)
+
+
+if __name__ == "__main__":
+    main()
