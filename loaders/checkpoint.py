@@ -15,7 +15,7 @@ from ..options import LoraFile, Release
 from . import diffusers_names
 from .files import read_json, read_tensors
 from .lora import Changes, change_bytes, read_loras
-from .quantized import FLOAT8, QuantizedWeight, component_owner, find_four_bit, find_scaled, scale_owner, stated_formats
+from .quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
 from .release import names_of, release_called, release_note, tell_release
 from .tensors import TensorEntry
 
@@ -36,17 +36,16 @@ _KEYS_OF_OTHER_KINDS = (
     ("a GPTQ or AWQ quantization", (".qweight", ".qzeros")),
     ("an 8-bit bitsandbytes quantization", (".SCB",)),
 )
-_PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
 _EXPECTED = (
-    "expected a LingBot-World expert: bitsandbytes NF4 or FP4, ComfyUI's fp8 or int8, bf16, fp16 or fp32, in "
-    "the official key names or diffusers'"
+    "expected a LingBot-World expert: bitsandbytes NF4 or FP4, ComfyUI's fp8, int8, nvfp4 or mxfp8, GGUF, bf16, fp16 "
+    "or fp32, in the official key names or diffusers'"
 )
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """One model on disk. `tensors` are all tensors by official name, those that make up quantized weights included;
-    `quantized` the weights in 4 and in 8 bits; `shapes` the logical shape of every parameter; `source` the name of the
+    `quantized` the weights in fewer bits; `shapes` the logical shape of every parameter; `source` the name of the
     folder that a quantizer made it from, where it says so; `changes` what LoRAs add to parameters; `release` what a
     causal model was made for, None for an expert; `taken`: somebody has said so, not its files."""
 
@@ -110,8 +109,8 @@ class Checkpoint:
 
     @property
     def quantization(self) -> str | None:
-        """ "nf4", "fp4", "fp8", "fp8_e5m2", "int8", or None for plain weights."""
-        return "+".join(sorted({weight.quant_type for weight in self.quantized.values()})) or None
+        """The weights' formats, such as "nf4", "fp8" or "Q4_K+Q6_K"; None for plain weights."""
+        return quantization_of(self.quantized)
 
     @cached_property
     def plain(self) -> dict[str, TensorEntry]:
@@ -144,11 +143,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
-    shapes = {
-        key: quantized[key].shape if key in quantized else entry.shape
-        for key, entry in tensors.items()
-        if not _owner(key)
-    }
+    shapes = shapes_of(tensors, quantized)
     folder = next(iter(tensors.values())).path.parent
     stated = diffusers_names.official_config(read_json(folder / "config.json", optional=True))
     config = _config(path.name, shapes, stated)
@@ -165,27 +160,18 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 
 
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """The tensors behind `path` by official name, and the weights that some of them make up in 4 and in 8 bits."""
+    """Return the tensors behind `path` by official name, and the weights in fewer bits that some of them make up."""
     entries = read_tensors(path)
     official = _official_name(entries)
-    named = {name: dataclasses.replace(entry, name=name) for key, entry in entries.items() for name in (official(key),)}
-    _refuse_other_kinds(path.name, named)
-    formats = {official(f"{layer}.weight"): stated for layer, stated in stated_formats(entries).items()}
-    scaled, tensors = find_scaled(path.name, named, formats)
-    owners = {key: owner for key in tensors if (owner := _owner(key))}
-    known = {*owners, *owners.values(), *scaled}
-    for key, entry in tensors.items():
-        if key not in known and entry.dtype not in _PLAIN_DTYPES:
-            raise CheckpointError(
-                f"{path.name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a "
-                f"bitsandbytes quant_state or ComfyUI's weight_scale; {_EXPECTED}"
-            )
-    return tensors, {**find_four_bit(path.name, tensors), **scaled}
+    _refuse_other_kinds(path.name, {official(key): entry for key, entry in entries.items()})
+    tensors, quantized = find_quantized(path.name, entries, official)
+    return {name: _with_batch(name, entry) for name, entry in tensors.items()}, quantized
 
 
-def _owner(key: str) -> str | None:
-    """The weight in fewer bits that a tensor belongs to; None for weights themselves."""
-    return component_owner(key) or scale_owner(key)
+def _with_batch(name: str, entry: TensorEntry) -> TensorEntry:
+    """The entry of a modulation with the first size, 1, that some writers of GGUF leave out."""
+    lacks = name.endswith("modulation") and len(entry.shape) == 2
+    return dataclasses.replace(entry, shape=(1, *entry.shape)) if lacks else entry
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:

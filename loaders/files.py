@@ -6,15 +6,16 @@ import re
 from pathlib import Path, PureWindowsPath
 
 from ..errors import CheckpointError
+from .formats.gguf_file import MAGIC, read_gguf
 from .tensors import TensorEntry, read_safetensors, read_torch_file, unreadable
 
-WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 
 def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
-    """The tensors behind `path` by name: a folder, a file (safetensors, or torch.save read as tensors only), one shard
-    of a set, or the index of a set. Only headers are read.
+    """The tensors behind `path` by name: a folder, a file (safetensors, GGUF, or torch.save read as tensors only), one
+    shard of a set, or the index of a set. Only headers are read.
 
     In a folder, files with `hint` in their names come first, safetensors before .pt, `model.*` before other names.
     Raises CheckpointError for a file that is missing, damaged or of another format.
@@ -58,8 +59,6 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
         if preferred:
             names = ", ".join(item.name for item in preferred[:5])
             raise CheckpointError(f"{folder}: several weight files ({names}); give the one that is meant")
-    for other in sorted(folder.glob("*.gguf")):
-        raise gguf_refusal(other)
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
     raise CheckpointError(
         f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
@@ -99,11 +98,13 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
         raise unreadable(file, error) from error
     if start.startswith(b"PK\x03\x04"):
         return read_torch_file(file)
+    if start.startswith(MAGIC):
+        return read_gguf(file)
     _refuse_other_formats(file, start)
     if start[8:9] == b"{" or file.suffix == ".safetensors":
         return read_safetensors(file)
     raise CheckpointError(
-        f"{file}: cannot be read: neither safetensors nor torch.save's zip format (it starts with "
+        f"{file}: cannot be read: neither safetensors, GGUF nor torch.save's zip format (it starts with "
         f"{start[:12]!r}); save it again with a current torch, or use the safetensors file"
     )
 
@@ -112,20 +113,10 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
     """Raise CheckpointError for a file whose first bytes belong to another format."""
     if not start:
         raise CheckpointError(f"{file}: the file is empty; download it again")
-    if start.startswith(b"GGUF"):
-        raise gguf_refusal(file)
     if start.startswith(b"version https://git-lfs"):
         raise CheckpointError(f"{file}: a git-lfs pointer, not the weights; fetch them with `git lfs pull`")
     if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
         raise CheckpointError(f"{file}: a web page, not weights; the download went wrong, download it again")
-
-
-def gguf_refusal(file: Path) -> CheckpointError:
-    """What is said of a GGUF file."""
-    return CheckpointError(
-        f"{file}: a GGUF file, whose blocks are not decoded here; use safetensors weights, or make "
-        "4-bit ones of the official files with `lingbot-world quantize`"
-    )
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict:

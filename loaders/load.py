@@ -151,9 +151,9 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Official names to frozen parameters on `device`. Weights in 4 and 8 bits become comfy_kitchen QuantizedTensors
-    declared as `dtype`, or, if not `quantized`, FourBitParameters and ScaledParameters; the others are cast to `dtype`.
-    `names` picks some of them.
+    """Official names to frozen parameters on `device`. Matrices in fewer bits become comfy_kitchen QuantizedTensors
+    declared as `dtype`, or, if not `quantized`, DecodedParameters; the others are decoded or cast to `dtype`. `names`
+    picks some of them.
 
     On the CPU they are views of the mapped file wherever no cast is needed. On another device, and on the CPU with
     `copy`, they lie in memory of their own; those whose names have the same `buffer_key` share a buffer.
@@ -161,13 +161,18 @@ def state_tensors(
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
+    matrices = {name: weight for name, weight in weights.items() if len(weight.shape) == 2}
+    others = {name: weight for name, weight in weights.items() if name not in matrices}
     source = _mapped if device.type == "cpu" and not copy else _uploaded
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
         checking = pool.submit(check_finite, checkpoint.name, checkpoint.entries(weights))
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
-            state = quantized_tensors(weights, tensors, dtype if quantized else None, device)
+            state = quantized_tensors(matrices, tensors, dtype if quantized else None, device)
+            packed = quantized_tensors(others, tensors, None, device)
         checking.result()
+        for name, weight in packed.items():
+            state[name] = frozen_parameter(materialise(weight, torch.empty(0, device=device, dtype=dtype)))
         for name in picked:
             if name not in weights:
                 state[name] = frozen_parameter(tensors.pop(name).to(dtype))

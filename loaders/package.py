@@ -13,7 +13,7 @@ import torch
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
 from .checkpoint import Checkpoint, open_checkpoint
-from .files import WEIGHT_SUFFIXES, gguf_refusal, read_json
+from .files import WEIGHT_SUFFIXES, read_json
 from .lora import loras_for
 from .release import names_of, release_called, told_causal
 
@@ -67,8 +67,6 @@ def find_package(
     named part that does not exist. The other parts are None where they are missing.
     """
     root = None if folder is None else Path(folder).expanduser()
-    if root is not None and root.suffix == ".gguf" and root.is_file():
-        raise gguf_refusal(root)
     if root is not None and not root.exists():
         raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package")
     given = {part: Path(path).expanduser() for part, path in overrides.items() if path is not None}
@@ -177,13 +175,16 @@ def tokenizer_in(folder: Path) -> Path | None:
 def is_expert_folder(path: str | Path) -> bool:
     """Whether a folder holds the weights of one model (rather than a package of several)."""
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
-    return Path(path).is_dir() and any(any(Path(path).glob(name)) for name in names)
+    return Path(path).is_dir() and (any(any(Path(path).glob(name)) for name in names) or _is_gguf_alone(Path(path)))
+
+
+def _is_gguf_alone(folder: Path) -> bool:
+    """Whether a folder's weights are one GGUF file."""
+    weights = [file for file in folder.iterdir() if file.suffix in WEIGHT_SUFFIXES and file.is_file()]
+    return len(weights) == 1 and weights[0].suffix == ".gguf"
 
 
 def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path | None]) -> CheckpointError:
-    for item in items:
-        if item.suffix == ".gguf":
-            return gguf_refusal(item)
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"

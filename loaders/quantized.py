@@ -1,41 +1,32 @@
-"""The weights of a file in 4 and in 8 bits: their tensors found by name, checked, and made into parameters.
+"""The weights of a file in fewer bits, experts', text encoders' and VAEs' alike: found by name, checked, made into
+parameters. `formats/` reads ComfyUI's formats and GGML's blocks; bitsandbytes' 4 bits are read here.
 
 bitsandbytes' 4-bit `X.weight` has its scales and tables in tensors named `X.weight.*`, and JSON in a quant_state.
-ComfyUI's 8-bit `X.weight` is float8_e4m3fn, float8_e5m2 or int8, `X.weight_scale` one number or one for each row. A
-tensor `X.comfy_quant` (JSON) or `_quantization_metadata` in the header says what the layer is. Older files have
-`X.scale_weight` and a tensor `scaled_fp8`, plain ones float8 and no scale. Sources: QUANTIZATION.md, comfy/utils.py
-(`convert_old_quants`), comfy/ops.py (`_load_quantized_module`) of ComfyUI 0.33; layouts fp8 and int8 of comfy-kitchen.
 """
 
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
 from ..model.quantized.codec import CODES, NESTED_BLOCKSIZE, Scales, decode_rows
-from ..model.quantized.parameters import FourBitParameter, ScaledParameter, frozen_parameter, load_layouts
+from ..model.quantized.parameters import FourBitParameter, frozen_parameter, load_layouts
 from ..options import BLOCK_SIZES
-from .tensors import MappedFile, TensorEntry
+from .formats.comfy import FLOAT8, LayoutWeight, ScaledWeight, find_scaled, scale_owner, stated_formats
+from .formats.gguf_file import BlockWeight, find_blocks
+from .tensors import TensorEntry
 
-METADATA = "_quantization_metadata"
-E4M3 = "float8_e4m3fn"
-"""The format of a layer that `quantize` writes."""
-FORMATS = {E4M3: torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2, "int8_tensorwise": torch.int8}
-"""ComfyUI's names of the 8-bit formats that are read, and what their weights are stored as."""
-FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
+"""Dtypes of weights that need no scale."""
 
 _FOUR_BIT_PART = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$")
 _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_SCALED_PART = re.compile(r"(.+)\.(weight_scale|scale_weight|input_scale|scale_input|comfy_quant)$")
-_SCALED_MARK = "scaled_fp8"
-_SCALED_LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWiseINT8Layout"}
-_SCALED_TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 
 
 @dataclass(frozen=True)
@@ -106,40 +97,48 @@ class FourBitWeight:
         )
 
 
-@dataclass(frozen=True)
-class ScaledWeight:
-    """One weight: where its values lie and its scale; None where it has none."""
-
-    values: TensorEntry
-    scale: TensorEntry | None
-    offset: ClassVar[None] = None
-
-    @property
-    def quant_type(self) -> str:
-        return _SCALED_TYPES[self.values.dtype]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-    @property
-    def entries(self) -> list[TensorEntry]:
-        return [self.values] if self.scale is None else [self.values, self.scale]
-
-    def parameter(
-        self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
-    ) -> torch.nn.Parameter:
-        """A frozen parameter over these tensors (by entry name): a ScaledParameter, or with `dtype` a comfy_kitchen
-        QuantizedTensor declared as that, of the layout that ComfyUI's own loader gives it."""
-        values = tensors[self.values.name]
-        scale = None if self.scale is None else tensors[self.scale.name]
-        if dtype is None:
-            return ScaledParameter.of(values, scale)
-        scale = torch.ones((), device=values.device) if scale is None else scale
-        return frozen_parameter(load_layouts().core_tensor(_SCALED_LAYOUTS[values.dtype], values, scale, dtype))
+QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | BlockWeight
 
 
-QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight
+def find_quantized(
+    file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
+) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
+    """Return a file's tensors by the names that `name_of` gives them (None drops a tensor), and the weights in fewer
+    bits that some of them make up. Raises CheckpointError for weights that cannot be read and for a tensor of integers
+    that belongs to no weight."""
+    named = {name: replace(entry, name=name) for key, entry in entries.items() if (name := name_of(key)) is not None}
+    stated = {name: told for layer, told in stated_formats(entries).items() if (name := name_of(f"{layer}.weight"))}
+    scaled, tensors = find_scaled(file, named, stated)
+    quantized = {**find_four_bit(file, tensors), **scaled, **find_blocks(tensors)}
+    owned = {entry.name for weight in quantized.values() for entry in weight.entries}
+    for key, entry in tensors.items():
+        if key not in owned and component_owner(key) is None and entry.dtype not in PLAIN:
+            raise CheckpointError(
+                f"{file}: {key} is {str(entry.dtype).removeprefix('torch.')} without a bitsandbytes quant_state or "
+                "ComfyUI's weight_scale, expected floats; use another file of this model"
+            )
+    return tensors, quantized
+
+
+def owner_of(key: str) -> str | None:
+    """Return the weight in fewer bits that a scale or table belongs to; None for weights themselves."""
+    return component_owner(key) or scale_owner(key)
+
+
+def shapes_of(
+    tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter that the tensors make up."""
+    return {
+        key: quantized[key].shape if key in quantized else entry.shape
+        for key, entry in tensors.items()
+        if owner_of(key) is None
+    }
+
+
+def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
+    """Return the formats of the weights in one word, such as "nf4", "fp8" or "Q4_K+Q6_K"; None where there are none."""
+    return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 
 def quantized_tensors(
@@ -260,87 +259,3 @@ def _check_sizes(weight: FourBitWeight) -> None:
 def _need(condition: bool, name: str, problem: str) -> None:
     if not condition:
         raise CheckpointError(f"{name}: {problem}")
-
-
-def scale_owner(key: str) -> str | None:
-    """The weight that a key like `X.weight_scale` belongs to, None for other keys."""
-    match = _SCALED_PART.match(key)
-    return f"{match[1]}.weight" if match else None
-
-
-def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """What a file says of its layers, by name: the headers' `_quantization_metadata` and the tensors `X.comfy_quant`.
-    Raises CheckpointError for what is no JSON."""
-    sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
-    stated: dict[str, Any] = {}
-    for source in sources:
-        layers = _parsed(source.path, METADATA, source.metadata.get(METADATA, "{}")).get("layers", {})
-        stated |= layers if isinstance(layers, dict) else {}
-    for key, entry in entries.items():
-        if key.endswith(".comfy_quant"):
-            text = bytes(entry.view().contiguous().view(-1).view(torch.uint8).numpy())
-            stated[key.removesuffix(".comfy_quant")] = _parsed(entry.path, key, text)
-    return stated
-
-
-def _parsed(path: object, key: str, text: object) -> dict:
-    try:
-        content = json.loads(text) if isinstance(text, str | bytes) else None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: {key} is not JSON ({error}); the file is corrupt, download it again") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: {key} is no JSON object; the file is corrupt, download it again")
-    return content
-
-
-def find_scaled(
-    file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
-) -> tuple[dict[str, ScaledWeight], dict[str, TensorEntry]]:
-    """All 8-bit weights by name, and the entries less what only tells of them. `stated` is what `stated_formats` gave,
-    by the weights' names in `entries`. Raises one CheckpointError with everything that is wrong about them."""
-    scales, left = {}, {}
-    for key, entry in entries.items():
-        owner = scale_owner(key)
-        if owner is None and key != _SCALED_MARK:
-            left[key] = entry
-        elif owner is not None and key.endswith(("weight_scale", "scale_weight")):
-            name = f"{owner}_scale"
-            scales[owner] = left[name] = replace(entry, name=name)
-    names = [key for key, entry in left.items() if len(entry.shape) == 2 and entry.dtype in FLOAT8]
-    names += [name for name in (*scales, *stated) if name not in names]
-    found, problems = {}, []
-    for name in dict.fromkeys(names):
-        problem = _scaled_problem(left.get(name), scales.get(name), stated.get(name))
-        if problem:
-            problems.append(f"{name}: {problem}")
-        else:
-            found[name] = ScaledWeight(left[name], scales.get(name))
-    if problems:
-        more = f"; and {len(problems) - 3} more weights" if len(problems) > 3 else ""
-        raise CheckpointError(
-            f"{file}: 8-bit weights that cannot be read: {'; '.join(problems[:3])}{more}; use "
-            "another file of this model"
-        )
-    return found, left
-
-
-def _scaled_problem(values: TensorEntry | None, scale: TensorEntry | None, stated: Any) -> str | None:
-    """Why a weight with this scale, of which a file says `stated`, cannot be read."""
-    told = stated if isinstance(stated, dict) else {}
-    named, params = told.get("format"), told.get("params")
-    rotated = told.get("convrot", isinstance(params, dict) and params.get("convrot"))
-    if stated is not None and (rotated or not isinstance(named, str) or named not in FORMATS):
-        kind = f"{named} with rotated weights (convrot)" if rotated else f"{named!r:.50}"
-        return f"the format is {kind}, expected one of {', '.join(FORMATS)}"
-    if values is None:
-        return "the weight itself is missing"
-    dtype = FORMATS[named] if named else values.dtype
-    if (values.dtype, len(values.shape)) != (dtype, 2) or dtype not in _SCALED_TYPES:
-        return f"{values.dtype} {list(values.shape)} with a scale, expected a matrix of {named or ' or '.join(FORMATS)}"
-    if dtype == torch.int8 and (scale is None or not named):
-        return f"int8 without {'its weight_scale' if named else 'the format that ComfyUI writes beside it'}"
-    found = (1,) if scale is None else scale.shape
-    one_or_a_row = math.prod(found) == 1 and len(found) < 3 or found == (values.shape[0], 1)
-    if scale is not None and not (scale.dtype.is_floating_point and one_or_a_row):
-        return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
-    return None

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 from zipfile import ZipFile
 
 import torch
@@ -120,11 +121,18 @@ def _written(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+class Packed(NamedTuple):
+    """The format of a tensor that is stored in blocks, by GGML's name, and the shape of its values."""
+
+    kind: str
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class TensorEntry:
     """A tensor in a file. `source` is the file with the tensor at byte `offset`; for a torch.save file it is the mapped
     tensor itself. `stored` is the dtype of a file whose values are to be rounded to `dtype` as they are read; None
-    where both are the same."""
+    where both are the same. `packed` describes the blocks of a GGUF file's tensor, whose bytes are the entry."""
 
     name: str
     path: Path
@@ -133,6 +141,7 @@ class TensorEntry:
     source: MappedFile | Tensor = field(repr=False)
     offset: int = 0
     stored: torch.dtype | None = None
+    packed: Packed | None = None
 
     @property
     def nbytes(self) -> int:

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from .. import __version__
 from ..errors import CheckpointError
+from ..loaders.quantized import quantized_tensors
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
+from ..model.layers.operations import materialise
 from ..model.quantized import codec, scaled
 from ..options import LoraFile, Progress, QuantizeFormat
 from .journal import Journal, Written
@@ -123,18 +125,18 @@ def _task(source: Source, options: QuantizeOptions) -> dict:
 def _write_missing(
     source: Source, target: TensorFile, journal: Journal, options: QuantizeOptions, progress: Progress
 ) -> None:
-    missing = [entry for name, entry in source.tensors.items() if name not in journal.written]
-    done = source.nbytes - sum(entry.nbytes for entry in missing)
+    missing = {name: entries for name, entries in source.parameters.items() if name not in journal.written}
+    done = source.nbytes - sum(entry.nbytes for entries in missing.values() for entry in entries)
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     pending: deque[tuple[str, float | None, Future]] = deque()
     with ThreadPoolExecutor(WRITERS) as pool, torch.inference_mode():
-        for entry, tensor in _tensors(missing, device):
-            stored, error = _stored(source, entry, tensor, options)
-            pending.append((entry.name, error, pool.submit(target.write, entry.name, stored)))
-            del tensor, stored
+        for name, tensors in _tensors(missing, device):
+            stored, error = _stored(source, name, _decoded(source, name, tensors, device), options)
+            pending.append((name, error, pool.submit(target.write, name, stored)))
+            del tensors, stored
             if len(pending) > WRITERS:
                 _note(journal, target, *pending.popleft())
-            done += entry.nbytes
+            done += sum(entry.nbytes for entry in missing[name])
             progress(done, source.nbytes)
         while pending:
             _note(journal, target, *pending.popleft())
@@ -146,37 +148,50 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
     journal.add(name, Written(sha256, states, error))
 
 
-def _tensors(entries: list[TensorEntry], device: torch.device) -> Iterator[tuple[TensorEntry, Tensor]]:
-    """Each tensor on the device. On the CPU it is a view of the mapped file; on its way to a GPU is the next one."""
+def _tensors(
+    parameters: Mapping[str, list[TensorEntry]], device: torch.device
+) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Each parameter's name and its tensors on the device. On the CPU they are views of the mapped file; the next ones
+    are on their way to a GPU."""
     if device.type == "cpu":
-        for entry in entries:
-            if isinstance(entry.source, MappedFile):
-                deque(entry.source.read(entry.offset, entry.nbytes), maxlen=0)
-            yield entry, entry.view()
+        for name, entries in parameters.items():
+            for entry in entries:
+                if isinstance(entry.source, MappedFile):
+                    deque(entry.source.read(entry.offset, entry.nbytes), maxlen=0)
+            yield name, {entry.name: entry.view() for entry in entries}
         return
     with Uploader(device, SETTINGS) as uploader:
-        ahead = uploader.upload(entries[:1])
-        for index, entry in enumerate(entries):
-            (tensors, upload), ahead = ahead, uploader.upload(entries[index + 1 : index + 2])
+        following = [*list(parameters.values())[1:], []]
+        ahead = uploader.upload(next(iter(parameters.values()), []))
+        for name, entries in zip(parameters, following, strict=True):
+            (tensors, upload), ahead = ahead, uploader.upload(entries)
             upload.wait()
-            yield entry, tensors.pop(entry.name)
+            yield name, tensors
 
 
-def _stored(
-    source: Source, entry: TensorEntry, tensor: Tensor, options: QuantizeOptions
-) -> tuple[Stored, float | None]:
+def _decoded(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
+    """A parameter's values in 16 bits or more."""
+    if name in source.packed:
+        made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
+        return materialise(made[name], torch.empty(0, device=device))
+    tensor = tensors[name]
+    return tensor.float() if tensor.dtype.itemsize == 1 else tensor
+
+
+def _stored(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Stored, float | None]:
     """What is written for a parameter, LoRAs merged, and its relative error. Where searching does not help, the largest
     value is the scale."""
-    changes = source.changes.get(entry.name, ())
+    changes = source.changes.get(name, ())
     for change in changes:
         tensor = change.added_to(tensor.float())
     total = codec.squared_sum(tensor)
     if not math.isfinite(total):
-        where = " with ".join(dict.fromkeys(map(str, (entry.path, *(change.up.path for change in changes)))))
+        path = source.parameters[name][0].path
+        where = " with ".join(dict.fromkeys(map(str, (path, *(change.up.path for change in changes)))))
         raise CheckpointError(
-            f"{where}: {entry.name} holds NaN or infinity, expected finite numbers; a corrupt file, download it again"
+            f"{where}: {name} holds NaN or infinity, expected finite numbers; a corrupt file, download it again"
         )
-    if entry.name not in source.quantized:
+    if name not in source.quantized:
         return tensor, None
     if options.quant_type == FP8:
         values, scale = scaled.encode(tensor)
@@ -193,7 +208,7 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
         "quant": {"format": options.format, "quant_type": FP8} if options.quant_type == FP8 else quant,
         "source": source.folder_name,
         "kept": sorted(
-            name for name in source.tensors if len(source.tensors[name].shape) == 2 and name not in source.quantized
+            name for name, shape in source.shapes.items() if len(shape) == 2 and name not in source.quantized
         ),
         "loras": [{"file": lora.path.name, "strength": lora.strength} for lora in options.loras],
         "sizes": {"source_bytes": source.nbytes, "parameters": sum(map(math.prod, source.shapes.values()))},

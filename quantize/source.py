@@ -9,6 +9,7 @@ from ..errors import CheckpointError, InputError
 from ..loaders import open_checkpoint
 from ..loaders.files import read_json
 from ..loaders.lora import Change, read_loras
+from ..loaders.quantized import FourBitWeight, QuantizedWeight, quantization_of
 from ..loaders.tensors import TensorEntry, in_file_order
 from ..options import LoraFile
 from ..text.weights import open_weights
@@ -21,26 +22,26 @@ _PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
 
 @dataclass(frozen=True)
 class Source:
-    """`tensors` are all parameters by official name, in the order in which they lie in their files. `config` is the
-    content of the config.json that belongs beside them; a text encoder has none. `changes` is what LoRAs add."""
+    """`parameters` are all parameters by official name, each with the tensors that it is made of, in the order in which
+    they lie in their files; `shapes` their shapes. Those named in `quantized` are to be quantized, those in `packed`
+    are in fewer bits already and are decoded first. `config` is the content of the config.json that belongs beside
+    them; a text encoder has none. `changes` is what LoRAs add."""
 
     path: Path
-    tensors: Mapping[str, TensorEntry] = field(repr=False)
+    parameters: Mapping[str, list[TensorEntry]] = field(repr=False)
+    shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     quantized: frozenset[str] = field(repr=False)
     config: dict | None = field(repr=False)
+    packed: Mapping[str, QuantizedWeight] = field(default_factory=dict, repr=False)
     changes: Mapping[str, list[Change]] = field(default_factory=dict, repr=False)
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: entry.shape for name, entry in self.tensors.items()}
-
-    @property
     def nbytes(self) -> int:
-        return sum(entry.nbytes for entry in self.tensors.values())
+        return sum(entry.nbytes for entries in self.parameters.values() for entry in entries)
 
     @property
     def files(self) -> list[Path]:
-        return sorted({entry.path for entry in self.tensors.values()})
+        return sorted({entry.path for entries in self.parameters.values() for entry in entries})
 
     @property
     def folder_name(self) -> str:
@@ -52,34 +53,43 @@ class Source:
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> Source:
     """An expert or causal model. `keep` names linear layers (`head.head`, `blocks.0.*`) that are to stay as they are.
 
-    Raises CheckpointError for weights that are quantized already or no such model's and for a LoRA that does not fit,
+    Raises CheckpointError for 4-bit weights of bitsandbytes, for another model and for a LoRA that does not fit,
     InputError for a name in `keep` that fits no layer, or if nothing is left to quantize.
     """
     checkpoint = open_checkpoint(path)
-    if checkpoint.quantized:
-        raise CheckpointError(
-            f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
-            "weights that they were made from"
-        )
-    tensors = {entry.name: entry for entry in in_file_order(checkpoint.plain.values())}
+    _refuse_four_bits(path, checkpoint.quantized)
     config = read_json(checkpoint.files[0].parent / CONFIG, optional=True)
     if "dim" not in config:
         config = config_json(checkpoint.config, checkpoint.release is not None and checkpoint.release.guided)
-    return Source(path, tensors, _picked(checkpoint.shapes, keep), config, read_loras(loras, checkpoint.shapes))
+    parameters = _in_file_order({name: checkpoint.entries([name]) for name in checkpoint.shapes})
+    changes, picked = read_loras(loras, checkpoint.shapes), _picked(checkpoint.shapes, keep)
+    return Source(path, parameters, checkpoint.shapes, picked, config, checkpoint.quantized, changes)
 
 
 def open_text_encoder(path: Path) -> Source:
     """A umt5 text encoder. Its position biases stay as they are. Raises as `open_model` does, or TextError."""
     weights = open_weights(path)
-    if weights.four_bit:
-        raise CheckpointError(f"{path}: the weights are 4-bit already; give the official bf16 file")
-    unusual = [name for name in weights.tensors if name.endswith(("scale_weight", "weight_scale"))]
-    if unusual:
-        raise CheckpointError(f"{path}: the weights are scaled fp8 already; give the official bf16 file")
-    matrices = linear_weights({name: entry.shape for name, entry in weights.tensors.items()})
-    quantized = frozenset(name for name in matrices if "pos_embedding" not in name)
-    tensors = {entry.name: entry for entry in in_file_order(weights.tensors.values())}
-    return Source(path, tensors, quantized, None)
+    _refuse_four_bits(path, weights.quantized)
+    shapes = weights.shapes
+    quantized = frozenset(name for name in linear_weights(shapes) if "pos_embedding" not in name)
+    parameters = _in_file_order({name: weights.entries(name) for name in shapes})
+    return Source(path, parameters, shapes, quantized, None, weights.quantized)
+
+
+def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> None:
+    """Raise CheckpointError for weights that are in the format to be made."""
+    if any(isinstance(weight, FourBitWeight) for weight in quantized.values()):
+        raise CheckpointError(
+            f"{path}: the weights are {quantization_of(quantized)} already; give the bf16, fp16 or fp32 "
+            "weights that they were made from"
+        )
+
+
+def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, list[TensorEntry]]:
+    """The parameters in the order of their first tensors in the files."""
+    first = {entries[0].name: name for name, entries in parameters.items()}
+    ordered = in_file_order(entries[0] for entries in parameters.values())
+    return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}
 
 
 def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> frozenset[str]:

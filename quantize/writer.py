@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..loaders.quantized import E4M3, METADATA
+from ..loaders.formats.comfy import E4M3, METADATA
 from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..loaders.quantized import FourBitParameter
+from ..model.quantized.parameters import DecodedParameter
 
 EPS = 1e-6
 MAX_DISTANCE = 128
@@ -19,7 +19,11 @@ MAX_DISTANCE = 128
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """T5's norm, without mean or bias, of float32 [..., dim]."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight.float()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * _float(weight)
+
+
+def _float(weight: Tensor) -> Tensor:
+    return weight.decode(torch.float32) if isinstance(weight, DecodedParameter) else weight.float()
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
@@ -36,10 +40,8 @@ def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, d
     """Each of the prompts [len, in] through the weight `name` [out, in] in `dtype`; only this one weight is converted
     at a time."""
     given = block[f"{name}.weight"]
-    weight = given.decode(dtype) if isinstance(given, FourBitParameter) else given.to(dtype)
-    scale = block.get(f"{name}.scale_weight", block.get(f"{name}.weight_scale"))
-    out = [F.linear(x.to(dtype), weight) for x in prompts]
-    return out if scale is None else [(x * scale.float().flatten()).to(dtype) for x in out]
+    weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
+    return [F.linear(x.to(dtype), weight) for x in prompts]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
@@ -56,7 +58,7 @@ def encoder_block(
     its numbers do not depend on the others. `buckets` holds those of each, int64 [len, len] (`bucket_of`)."""
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
-    bias = block["pos_embedding.embedding.weight"].float()
+    bias = _float(block["pos_embedding.embedding.weight"])
     heads = [attend(q, k, v, bias[index].permute(2, 0, 1)) for q, k, v, index in zip(*qkv, buckets, strict=True)]
     prompts = [x + y.float() for x, y in zip(prompts, project(heads, block, "attn.o", dtype), strict=True)]
     h = [rms_norm(x, block["norm2.weight"]) for x in prompts]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -10,7 +10,14 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..loaders.files import read_tensors
-from ..loaders.quantized import FourBitWeight, component_owner, find_four_bit, quantized_tensors
+from ..loaders.quantized import (
+    QuantizedWeight,
+    find_quantized,
+    owner_of,
+    quantization_of,
+    quantized_tensors,
+    shapes_of,
+)
 from ..loaders.tensors import TensorEntry, check_finite
 
 _HF_LAYERS = {
@@ -25,6 +32,19 @@ _HF_LAYERS = {
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 _EMBEDDING = "token_embedding.weight"
+_NO_WEIGHTS = ("spiece_model", "scaled_fp8")
+"""Tensors of ComfyUI's files beside the weights: the tokenizer, and a mark that the scales repeat."""
+_GGUF_LAYERS = {
+    "attn_norm": "norm1",
+    "attn_rel_b": "pos_embedding.embedding",
+    "attn_": "attn.",
+    "ffn_norm": "norm2",
+    "ffn_gate": "ffn.gate.0",
+    "ffn_up": "ffn.fc1",
+    "ffn_down": "ffn.fc2",
+}
+"""llama.cpp's names in `enc.blk.N.` of a GGUF file."""
+_GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 
 @dataclass(frozen=True)
@@ -83,35 +103,46 @@ class UMT5Config:
 
 @dataclass(frozen=True)
 class UMT5Weights:
-    """An encoder on disk: where its tensors lie, under Wan's key names, and which of them make up 4-bit weights. It
-    takes no memory for them."""
+    """An encoder on disk: where its tensors lie, under Wan's key names, and which of them make up weights in fewer
+    bits. It takes no memory for them. `unread` names the file's other tensors."""
 
     path: Path
     config: UMT5Config
     tensors: Mapping[str, TensorEntry]
-    four_bit: Mapping[str, FourBitWeight] = field(default_factory=dict)
+    quantized: Mapping[str, QuantizedWeight] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every weight by name."""
+        return shapes_of(self.tensors, self.quantized)
+
+    @property
+    def quantization(self) -> str | None:
+        """The weights' formats, such as "nf4", "fp8" or "Q4_K+Q6_K"; None for plain weights."""
+        return quantization_of(self.quantized)
+
+    def entries(self, name: str) -> list[TensorEntry]:
+        """Return the tensors that make up a weight."""
+        return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
-        """The tensors of one block; fp8 files add `X.scale_weight` (later ones `X.weight_scale`) to an `X.weight`."""
+        """Return the tensors of one block, scales and tables included."""
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """What `umt5.encoder_block` takes, made of one block's tensors on `device`: names without `blocks.N.`, 4-bit
-        weights as FourBitParameters, which are decoded where they are used."""
-        four_bit = {name: self.four_bit[name] for name in tensors if name in self.four_bit}
-        plain = {name: tensor for name, tensor in tensors.items() if component_owner(name) is None}
-        if four_bit:
-            plain |= quantized_tensors(four_bit, tensors, None, device)
-        return {name.split(".", 2)[2]: tensor for name, tensor in plain.items()}
+        """Return the arguments of `umt5.encoder_block`, made of one block's tensors on `device`: names without
+        `blocks.N.`, weights in fewer bits as DecodedParameters, which are decoded where they are used."""
+        quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
+        parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
+        parameters |= quantized_tensors(quantized, tensors, None, device)
+        return {name.split(".", 2)[2]: tensor for name, tensor in parameters.items()}
 
     def embed(self, ids: Tensor) -> Tensor:
-        """float32 [len, dim] rows of the embedding; only these rows are read."""
-        if _EMBEDDING in self.four_bit:
-            return self.four_bit[_EMBEDDING].rows(ids)
-        table = self.tensors[_EMBEDDING].view()
-        rows = table.view(torch.uint8)[ids].view(table.dtype).float()
-        scale = self.tensors.get("token_embedding.scale_weight", self.tensors.get("token_embedding.weight_scale"))
-        return rows if scale is None else rows * scale.view().float()
+        """Return rows of the embedding, float32 [len, dim]. Only these rows are read."""
+        if _EMBEDDING in self.quantized:
+            return self.quantized[_EMBEDDING].rows(ids)
+        return self.tensors[_EMBEDDING].view()[ids].float()
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
@@ -121,26 +152,28 @@ def open_weights(path: str | Path) -> UMT5Weights:
     missing and mis-shaped keys in one message.
     """
     named = read_tensors(path, hint="t5")
-    tensors = {key: replace(entry, name=key) for name, entry in named.items() if (key := wan_key(name))}
-    four_bit = find_four_bit(Path(path).name, tensors)
-    shapes = {key: four_bit[key].shape if key in four_bit else entry.shape for key, entry in tensors.items()}
+    name = Path(path).name
+    tensors, quantized = find_quantized(name, named, wan_key)
+    shapes = shapes_of(tensors, quantized)
     _check_kind(path, shapes, named)
     config = _infer(path, shapes)
     _check_shapes(path, shapes, config)
-    check_finite(Path(path).name, (entry for weight in four_bit.values() for entry in weight.entries))
-    return UMT5Weights(Path(path), config, tensors, four_bit)
+    check_finite(name, (entry for weight in quantized.values() for entry in weight.entries))
+    unread = tuple(key for key in named if wan_key(key) is None and key not in _NO_WEIGHTS)
+    return UMT5Weights(Path(path), config, tensors, quantized, unread)
 
 
 def wan_key(name: str) -> str | None:
-    """Wan's name of an encoder tensor, given that name or Hugging Face's; None for what the encoder does not have."""
+    """Return Wan's name of an encoder tensor, which may be Hugging Face's or llama.cpp's; None for other tensors."""
     name = name.removeprefix("encoder.")
-    for theirs, ours in _HF_ROOTS.items():
+    for theirs, ours in (_HF_ROOTS | _GGUF_ROOTS).items():
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
-    if match := re.match(r"block\.(\d+)\.", name):
-        rest = name[match.end() :]
-        layer = next((theirs for theirs in _HF_LAYERS if rest.startswith(theirs)), None)
-        return layer and f"blocks.{match[1]}.{_HF_LAYERS[layer]}{rest.removeprefix(layer)}"
+    for start, layers in ((r"block\.(\d+)\.", _HF_LAYERS), (r"enc\.blk\.(\d+)\.", _GGUF_LAYERS)):
+        if match := re.match(start, name):
+            rest = name[match.end() :]
+            layer = next((theirs for theirs in layers if rest.startswith(theirs)), None)
+            return layer and f"blocks.{match[1]}.{layers[layer]}{rest.removeprefix(layer)}"
     return name if name.startswith(_ROOTS) else None
 
 
@@ -181,6 +214,7 @@ def _infer(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> UMT5Confi
 def _check_shapes(path: str | Path, shapes: Mapping[str, tuple[int, ...]], config: UMT5Config) -> None:
     expected = config.parameter_shapes()
     faults = [f"{key} is missing" for key in expected if key not in shapes]
+    faults += [f"{key} belongs to no umt5 encoder" for key in shapes if key not in expected]
     faults += [
         f"{key} is {list(shapes[key])}, expected {list(shape)}"
         for key, shape in expected.items()

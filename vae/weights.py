@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,10 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..loaders.files import read_tensors
+from ..loaders.quantized import QuantizedWeight, find_quantized, quantized_tensors, shapes_of
+from ..loaders.tensors import TensorEntry
 from ..model.host_memory import upload
+from ..model.layers.operations import materialise
 from . import diffusers_names
 from .network import LATENT_CHANNELS
 
@@ -116,11 +120,21 @@ class VAE:
 def read_vae(path: str | Path) -> dict[str, Tensor]:
     """The VAE's tensors by official name, mapped, of a file or of diffusers' folder of one. Raises CheckpointError for
     what is not a Wan 2.1 VAE."""
-    weights = {name: entry.view() for name, entry in read_tensors(path).items()}
-    if diffusers_names.MARK in weights:
-        weights = {diffusers_names.official_name(name): tensor for name, tensor in weights.items()}
-    check_weights(str(path), weights)
-    return weights
+    entries = read_tensors(path)
+    diffusers = diffusers_names.MARK in entries
+    tensors, quantized = find_quantized(str(path), entries, diffusers_names.official_name if diffusers else str)
+    shapes = shapes_of(tensors, quantized)
+    check_shapes(str(path), shapes)
+    return {name: _values(name, tensors, quantized) for name in shapes}
+
+
+def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]) -> Tensor:
+    """A weight's values: a view of the file, or float32 of a weight in fewer bits."""
+    if name not in quantized:
+        return tensors[name].view()
+    parts = {entry.name: entry.view() for entry in quantized[name].entries}
+    made = quantized_tensors({name: quantized[name]}, parts, None, torch.device("cpu"))
+    return materialise(made[name], torch.empty(0))
 
 
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -151,21 +165,28 @@ def vae_width(weights: Mapping[str, Tensor]) -> int:
 
 
 def check_weights(source: str, weights: Mapping[str, Tensor]) -> None:
-    """Raises CheckpointError, naming `source`, unless these are the names and shapes of a Wan 2.1 VAE of some width."""
-    if WIDTH_KEY not in weights:
+    """Raise CheckpointError, naming `source`, unless these are the names and shapes of a Wan 2.1 VAE of some width."""
+    check_shapes(source, {name: tuple(tensor.shape) for name, tensor in weights.items()})
+
+
+def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise CheckpointError, as `check_weights` does, for the shapes of weights by name."""
+    if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
-    expected = vae_shapes(vae_width(weights))
-    missing, unexpected = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
-    shapes = [
-        f"{name} {tuple(weights[name].shape)} instead of {shape}"
-        for name, shape in expected.items()
-        if name in weights and tuple(weights[name].shape) != shape
+    expected = vae_shapes(math.prod(found[WIDTH_KEY]))
+    missing, unexpected = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    other = [
+        f"{name} {found[name]} instead of {shape}" for name, shape in expected.items() if _differs(found, name, shape)
     ]
-    if missing or unexpected or shapes:
+    if missing or unexpected or other:
         raise CheckpointError(
             f"{source}: not a Wan 2.1 VAE: {len(missing)} keys missing {missing[:3]}, {len(unexpected)} unexpected "
-            f"{unexpected[:3]}, {len(shapes)} of another shape {shapes[:3]}; use Wan2.1_VAE.pth of the package"
+            f"{unexpected[:3]}, {len(other)} of another shape {other[:3]}; use Wan2.1_VAE.pth of the package"
         )
+
+
+def _differs(found: Mapping[str, tuple[int, ...]], name: str, shape: tuple[int, ...]) -> bool:
+    return name in found and found[name] != shape
 
 
 def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:

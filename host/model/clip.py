@@ -20,6 +20,8 @@ from torch import Tensor
 
 from ...errors import TextError
 from ...loaders.files import read_tensors
+from ...loaders.formats.gguf_file import BlockWeight
+from ...loaders.quantized import FourBitWeight
 from ...text.encoder import check_vocabulary, encode
 from ...text.prompts import clean_prompt
 from ...text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
@@ -101,9 +103,9 @@ def load_clip(
 ) -> comfy.sd.CLIP:
     """An ordinary CLIP of an encoder of any size, with the official or the Hugging Face key names. Raises TextError."""
     weights = open_weights(encoder)
-    if weights.four_bit:
+    if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(
-            f"{encoder}: a CLIP that stays in memory cannot be made of 4-bit weights; use the "
+            f"{encoder}: a CLIP that stays in memory cannot be made of {weights.quantization} weights; use the "
             "LingBot-World text node, which streams them, or the official file"
         )
     ids = load_tokenizer(tokenizer)

@@ -19,8 +19,9 @@ from ...loaders.chunks import layer_of
 from ...model.layers.operations import ExactLayer, Layer, materialise
 from ...model.ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
 from ...model.ops.matrix_8bit import EightBit
+from ...model.ops.pointwise import encode_8bit
 from ...model.quantized import scaled
-from ...model.quantized.parameters import frozen_parameter, recode
+from ...model.quantized.parameters import frozen_parameter
 from ...options import Arithmetic
 
 
@@ -59,9 +60,12 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
     """A weight that is on the device of `reference`, in 8 bits with a scale for each row."""
     if not is_quantized(weight):
         return eight_bit_weight(weight, reference.device, dtype)
-    if not hasattr(weight._params, "stored_shape"):  # a layout of ComfyUI's own: 8 bits already
-        return scaled.recode(weight._qdata, weight._params.scale, dtype)
-    return recode(weight._qdata, weight._params.scales, weight._params.stored_shape, dtype)
+    if hasattr(weight.layout_cls, "recode"):  # a layout of this pack
+        return weight.layout_cls.recode(weight._qdata, weight._params, dtype)
+    params = weight._params
+    if hasattr(params, "block_scale") or getattr(params, "convrot", False) or params.scale.dtype.itemsize == 1:
+        return encode_8bit(weight.to(torch.float32).dequantize(), dtype=dtype)
+    return scaled.recode(weight._qdata, params.scale, dtype)
 
 
 class Linear(comfy.ops.manual_cast.Linear):

@@ -26,7 +26,9 @@ from comfy_kitchen.tensor import (
 from torch import Tensor
 
 from ...errors import DependencyError, require
+from ..ops.matrix_8bit import EightBit
 from . import codec
+from .parameters import recode
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +101,11 @@ class PlainLayout(QuantizedLayout):
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
         return codec.decode(packed, params.scales, params.stored_shape, dtype)
+
+    @classmethod
+    def recode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> EightBit:
+        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        return recode(packed, params.scales, params.stored_shape, dtype)
 
     @classmethod
     def dequantize(cls, qdata: Tensor, params: FourBitParams) -> Tensor:
@@ -185,9 +192,13 @@ def four_bit_tensor(
     return QuantizedTensor(packed, NATIVE if native else PLAIN, params)
 
 
-def core_tensor(layout: str, values: Tensor, scale: Tensor, dtype: torch.dtype) -> QuantizedTensor:
-    """A weight of one of comfy_kitchen's own layouts that calls itself `dtype`. No byte is copied."""
-    params = get_layout_class(layout).Params(scale=scale, orig_dtype=dtype, orig_shape=tuple(values.shape))
+def core_tensor(
+    layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
+) -> QuantizedTensor:
+    """Return a weight of one of comfy_kitchen's own layouts that calls itself `dtype`. No byte is copied.
+
+    `fields` are the other fields of the layout's Params. `shape` is the weight's shape, by default that of `values`."""
+    params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
 

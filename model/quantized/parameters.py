@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
@@ -13,7 +14,7 @@ from ...errors import require
 from ...options import T
 from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit, or_else
-from . import codec, scaled
+from . import codec, ggml, scaled
 from .codec import Scales, decode
 
 
@@ -101,7 +102,7 @@ class FourBitParameter(DecodedParameter):
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
-        run = _fastest("decode_4bit", decode, self.device.type)
+        run = _fastest("weights_4bit", "decode_4bit", decode, self.device.type)
         return self._kept_or_made(dtype, lambda: run(self.data, self.scales, self.weight_shape, dtype))
 
     def recode(self, dtype: torch.dtype) -> EightBit:
@@ -132,33 +133,89 @@ class ScaledParameter(DecodedParameter):
         return self._kept_or_made(dtype, lambda: scaled.recode(self.data, self.scale, dtype))
 
 
+class BlockParameter(DecodedParameter):
+    """A weight in blocks of GGML: the bytes of a GGUF file, their format and the weight's shape."""
+
+    kind: str
+    weight_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, packed: Tensor, kind: str, shape: tuple[int, ...]) -> "BlockParameter":
+        """Return a parameter over this tensor, without a copy."""
+        parameter = torch.Tensor._make_subclass(cls, packed, False)
+        parameter.kind, parameter.weight_shape = kind, tuple(shape)
+        return parameter
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in `dtype`: the library gguf's float32 values, rounded once."""
+        return self._kept_or_made(dtype, lambda: self._decoded(dtype))
+
+    def _decoded(self, dtype: torch.dtype) -> Tensor:
+        return decode_blocks(self.data, self.kind, self.weight_shape, dtype)
+
+    def recode(self, dtype: torch.dtype) -> EightBit:
+        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        return self._kept_or_made(dtype, lambda: encode_8bit(self._decoded(torch.float32), dtype=dtype))
+
+
+class LayoutParameter(DecodedParameter):
+    """A weight of one of comfy_kitchen's layouts: its values, and the other fields of the layout's Params."""
+
+    layout_name: str
+    weight_shape: tuple[int, ...]
+    fields: dict[str, Any]
+
+    @classmethod
+    def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
+        """Return a parameter over these tensors, without a copy."""
+        parameter = torch.Tensor._make_subclass(cls, values, False)
+        parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
+        return parameter
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in `dtype`, as comfy_kitchen decodes it."""
+        return self._kept_or_made(dtype, lambda: self._decoded(dtype))
+
+    def _decoded(self, dtype: torch.dtype) -> Tensor:
+        tensor = load_layouts().core_tensor(self.layout_name, self.data, dtype, self.weight_shape, **self.fields)
+        return tensor.dequantize()
+
+    def recode(self, dtype: torch.dtype) -> EightBit:
+        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        return self._kept_or_made(dtype, lambda: encode_8bit(self._decoded(torch.float32), dtype=dtype))
+
+
+def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return what `ggml.decode` returns, computed by one kernel where there is one."""
+    compiling = torch.compiler.is_compiling()
+    run = ggml.decode if compiling else _fastest("weights_blocks", "decode_blocks", ggml.decode, packed.device.type)
+    return run(packed, kind, shape, dtype)
+
+
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """`codec.recode`, or for a weight whose blocks reach over its rows the same of its decoded values."""
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()
-    run = codec.recode if compiling else _fastest("recode_4bit", codec.recode, packed.device.type)
+    run = codec.recode if compiling else _fastest("weights_4bit", "recode_4bit", codec.recode, packed.device.type)
     return run(packed, scales, shape, dtype)
 
 
 @cache
-def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Our Triton kernel of that name on GPUs where Triton works, else `plain`."""
+def _fastest(module: str, name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
+    """Our Triton kernel of that name, in a module of `kernels`, on GPUs where Triton works, else `plain`."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
-    from ..kernels import weights_4bit
+    kernels = import_module(f"..kernels.{module}", __package__)
+    return or_else(getattr(kernels, name), plain, name)
 
-    return or_else(getattr(weights_4bit, name), plain, name)
 
-
-def load_layouts() -> ModuleType:
-    """The module of the layouts. comfy_kitchen.tensor takes a second to import, so nothing imports it before use.
+def load_layouts(name: str = "layouts") -> ModuleType:
+    """Return this folder's module of layouts. Nothing imports it before use: comfy_kitchen.tensor takes a second.
 
     Raises DependencyError where comfy-kitchen cannot be imported."""
     require("comfy_kitchen.tensor", "comfy-kitchen packaging")
-    from . import layouts
-
-    return layouts
+    return import_module(f".{name}", __package__)
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:

@@ -163,7 +163,7 @@ def test_an_index_does_not_lead_out_of_its_folder(tmp_path, name):
 
 def test_a_folder_with_a_gguf_alone_says_so(tmp_path):
     (tmp_path / "lingbot-Q4_K_M.gguf").write_bytes(b"GGUF" + bytes(60))
-    refused(tmp_path, "lingbot-Q4_K_M.gguf: a GGUF file", "lingbot-world quantize")
+    refused(tmp_path, "lingbot-Q4_K_M.gguf: ", "GGUF")
 
 
 def test_an_empty_folder_and_a_missing_path_are_named(tmp_path):

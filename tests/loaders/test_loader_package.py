@@ -122,11 +122,10 @@ def test_what_is_missing_and_what_was_found_are_named(community):
     assert "high: high_noise_model_bnb_nf4" in message
 
 
-def test_gguf_files_are_named(tmp_path):
+def test_a_causal_gguf_file_is_found_by_its_name(tmp_path):
     file = touch(tmp_path / "lingbot-world-fast-Q4_K_M.gguf")
-    for given in (tmp_path, file):
-        with pytest.raises(CheckpointError, match="Q4_K_M.gguf: a GGUF file, whose blocks are not decoded here"):
-            find_package(given)
+    assert find_package(file).causal == file
+    assert find_package(tmp_path, release="v1").causal == tmp_path
 
 
 def test_a_folder_without_weights_is_no_expert(community):

@@ -159,11 +159,11 @@ def test_decoded_weights_may_stay(plain, file):
         ({WEIGHT: torch.zeros(128, 64)}, "torch.float32 [128, 64] with a scale, expected a matrix of float8_e4m3fn"),
         (
             {f"{LAYER}.comfy_quant": as_tensor({"format": "nvfp4"})},
-            "the format is 'nvfp4', expected one of float8_e4m3fn",
+            "torch.float8_e4m3fn [128, 64] with a scale, expected a matrix of nvfp4",
         ),
         (
-            {f"{LAYER}.comfy_quant": as_tensor({"format": "int8_tensorwise", "convrot": True})},
-            "rotated weights (convrot)",
+            {f"{LAYER}.comfy_quant": as_tensor({"format": "convrot_w4a4"})},
+            "the format is 'convrot_w4a4', expected one of float8_e4m3fn",
         ),
         ({f"{LAYER}.comfy_quant": as_tensor([1])}, "comfy_quant is no JSON object"),
         ({f"{LAYER}.comfy_quant": torch.zeros(4, dtype=torch.uint8)}, "comfy_quant is not JSON"),

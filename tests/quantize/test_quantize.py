@@ -189,8 +189,8 @@ def test_the_text_encoder_streams_from_four_bits(official, tmp_path, device):
     assert file.stat().st_size < original.stat().st_size / 2
     weights, decoded = open_weights(file), {}
     for name, entry in weights.tensors.items():
-        if name in weights.four_bit:
-            decoded[name] = decoded_weight(weights.four_bit[name])
+        if name in weights.quantized:
+            decoded[name] = decoded_weight(weights.quantized[name])
         elif "weight." not in name:
             decoded[name] = entry.view().float()
     save_file(decoded, tmp_path / "t5_decoded.safetensors")

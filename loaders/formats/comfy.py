@@ -1,0 +1,309 @@
+"""ComfyUI's formats of 8 bits and fewer: a layer's tensors found by name, checked, and made into parameters.
+
+`X.weight` has its scales in `X.weight_scale` and `X.weight_scale_2`. A tensor `X.comfy_quant` (JSON), or
+`_quantization_metadata` in the header, names the layer's format. Older files have `X.scale_weight` and a tensor
+`scaled_fp8`, plain ones float8 and no scale. Sources: QUANTIZATION.md, comfy/utils.py (`convert_old_quants`),
+comfy/ops.py (`_load_quantized_module`), comfy/quant_ops.py (`QUANT_ALGOS`) of ComfyUI 0.33; layouts of comfy-kitchen.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ...errors import CheckpointError
+from ...model.quantized import scaled
+from ...model.quantized.parameters import LayoutParameter, ScaledParameter, frozen_parameter, load_layouts
+from ..tensors import MappedFile, TensorEntry
+
+METADATA = "_quantization_metadata"
+E4M3, INT8, NVFP4, MXFP8 = "float8_e4m3fn", "int8_tensorwise", "nvfp4", "mxfp8"
+FORMATS = {
+    E4M3: torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+    INT8: torch.int8,
+    NVFP4: torch.uint8,
+    MXFP8: torch.float8_e4m3fn,
+}
+"""ComfyUI's names of the formats that are read, and the dtypes of their weights."""
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
+"""Parts of a layer that are applied to its weight."""
+UNUSED = ("input_scale", "scale_input", "comfy_quant")
+"""Parts of a layer that change no weight: scales of activations, which have a scale for each token here."""
+SMOOTHED = "pre_quant_scale"
+
+_PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
+_MARK = "scaled_fp8"
+_LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWiseINT8Layout"}
+_TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
+_TILE = 128
+"""Rows whose block scales lie together."""
+
+
+@dataclass(frozen=True)
+class ScaledWeight:
+    """One weight in 8 bits: its values and its scale; None where it has none."""
+
+    values: TensorEntry
+    scale: TensorEntry | None
+    offset: ClassVar[None] = None
+
+    @property
+    def quant_type(self) -> str:
+        return _TYPES[self.values.dtype]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def entries(self) -> list[TensorEntry]:
+        return [self.values] if self.scale is None else [self.values, self.scale]
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """Return these rows (int64) of the weight as float32 [len(rows), width], read from the mapped file."""
+        values, scale = self.values.view(), None if self.scale is None else self.scale.view()
+        picked = values.view(torch.uint8)[rows].view(values.dtype)  # torch picks no rows of floats in 8 bits everywhere
+        return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
+
+    def parameter(
+        self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
+    ) -> torch.nn.Parameter:
+        """Return a frozen parameter over these tensors (by entry name): a ScaledParameter, or with `dtype` a
+        comfy_kitchen QuantizedTensor declared as that, of the layout that ComfyUI's own loader gives the weight."""
+        values = tensors[self.values.name]
+        scale = None if self.scale is None else tensors[self.scale.name]
+        if dtype is None:
+            return ScaledParameter.of(values, scale)
+        scale = torch.ones((), device=values.device) if scale is None else scale
+        return frozen_parameter(load_layouts().core_tensor(_LAYOUTS[values.dtype], values, dtype, scale=scale))
+
+
+@dataclass(frozen=True)
+class LayoutWeight:
+    """One weight of a format that comfy_kitchen decodes: int8 with rotation (`group` values of a row rotated together),
+    nvfp4 or mxfp8."""
+
+    format: str
+    values: TensorEntry
+    scale: TensorEntry
+    scale_2: TensorEntry | None = None
+    group: int = 0
+    offset: ClassVar[None] = None
+
+    @property
+    def quant_type(self) -> str:
+        return "int8_convrot" if self.group else self.format
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows, width = self.values.shape
+        return rows, width * (2 if self.format == NVFP4 else 1)
+
+    @property
+    def entries(self) -> list[TensorEntry]:
+        return [entry for entry in (self.values, self.scale, self.scale_2) if entry is not None]
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """Return these rows (int64) of the weight as float32 [len(rows), width], read from the mapped file."""
+        tensors = {entry.name: entry.view() for entry in self.entries}
+        if self.group:
+            scale = _rows_of(self.scale.view(), rows)
+            assert scale is not None  # the format has one
+            return self._decoded(self.values.view()[rows], scale, tensors)
+        wanted, at = torch.unique(rows // _TILE, return_inverse=True)
+        scales = self.scale.view().view(-1, _TILE * _round_up(self._blocks, 4))
+        tiles = [
+            self._decoded(self.values.view()[tile * _TILE : (tile + 1) * _TILE], scales[tile], tensors)[
+                rows[at == number] - tile * _TILE
+            ]
+            for number, tile in enumerate(wanted.tolist())
+        ]
+        order = torch.cat([(at == number).nonzero().view(-1) for number in range(len(wanted))])
+        return torch.cat(tiles)[order.argsort()]
+
+    @property
+    def _blocks(self) -> int:
+        """Block scales of a row."""
+        return self.shape[1] // (16 if self.format == NVFP4 else 32)
+
+    def _decoded(self, values: Tensor, scale: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        parts = tensors | {self.values.name: values, self.scale.name: scale}
+        parameter = self.parameter(parts, None, None)
+        assert isinstance(parameter, LayoutParameter)
+        return parameter.decode(torch.float32)
+
+    def parameter(
+        self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
+    ) -> torch.nn.Parameter:
+        """Return a frozen parameter over these tensors: a LayoutParameter, or with `dtype` a QuantizedTensor; see
+        `ScaledWeight.parameter`."""
+        layout, parts = self._layout(tensors)
+        values = tensors[self.values.name]
+        if dtype is None:
+            return LayoutParameter.of(values, layout, (len(values), self.shape[1]), parts)
+        return frozen_parameter(load_layouts().core_tensor(layout, values, dtype, self.shape, **parts))
+
+    def _layout(self, tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
+        """comfy_kitchen's layout and the fields of its Params."""
+        scale = tensors[self.scale.name]
+        if self.format == MXFP8:
+            return "TensorCoreMXFP8Layout", {"scale": scale.view(torch.float8_e8m0fnu)}
+        if self.format == NVFP4 and self.scale_2 is not None:
+            blocks = scale.view(torch.float8_e4m3fn)
+            return "TensorCoreNVFP4Layout", {"scale": tensors[self.scale_2.name], "block_scale": blocks}
+        return "TensorWiseINT8Layout", {"scale": scale, "convrot": True, "convrot_groupsize": self.group}
+
+
+def _rows_of(scale: Tensor | None, rows: Tensor) -> Tensor | None:
+    return scale if scale is None or scale.numel() == 1 else scale[rows]
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def scale_owner(key: str) -> str | None:
+    """Return the weight that a key like `X.weight_scale` belongs to, None for other keys."""
+    match = _PART.match(key)
+    return f"{match[1]}.weight" if match else None
+
+
+def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
+    """Return what a file states of its layers, by name: the headers' `_quantization_metadata` and the tensors
+    `X.comfy_quant`. Raises CheckpointError for content that is no JSON."""
+    sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
+    stated: dict[str, Any] = {}
+    for source in sources:
+        layers = _parsed(source.path, METADATA, source.metadata.get(METADATA, "{}")).get("layers", {})
+        stated |= layers if isinstance(layers, dict) else {}
+    for key, entry in entries.items():
+        if key.endswith(".comfy_quant"):
+            text = bytes(entry.view().contiguous().view(-1).view(torch.uint8).numpy())
+            stated[key.removesuffix(".comfy_quant")] = _parsed(entry.path, key, text)
+    return stated
+
+
+def _parsed(path: object, key: str, text: object) -> dict:
+    try:
+        content = json.loads(text) if isinstance(text, str | bytes) else None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {key} is not JSON ({error}); the file is corrupt, download it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: {key} is no JSON object; the file is corrupt, download it again")
+    return content
+
+
+def find_scaled(
+    file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
+) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
+    """Return all weights in ComfyUI's formats by name, and the entries without those that only describe them. `stated`
+    is the result of `stated_formats`, by the weights' names in `entries`. Raises one CheckpointError that lists every
+    weight that cannot be read."""
+    parts: dict[str, dict[str, TensorEntry]] = {}
+    left: dict[str, TensorEntry] = {}
+    for key, entry in entries.items():
+        match = _PART.match(key)
+        if match is None:
+            left |= {} if key == _MARK else {key: entry}
+        elif match[2] not in UNUSED:
+            kind, owner = match[2].replace("scale_weight", "weight_scale"), f"{match[1]}.weight"
+            name = f"{match[1]}.{kind}"
+            parts.setdefault(owner, {})[kind] = left[name] = replace(entry, name=name)
+    matrices = (key for key, entry in left.items() if len(entry.shape) == 2 and entry.dtype in FLOAT8)
+    names = [key for key in matrices if scale_owner(key) is None]
+    found, problems = {}, []
+    for name in dict.fromkeys((*names, *parts, *stated)):
+        weight = _weight(left.get(name), parts.get(name, {}), stated.get(name))
+        if isinstance(weight, str):
+            problems.append(f"{name}: {weight}")
+        else:
+            found[name] = weight
+    if problems:
+        more = f"; and {len(problems) - 3} more weights" if len(problems) > 3 else ""
+        raise CheckpointError(
+            f"{file}: quantized weights that cannot be read: {'; '.join(problems[:3])}{more}; use "
+            "another file of this model"
+        )
+    return found, left
+
+
+def _weight(
+    values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
+) -> ScaledWeight | LayoutWeight | str:
+    """Return the weight, or why it cannot be read."""
+    told = stated if isinstance(stated, dict) else {}
+    named, inner = told.get("format"), told.get("params")
+    told = (inner if isinstance(inner, dict) else {}) | told
+    if stated is not None and (not isinstance(named, str) or named not in FORMATS):
+        return f"the format is {named!r:.50}, expected one of {', '.join(FORMATS)}"
+    if SMOOTHED in parts:
+        return f"it has a {SMOOTHED} (inputs are smoothed before the product), which is not applied here"
+    if values is None:
+        return "the weight itself is missing"
+    if named in (NVFP4, MXFP8):
+        return _other_values(values, named) or _in_blocks(named, values, parts)
+    return _other_values(values, named) or _in_rows(values, parts, named, told)
+
+
+def _other_values(values: TensorEntry, named: str | None) -> str | None:
+    """Why the values are none of the format; None where they are."""
+    dtype = FORMATS[named] if named else values.dtype
+    if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
+        return None
+    kinds = named or " or ".join(str(each).removeprefix("torch.") for each in _TYPES)
+    return f"{values.dtype} {list(values.shape)} with a scale, expected a matrix of {kinds}"
+
+
+def _in_rows(
+    values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, told: Mapping[str, Any]
+) -> ScaledWeight | LayoutWeight | str:
+    """Return a weight with one scale, or one for each row, or why it cannot be read."""
+    scale = parts.get("weight_scale")
+    if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
+        lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes beside it"
+        return f"{str(values.dtype).removeprefix('torch.')} without {lacking}"
+    if scale is not None and not _is_one_or_a_row(scale, values.shape):
+        return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
+    if values.dtype != torch.int8 or not told.get("convrot") or scale is None:
+        return ScaledWeight(values, scale)
+    group = told.get("convrot_groupsize", 256)
+    if type(group) is not int or not _is_power_of_4(group) or len(values.shape) != 2 or values.shape[1] % group:
+        rotated = f"{list(values.shape)} rotated (convrot) in groups of {group!r:.20}"
+        return f"{rotated}, expected a power of 4 that divides a row"
+    return LayoutWeight(INT8, values, scale, group=group)
+
+
+def _is_power_of_4(number: int) -> bool:
+    return number >= 4 and number.bit_count() == 1 and number.bit_length() % 2 == 1
+
+
+def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
+    one = math.prod(scale.shape) == 1 and len(scale.shape) < 3
+    return scale.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64) and (
+        one or (len(shape) == 2 and scale.shape == (shape[0], 1))
+    )
+
+
+def _in_blocks(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
+    """Return an nvfp4 or mxfp8 weight, or why it cannot be read."""
+    scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
+    if scale is None or (scale_2 is None) == (format_ == NVFP4):
+        wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"
+        return f"{format_} with {' and '.join(sorted(parts)) or 'no scale'}, expected {wanted}"
+    weight = LayoutWeight(format_, values, scale, scale_2)
+    multiple, kind = (16, torch.float8_e4m3fn) if format_ == NVFP4 else (32, torch.float8_e8m0fnu)
+    if len(values.shape) != 2 or any(size % multiple for size in weight.shape):
+        return f"{format_} {list(values.shape)}, expected a matrix of multiples of {multiple}"
+    count = _round_up(weight.shape[0], _TILE) * _round_up(weight._blocks, 4)
+    if scale.dtype not in (kind, torch.uint8) or math.prod(scale.shape) != count:
+        return f"its weight_scale is {scale.dtype} {list(scale.shape)}, expected {count:,} of {kind}"
+    if scale_2 is not None and (scale_2.dtype != torch.float32 or math.prod(scale_2.shape) != 1):
+        return f"its weight_scale_2 is {scale_2.dtype} {list(scale_2.shape)}, expected one of float32"
+    return weight

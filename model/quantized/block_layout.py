@@ -1,0 +1,67 @@
+"""Weights in blocks of GGML as a comfy_kitchen QuantizedTensor layout. Import it through `parameters.load_layouts`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from comfy_kitchen.tensor import BaseLayoutParams, QuantizedTensor, register_layout_class
+from torch import Tensor
+
+from ..ops.matrix_8bit import EightBit
+from ..ops.pointwise import encode_8bit
+from .layouts import PlainLayout
+from .parameters import decode_blocks
+
+BLOCKS = "LingBotGGML"
+
+
+@dataclass(frozen=True)
+class BlockParams(BaseLayoutParams):
+    """The weight's format and shape. `scale` is an empty tensor, because the scales lie in the blocks. `orig_shape` is
+    reversed when `transposed`; the bytes never move."""
+
+    kind: str = "Q4_0"
+    transposed: bool = False
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return self.orig_shape[::-1] if self.transposed else self.orig_shape
+
+
+class BlockLayout(PlainLayout):
+    """Decodes with our kernel on a GPU, else in plain torch."""
+
+    Params = BlockParams
+
+    @classmethod
+    def decode(cls, packed: Tensor, params: Any, dtype: torch.dtype) -> Tensor:
+        return decode_blocks(packed, params.kind, params.stored_shape, dtype)
+
+    @classmethod
+    def recode(cls, packed: Tensor, params: Any, dtype: torch.dtype) -> EightBit:
+        return encode_8bit(cls.decode(packed, params, torch.float32), dtype=dtype)
+
+    @classmethod
+    def quantize(cls, tensor: Tensor, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            "weights are not quantized to GGML's formats; LoRAs are applied to the decoded weight"
+        )
+
+    @classmethod
+    def requantize_kwargs(cls, _qtensor: QuantizedTensor) -> dict:
+        return {}
+
+    @classmethod
+    def state_dict_tensors(cls, qdata: Tensor, _params: Any) -> dict[str, Tensor]:
+        return {"": qdata}
+
+
+register_layout_class(BLOCKS, BlockLayout)
+
+
+def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
+    """Return a weight of `shape` that calls itself `dtype`. No byte is copied."""
+    scale = torch.empty(0, device=packed.device)
+    return QuantizedTensor(
+        packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)
+    )

@@ -1,0 +1,160 @@
+"""The block formats of GGUF files in plain torch: decode, the same bits as the library gguf's `dequantize`.
+
+A weight is its row-major flat values, in blocks of 32 or 256. A block holds its scales, as float16 and as integers of
+4, 6 or 8 bits, and its values in 2 to 8 bits. Arithmetic is float32: each product and each sum is rounded.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_DECODED_AT_A_TIME = 1 << 22
+"""Values that are in float32 at a time."""
+
+
+class Block(NamedTuple):
+    """A block's number of values and of bytes."""
+
+    values: int
+    nbytes: int
+
+
+BLOCKS = {
+    "Q4_0": Block(32, 18),
+    "Q4_1": Block(32, 20),
+    "Q5_0": Block(32, 22),
+    "Q5_1": Block(32, 24),
+    "Q8_0": Block(32, 34),
+    "Q2_K": Block(256, 84),
+    "Q3_K": Block(256, 110),
+    "Q4_K": Block(256, 144),
+    "Q5_K": Block(256, 176),
+    "Q6_K": Block(256, 210),
+}
+"""The formats that are decoded, by GGML's names."""
+
+
+def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return the weight `shape` in `dtype`: float32 values rounded once.
+
+    `packed` (uint8, any shape) holds the blocks of a weight in the format `kind`, a key of `BLOCKS`."""
+    count, block, decode_blocks = math.prod(shape), BLOCKS[kind], _DECODERS[kind]
+    blocks = packed.reshape(-1, block.nbytes)
+    if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
+        return decode_blocks(blocks).reshape(shape).to(dtype)
+    out = torch.empty(count, dtype=dtype, device=packed.device)
+    parts = blocks.split(_DECODED_AT_A_TIME // block.values)
+    for part, target in zip(parts, out.split(_DECODED_AT_A_TIME), strict=True):
+        target.copy_(decode_blocks(part).reshape(-1))
+    return out.view(shape)
+
+
+def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
+    """Return these `rows` (int64) of a matrix [n, width] as float32 [len(rows), width]. Only the bytes of these rows
+    are read where `width` is a multiple of the block size."""
+    height, width = shape
+    if width % BLOCKS[kind].values:
+        return decode(packed, kind, shape, torch.float32)[rows]
+    return decode(packed.view(height, -1)[rows], kind, (len(rows), width), torch.float32)
+
+
+def _half(blocks: Tensor, at: int) -> Tensor:
+    """float32 [blocks, 1]: the float16 at byte `at` of each block."""
+    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
+
+
+def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
+    """uint8 [blocks, values]: numbers of `bits` bits. Each `group` of bytes holds as many numbers in its lowest bits,
+    then as many in the next ones."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
+    unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
+    return unpacked.reshape(len(values), -1)
+
+
+def _single_bits(values: Tensor) -> Tensor:
+    """uint8 [blocks, 32]: the bits of four bytes, the lowest one first."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
+    return ((values.unsqueeze(-1) >> shifts) & 1).reshape(len(values), -1)
+
+
+def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tensor:
+    """float32 [blocks, values]: each group of values times its scale, less its `least`."""
+    groups = values.float().reshape(len(values), scales.shape[1], -1) * scales.unsqueeze(-1)
+    return (groups if least is None else groups - least.unsqueeze(-1)).reshape(len(values), -1)
+
+
+def _q4_0(blocks: Tensor) -> Tensor:
+    return _scaled(_unpacked(blocks[:, 2:], 4, 16).to(torch.int8) - 8, _half(blocks, 0))
+
+
+def _q4_1(blocks: Tensor) -> Tensor:
+    return _scaled(_unpacked(blocks[:, 4:], 4, 16), _half(blocks, 0)) + _half(blocks, 2)
+
+
+def _five_bits(blocks: Tensor, at: int) -> Tensor:
+    """uint8 [blocks, 32]: values whose fifth bits begin at byte `at`."""
+    return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
+
+
+def _q5_0(blocks: Tensor) -> Tensor:
+    return _scaled(_five_bits(blocks, 2).to(torch.int8) - 16, _half(blocks, 0))
+
+
+def _q5_1(blocks: Tensor) -> Tensor:
+    return _scaled(_five_bits(blocks, 4), _half(blocks, 0)) + _half(blocks, 2)
+
+
+def _q8_0(blocks: Tensor) -> Tensor:
+    return _scaled(blocks[:, 2:].view(torch.int8), _half(blocks, 0))
+
+
+def _q2_k(blocks: Tensor) -> Tensor:
+    scales, least = (blocks[:, :16] & 15).float(), (blocks[:, :16] >> 4).float()
+    return _scaled(_unpacked(blocks[:, 16:80], 2, 32), _half(blocks, 80) * scales, _half(blocks, 82) * least)
+
+
+def _q3_k(blocks: Tensor) -> Tensor:
+    low, high = _unpacked(blocks[:, 96:104], 4, 8), _unpacked(blocks[:, 104:108], 2, 4)
+    scales = ((low | (high << 4)).to(torch.int8) - 32).float()
+    lacks = _unpacked(blocks[:, :32], 1, 32) ^ 1  # a bit that is set keeps its value from being 4 less
+    values = _unpacked(blocks[:, 32:96], 2, 32).to(torch.int8) - (lacks << 2).to(torch.int8)
+    return _scaled(values, _half(blocks, 108) * scales)
+
+
+def _six_bit_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 [blocks, 8] each: the scales and the least values of Q4_K and Q5_K."""
+    scales, least, rest = blocks[:, 4:16].split(4, 1)
+    scales = torch.cat([scales & 63, (rest & 15) | ((scales >> 2) & 48)], 1).float()
+    least = torch.cat([least & 63, (rest >> 4) | ((least >> 2) & 48)], 1).float()
+    return _half(blocks, 0) * scales, _half(blocks, 2) * least
+
+
+def _q4_k(blocks: Tensor) -> Tensor:
+    return _scaled(_unpacked(blocks[:, 16:], 4, 32), *_six_bit_scales(blocks))
+
+
+def _q5_k(blocks: Tensor) -> Tensor:
+    values = _unpacked(blocks[:, 48:], 4, 32) | (_unpacked(blocks[:, 16:48], 1, 32) << 4)
+    return _scaled(values, *_six_bit_scales(blocks))
+
+
+def _q6_k(blocks: Tensor) -> Tensor:
+    values = _unpacked(blocks[:, :128], 4, 64) | (_unpacked(blocks[:, 128:192], 2, 32) << 4)
+    return _scaled(values.to(torch.int8) - 32, _half(blocks, 208) * blocks[:, 192:208].view(torch.int8).float())
+
+
+_DECODERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}

@@ -1,0 +1,200 @@
+"""ComfyUI's rotated int8, nvfp4 and mxfp8: decoded to comfy-kitchen's bits for experts, text encoders and VAEs."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from checkpoint_cases import refused
+from comfy_kitchen.tensor import QuantizedTensor
+from lingbot_world.headless.command.cli import main
+from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
+from lingbot_world.model.layers.operations import Linear
+from lingbot_world.model.ops.linear_8bit import DTYPES
+from lingbot_world.model.quantized.parameters import LayoutParameter
+from lingbot_world.options import LoraFile
+from lingbot_world.quantize import verify
+from lingbot_world.text import encode
+from lingbot_world.text.weights import open_weights
+from model_cases import golden_inputs
+from quantize_cases import run, silent
+from safetensors.torch import load_file, save_file
+from scaled_cases import as_tensor
+from test_model_accuracy import relative_rms
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LAYER = "blocks.1.ffn.0"
+CONVROT = {"per_channel": True, "convrot": True, "convrot_groupsize": 16}
+FORMS = {
+    "int8_convrot": ("TensorWiseINT8Layout", CONVROT, {"format": "int8_tensorwise", **CONVROT}, 0.02),
+    "nvfp4": ("TensorCoreNVFP4Layout", {}, {"format": "nvfp4"}, 0.12),
+    "mxfp8": ("TensorCoreMXFP8Layout", {}, {"format": "mxfp8"}, 0.04),
+}
+EVERY = pytest.mark.parametrize("form", FORMS)
+
+
+def quantized(tensors, form, names=lambda _name, tensor: tensor.ndim == 2):
+    """The tensors of a file as core's layers save them, and each weight as the layout has it."""
+    layout, options, told, _ = FORMS[form]
+    made, weights = {}, {}
+    for name, tensor in tensors.items():
+        if not names(name, tensor):
+            made[name] = tensor
+            continue
+        weights[name] = QuantizedTensor.from_float(tensor.float(), layout, **options)
+        made |= weights[name].state_dict(name)
+        made[name.removesuffix("weight") + "comfy_quant"] = as_tensor(told)
+    return made, weights
+
+
+def stored(tensors):
+    """As safetensors can hold them."""
+    return {name: as_bytes(tensor).contiguous() for name, tensor in tensors.items()}
+
+
+def as_bytes(tensor):
+    return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e8m0fnu else tensor
+
+
+def matrices(name, tensor):
+    return tensor.ndim == 2 and "pos_embedding" not in name and not any(size % 32 for size in tensor.shape)
+
+
+@pytest.fixture
+def plain(golden):
+    return load_file(golden / "model/high_noise_model_fp32.safetensors")
+
+
+@pytest.fixture
+def folder(golden, tmp_path):
+    shutil.copy(golden / "model/config.json", tmp_path)
+    return tmp_path
+
+
+@EVERY
+def test_an_expert_is_what_comfy_kitchen_decodes(plain, folder, form):
+    made, weights = quantized(plain, form)
+    save_file(stored(made), folder / "x.safetensors")
+    checkpoint = open_checkpoint(folder / "x.safetensors")
+    assert (checkpoint.quantization, len(checkpoint.quantized)) == (form, 51)
+    for dtype in (torch.bfloat16, torch.float32):
+        model, state = load_expert(checkpoint, dtype=dtype), state_tensors(checkpoint, dtype)
+        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear)}
+        for name, layer in layers.items():
+            want = weights[f"{name}.weight"].to(dtype).dequantize()
+            assert isinstance(layer.weight, LayoutParameter)
+            assert torch.equal(layer.weight.decode(dtype), want)
+            assert torch.equal(state[f"{name}.weight"].dequantize(), want)
+            assert layer.weight.data_ptr() == checkpoint.quantized[f"{name}.weight"].values.view().data_ptr()
+            assert relative_rms(want.float(), plain[f"{name}.weight"]) < FORMS[form][3]
+
+
+@EVERY
+def test_streamed_blocks_loras_and_8_bits_take_it(golden, plain, folder, form):
+    save_file(stored(quantized(plain, form)[0]), folder / "x.safetensors")
+    inputs = golden_inputs(golden)
+
+    def forward(**options):
+        model = load_expert(folder / "x.safetensors", dtype=torch.float32, **options)
+        with torch.inference_mode():
+            return model(inputs["latent"], torch.tensor([413]), inputs["context"][None], inputs["plucker"])
+
+    resident = forward()
+    assert torch.equal(forward(resident_blocks=0), resident)
+    assert torch.equal(forward(decoded_blocks=2), resident)
+    weight = plain[f"{LAYER}.weight"]
+    down, up = torch.randn(4, weight.shape[1]), torch.randn(len(weight), 4)
+    save_file({f"{LAYER}.lora_A.weight": down, f"{LAYER}.lora_B.weight": up}, folder / "lora.safetensors")
+    checkpoint = open_checkpoint(folder / "x.safetensors", [LoraFile(folder / "lora.safetensors")])
+    layer = load_expert(checkpoint, dtype=torch.float32).get_submodule(LAYER)
+    decoded = layer.weight.decode(torch.float32)
+    assert torch.allclose(layer.changed_weight(torch.empty(0)), decoded + up @ down, atol=1e-5)
+    for dtype in DTYPES.values():
+        made = layer.weight.recode(dtype)
+        assert relative_rms(made.values.float() * made.scales, decoded) < 0.03
+
+
+@EVERY
+@pytest.mark.parametrize("embedding", [False, True])
+def test_a_text_encoder_gives_the_decoded_ones_embeddings(golden, tmp_path, form, embedding):
+    tensors = load_file(golden / "t5/t5_encoder_fp32.safetensors")
+    tensors["token_embedding.weight"] = torch.nn.functional.pad(tensors["token_embedding.weight"], (0, 0, 0, 20))
+    made, weights = quantized(
+        tensors, form, lambda name, tensor: matrices(name, tensor) and (embedding or "token" not in name)
+    )
+    assert ("token_embedding.weight" in weights) is embedding
+    save_file(stored(made), tmp_path / "t5.safetensors")
+    decoded = {name: weight.dequantize() for name, weight in weights.items()}
+    save_file(tensors | decoded, tmp_path / "decoded.safetensors")
+    prompts, tokenizer = ["A castle in the morning mist.", "a"], golden / "t5/tokenizer"
+    got, want, exact = (
+        encode(prompts, path, tokenizer, dtype=torch.float32)
+        for path in (tmp_path / "t5.safetensors", tmp_path / "decoded.safetensors", golden / "t5/t5_encoder_fp32.pth")
+    )
+    assert all(torch.equal(*pair) for pair in zip(got, want, strict=True))
+    least = 0.85 if form == "nvfp4" else 0.98
+    assert all(torch.cosine_similarity(*pair, dim=1).mean() > least for pair in zip(got, exact, strict=True))
+    assert open_weights(tmp_path / "t5.safetensors").quantization == form
+    assert verify(tmp_path / "t5.safetensors", silent)[0].kind == f"umt5 text encoder, {form}"
+
+
+def test_the_cases_of_text_encoders(golden, tmp_path, capsys):
+    """Case 07: int8 with rotation under Hugging Face's names; plain fp8 becomes 4 bits."""
+    tensors = load_file(golden / "t5/t5_encoder_fp32.safetensors")
+    plain = {
+        name: tensor.to(torch.float8_e4m3fn) if matrices(name, tensor) else tensor for name, tensor in tensors.items()
+    }
+    save_file(plain, tmp_path / "t5_fp8.safetensors")
+    assert main(["quantize", str(tmp_path / "t5_fp8.safetensors"), str(tmp_path / "made"), "--device", "cpu"]) == 0
+    assert main(["verify", str(tmp_path / "made")]) == 0
+    made = tmp_path / "made/models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
+    got, want = (
+        encode("A castle.", path, golden / "t5/tokenizer", dtype=torch.float32)[0]
+        for path in (made, golden / "t5/t5_encoder_fp32.pth")
+    )
+    assert torch.cosine_similarity(got, want, dim=1).mean() > 0.85  # random weights: errors of 8 % in each add up
+
+
+@EVERY
+def test_quantize_takes_it(plain, folder, form):
+    save_file(stored(quantized(plain, form)[0]), folder / "x.safetensors")
+    run(folder / "x.safetensors", folder / "made")
+    made = load_expert(folder / "made", dtype=torch.float32).get_parameter(f"{LAYER}.weight")
+    assert relative_rms(made.decode(torch.float32), plain[f"{LAYER}.weight"]) < 0.16
+    assert verify(folder / "x.safetensors", silent)[0].kind == f"LingBot-World expert, {form}"
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "words"),
+    [
+        ("nvfp4", {"weight_scale": None}, "nvfp4 with weight_scale_2, expected weight_scale and weight_scale_2"),
+        ("nvfp4", {"weight_scale_2": None}, "nvfp4 with weight_scale, expected weight_scale and weight_scale_2"),
+        ("nvfp4", {"weight_scale": torch.zeros(3, 3, dtype=torch.uint8)}, "its weight_scale is torch.uint8 [3, 3]"),
+        ("nvfp4", {"weight_scale_2": torch.zeros(2)}, "its weight_scale_2 is torch.float32 [2], expected one"),
+        ("nvfp4", {"weight_scale_2": torch.tensor(float("nan"))}, "NaN or infinity"),
+        ("nvfp4", {"weight": torch.zeros(128, 30, dtype=torch.uint8)}, "expected a matrix of multiples of 16"),
+        ("nvfp4", {"comfy_quant": None}, "uint8 without the format that ComfyUI writes beside it"),
+        ("nvfp4", {"pre_quant_scale": torch.ones(64)}, "pre_quant_scale (inputs are smoothed before the product)"),
+        ("mxfp8", {"weight_scale_2": torch.tensor(1.0)}, "mxfp8 with weight_scale and weight_scale_2"),
+        ("mxfp8", {"weight": torch.zeros(128, 40).to(torch.float8_e4m3fn)}, "expected a matrix of multiples of 32"),
+        ("int8_convrot", {"weight_scale": None}, "int8 without its weight_scale"),
+        (
+            "int8_convrot",
+            {"comfy_quant": as_tensor({"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 24})},
+            "rotated (convrot) in groups of 24, expected a power of 4 that divides a row",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(plain, folder, form, changes, words):
+    made, _ = quantized(plain, form)
+    made |= {f"{LAYER}.{part}": tensor for part, tensor in changes.items()}
+    save_file(stored({name: tensor for name, tensor in made.items() if tensor is not None}), folder / "x.safetensors")
+    refused(folder / "x.safetensors", LAYER, words)
+
+
+def test_the_header_may_say_it(plain, folder):
+    made, _ = quantized(plain, "nvfp4")
+    told = {name.removesuffix(".comfy_quant"): {"format": "nvfp4"} for name in made if name.endswith("comfy_quant")}
+    tensors = {name: tensor for name, tensor in made.items() if not name.endswith("comfy_quant")}
+    save_file(stored(tensors), folder / "x.safetensors", {"_quantization_metadata": json.dumps({"layers": told})})
+    assert open_checkpoint(folder / "x.safetensors").quantization == "nvfp4"
