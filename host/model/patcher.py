@@ -21,6 +21,7 @@ from ...errors import InputError
 from ...model.cache import CameraCache
 from ...model.ops.linear_8bit import DTYPES
 from ..prompt.notice import running_node
+from .lora_files import completed
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
@@ -44,7 +45,11 @@ class ExactPatches(_AnyPatcher):
     """Id of the node that made this clone."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
+        patches = completed(patches, self._shapes()) if strength_patch else patches
         return super().add_patches(self._fitting(patches, strength_patch), strength_patch, strength_model)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(parameter.shape) for name, parameter in self.model.diffusion_model.named_parameters()}
 
     def add_hook_patches(self, hook, patches, strength_patch=1.0, strength_model=1.0):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)

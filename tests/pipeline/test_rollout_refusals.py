@@ -100,12 +100,13 @@ def test_what_makes_no_sense_for_causal_pretrain_is_refused(changes, said, causa
     [
         ("high=night.safetensors", "night.safetensors is for the high-noise expert, and .* is one model by itself"),
         ("other.safetensors", "`lora` .*other.safetensors does not exist"),
-        ("", "`lora` .* is a folder"),
+        ("empty", "`lora` .* is a folder without weights"),
         ("night.safetensors:nan", "its strength is nan, expected a finite number"),
     ],
 )
 def test_loras_that_do_not_belong_are_refused(causal, toy_package, tmp_path, name, said):
     toy_lora(tmp_path / "night.safetensors", toy_package)
+    (tmp_path / "empty").mkdir()
     given = lora_of(name)
     with pytest.raises(InputError, match=said):
         make_plan(causal(lora=(replace(given, path=tmp_path / given.path),)))

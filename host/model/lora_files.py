@@ -1,0 +1,101 @@
+"""LoRA files on the canvas: the parts that ComfyUI's own loader does not read are added, or named on the node."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import folder_paths
+from comfy.weight_adapter import LoRAAdapter
+
+from ...errors import CheckpointError
+from ...loaders.files import read_tensors
+from ...loaders.lora import Change, read_loras
+from ...options import LoraFile
+from ..prompt.notice import running_node, show_warning
+from ..prompt.queue import loras_of
+
+PREFIX = "diffusion_model."
+SAME_SCALE = 1e-6
+NAMED = 3
+
+
+def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return the patches that ComfyUI made of the running node's LoRA, with those that its loader leaves out.
+
+    `shapes` are the model's parameters by official name. The file is read as the command reads it: modulations, biases
+    of the up matrices, other spellings, and the scale of the header or of adapter_config.json. Where it cannot be read
+    so, the node says how many of its tensors are left out. Nodes with several LoRAs keep ComfyUI's patches.
+    """
+    file = _file_of_running_node()
+    if file is None:
+        return patches
+    show_warning("")
+    try:
+        changes = read_loras([LoraFile(file, 1.0)], shapes)
+    except CheckpointError as error:
+        _name_left_out(file, patches, error)
+        return patches
+    added = {f"{PREFIX}{name}": _patch(each[-1]) for name, each in changes.items() if f"{PREFIX}{name}" not in patches}
+    rescaled = {
+        key: _patch(changes[key.removeprefix(PREFIX)][-1])
+        for key, patch in patches.items()
+        if _scaled_otherwise(patch, changes.get(key.removeprefix(PREFIX), ()))
+    }
+    if added:
+        names = ", ".join(key.removeprefix(PREFIX) for key in list(added)[:NAMED])
+        show_warning(
+            f"{file.name}: ComfyUI's loader leaves out {len(added)} of {len(changes)} changes ({names}), which are "
+            "applied here."
+        )
+    if rescaled:
+        scale = changes[next(iter(rescaled)).removeprefix(PREFIX)][-1].scale
+        show_warning(
+            f"{file.name}: the scale {scale:g} stated beside its tensors is applied to {len(rescaled)} weights; "
+            "ComfyUI's loader takes 1."
+        )
+    return patches | added | rescaled
+
+
+def _file_of_running_node() -> Path | None:
+    """The LoRA file of the node that runs, if it has exactly one."""
+    names = loras_of(running_node())
+    paths = [path for name in names if (path := folder_paths.get_full_path("loras", name)) is not None]
+    return Path(paths[0]) if len(paths) == 1 else None
+
+
+def _patch(change: Change) -> Any:
+    """A change as ComfyUI's patch."""
+    up = change.up.view()
+    if change.down is None:
+        return ("diff", (up if change.scale == 1 else change.scale * up.float(),))
+    down = change.down.view()
+    return LoRAAdapter(set(), (up, down, change.scale * down.shape[0], None, None, None))
+
+
+def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
+    """Whether ComfyUI's patch of a weight has another scale than its only change."""
+    if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
+        return False
+    (change,) = changes
+    alpha, rank = patch.weights[2], patch.weights[1].shape[0]
+    return change.down is not None and abs((1.0 if alpha is None else alpha / rank) - change.scale) > SAME_SCALE
+
+
+def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
+    """Say on the node how many of a file's tensors ComfyUI's loader has not read."""
+    try:
+        keys = read_tensors(file).keys()
+    except CheckpointError as unread:
+        show_warning(str(unread))
+        return
+    adapters = [patch for patch in patches.values() if hasattr(patch, "loaded_keys")]
+    read = {_spelling(key) for patch in adapters for key in patch.loaded_keys}
+    left = [key for key in keys if _spelling(key) not in read]
+    if left and adapters:
+        sample = ", ".join(left[:NAMED])
+        show_warning(f"{file.name}: {len(left)} of its {len(keys)} tensors are left out ({sample}). {error}")
+
+
+def _spelling(key: str) -> str:
+    """A key as ComfyUI's loader renames it."""
+    return key.replace("lora_unet__", "lora_unet_")

@@ -1,0 +1,77 @@
+"""LoRA files that ComfyUI's own loader reads in part: all of them acts, or the loader's node names the rest."""
+
+import pytest
+import torch
+from comfy_server import ComfyServer, Run
+from lingbot_world.toy.weights import EXPERT
+from safetensors.torch import load_file, save_file
+from test_host_server_core_nodes import EXPERTS, SAMPLER, with_node
+
+pytestmark = pytest.mark.host
+LAYER = "blocks.1.ffn.0"
+STEPS = 2
+
+
+def halves() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(1)
+    return torch.randn(EXPERT.ffn_dim, 4, generator=random), torch.randn(4, EXPERT.dim, generator=random) * 0.02
+
+
+def with_lora(server: ComfyServer, name: str, tensors: dict, metadata=None) -> tuple[torch.Tensor, str]:
+    """The sampler's latent with a LoRA on the high-noise expert, and the texts of the LoRA's node."""
+    folder = server.base / "models" / "loras"
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / f"{name}.safetensors", metadata=metadata)
+    prompt = with_node(server, "LoraLoaderModelOnly", ("high_noise",), lora_name=f"{name}.safetensors")
+    prompt = prompt.set(SAMPLER, seed=3, steps=STEPS).set(EXPERTS, weight_dtype="fp32").without("SaveVideo")
+    prompt = prompt.add("900", "SaveLatent", samples=prompt.link(SAMPLER), filename_prefix="loras/latent")
+    run = server.queue(prompt, timeout=1200)
+    (path,) = Run(run.prompt_id, {"900": run.outputs["900"]}).files(server.base / "output")
+    said = [text for node, text in run.texts if node == "high_noise"]
+    return load_file(path)["latent_tensor"], said[-1] if said else ""
+
+
+@pytest.fixture(scope="module")
+def right(comfy_server: ComfyServer) -> torch.Tensor:
+    """The latent of the LoRA with its scale of 4 as a tensor."""
+    up, down = halves()
+    named = {f"{LAYER}.lora_B.weight": up, f"{LAYER}.lora_A.weight": down, f"{LAYER}.alpha": torch.tensor(16.0)}
+    found, said = with_lora(comfy_server, "right", {f"diffusion_model.{key}": half for key, half in named.items()})
+    assert said == ""
+    return found
+
+
+def test_the_headers_scale_is_applied_and_said(comfy_server, right):
+    up, down = halves()
+    tensors = {f"diffusion_model.{LAYER}.lora_B.weight": up, f"diffusion_model.{LAYER}.lora_A.weight": down}
+    found, said = with_lora(comfy_server, "header", tensors, {"lora_alpha": "16", "r": "4"})
+    assert torch.equal(found, right)
+    assert "the scale 4 stated beside its tensors is applied to 1 weights" in said
+
+
+def test_names_that_comfyui_does_not_know_are_applied(comfy_server, right):
+    up, down = halves()
+    tensors = {f"pipe.dit.{LAYER}.lora_B.default.weight": up * 4, f"pipe.dit.{LAYER}.lora_A.default.weight": down}
+    found, said = with_lora(comfy_server, "names", tensors)
+    torch.testing.assert_close(found, right, atol=1e-4, rtol=1e-4)
+    assert f"leaves out 1 of 1 changes ({LAYER}.weight), which are applied here" in said
+
+
+def test_modulations_are_applied_as_comfyui_applies_their_diff(comfy_server, right):
+    up, down = halves()
+    named = {f"diffusion_model.{LAYER}.lora_B.weight": up * 4, f"diffusion_model.{LAYER}.lora_A.weight": down}
+    part = torch.full((1, 6, EXPERT.dim), 0.05)
+    wanted, said = with_lora(comfy_server, "diff", named | {"diffusion_model.blocks.0.modulation.diff": part})
+    assert said == ""
+    assert not torch.equal(wanted, right)
+    found, said = with_lora(comfy_server, "diff_m", named | {"diffusion_model.blocks.0.diff_m": part})
+    assert torch.equal(found, wanted)
+    assert "leaves out 1 of 2 changes (blocks.0.modulation)" in said
+
+
+def test_tensors_that_nobody_reads_are_counted(comfy_server):
+    up, down = halves()
+    named = {f"diffusion_model.{LAYER}.lora_B.weight": up, f"diffusion_model.{LAYER}.lora_A.weight": down}
+    more = {f"diffusion_model.blocks.99.ffn.0.lora_{half}.weight": torch.zeros(4, 4) for half in "AB"}
+    _, said = with_lora(comfy_server, "more", named | more)
+    assert "more.safetensors: 2 of its 4 tensors are left out (diffusion_model.blocks.99" in said
