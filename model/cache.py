@@ -1,7 +1,8 @@
 """Tensors that every step would compute again from the same camera and prompt, kept where the GPU has room."""
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -110,6 +111,16 @@ class BlockCache:
             self._blocks[block] = blocks[block]
             self._nbytes += sum(tensor.nbytes for tensor in blocks[block])
 
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Inside, the cache may be filled; at the end it has again what it had. The tensors' contents stay as they
+        are."""
+        fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
+        try:
+            yield
+        finally:
+            vars(self).update(fields)
+
     def put(self, block: int, pair: Pair) -> None:
         """Keep a block's tensors."""
         spare = self._spare.pop(block, None)
@@ -166,6 +177,12 @@ class CameraCache(BlockCache):
         """Free everything and stay empty from now on; returns whether that changed anything."""
         self.prompt.give_up()
         return super().give_up()
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """See `BlockCache.restored`: the prompt's keys and values too."""
+        with self.prompt.restored(), super().restored():
+            yield
 
     def mark_read(self) -> None:
         super().mark_read()

@@ -54,6 +54,13 @@ class SequenceParallel:
                 f"{self.size} processes cannot share the model's {config.num_heads} heads; {', '.join(fitting)} can"
             )
 
+    def all_agree(self, fine: bool) -> bool:
+        """Return whether every process is fine. All of them call this at the same place."""
+        backend = distributed.get_backend(self.group)
+        flag = torch.tensor([int(fine)], device="cuda" if backend == "nccl" else "cpu")
+        distributed.all_reduce(flag, distributed.ReduceOp.MIN, group=self.group)
+        return bool(flag.item())
+
     def local(self, config: ModelConfig) -> ModelConfig:
         """`ModelConfig.shared_by` these processes. A KeyValueCache made for it holds its share of keys and values."""
         self.check(config)

@@ -223,8 +223,9 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Run each kind of forward, and have it recorded when it runs again: while the window fills, and as if it were
-        full. The next chunk gets what this one got; nothing of that stays, since it is begun again when it is made."""
+        """Run each kind of forward twice, so that it is recorded and tried: while the window fills, and as if it were
+        full. The second time has other inputs than the first. Nothing of this stays, because the next chunk is begun
+        again when it is made."""
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
@@ -233,8 +234,8 @@ class World:
         modes: list[Callable[[KeyValueCache], AbstractContextManager]] = [nullcontext, KeyValueCache.as_if_full]
         for lane, when in product(lanes, modes):
             with when(lane.history):
-                for _ in range(2 if lane.history.form else 0):
-                    self._each_kind(lane, chunk, clean)
+                for latent in (clean, clean.flip(-1)) if lane.history.form else ():
+                    self._each_kind(lane, chunk, latent)
 
     def _each_kind(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
         """A forward that fills the camera cache, one that reads it, and the clean one."""

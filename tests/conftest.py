@@ -87,6 +87,12 @@ def _place(item: pytest.Item) -> tuple[int, int]:
     return kind, LONG.index(name) if name in LONG else 0
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark each test that is skipped without a GPU as `gpu`: `pytest -m gpu` runs them all."""
+    if any("GPU" in mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")):
+        item.add_marker(pytest.mark.gpu)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long first; short files fill up the processes' ends."""
     items.sort(key=_place)

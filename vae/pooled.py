@@ -58,7 +58,7 @@ class PooledDecoder(Decoder):
         self._slots = Slots(self._pools)
         self._first, self._orders = True, {first: layers_in_order(vae.weights, first) for first in (True, False)}
         self._table = torch.zeros(len(self._orders[False]), ALIGNED, dtype=torch.int32, device=vae.device)
-        self.recording = Recording() if recorded else None
+        self.recording = Recording(self._frames_kept) if recorded else None
         self._compiler = vae.device, vae.width
         if vae.device.type == "cuda" and self._compiler not in _COMPILERS:
             _COMPILERS[self._compiler] = Thread(target=self._compile, daemon=True)
@@ -80,6 +80,9 @@ class PooledDecoder(Decoder):
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
         self._table[: len(slots)].copy_(rows, non_blocking=True)
+
+    def _frames_kept(self) -> list[Tensor]:
+        return [pool for pools in self.past.values() for pool in pools]
 
     def _computed(self, latent: Tensor) -> Iterator[Tensor]:
         self._given = iter(self._table)

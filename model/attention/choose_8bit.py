@@ -3,6 +3,7 @@ else needs the package.
 
 On the CPU, and where a kernel fails, the operands that cuDNN's kernel would get are attended to exactly."""
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -24,11 +25,15 @@ from .exact import exact_attention, random_attention
 from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
 from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
 from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
+from .streams import follows_stream, on_default_stream
 
 WORST_PROBE = 0.2
 """A kernel is not taken if its relative RMS error is larger."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
 """The size at which kernels are timed: part of a chunk's queries, keys of half a window."""
+
+STREAM_TOKENS = 256
+"""Tokens of the trial on a stream that is not the default one."""
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 """(q, k, v: [B, L, heads*head_dim], heads) -> [B, L, heads*head_dim]; q may be overwritten."""
@@ -184,7 +189,7 @@ def find_kernel(device: torch.device, head_dim: int) -> Kernel:
         )
     name = chosen("attention-8bit", device, size)
     if name is not None:
-        return KERNELS[name]
+        return _on_its_stream(KERNELS[name], device, head_dim)
     tried = trials("attention-8bit", device, size)
     reasons = "; ".join(f"{each.name}: {each.reason}" for each in tried)
     wanting = next((each.name for each in candidates("attention-8bit", card) if each.name != OURS), None)
@@ -193,6 +198,18 @@ def find_kernel(device: torch.device, head_dim: int) -> Kernel:
         f"`attention` 8bit needs a package that has a kernel for {card.known_as} ({reasons}); "
         f"{install}leave `attention` out"
     )
+
+
+def _on_its_stream(kernel: Kernel, device: torch.device, head_dim: int) -> Kernel:
+    """Return the kernel, with a guard if it runs on CUDA's default stream alone."""
+    if kernel.attend in _TO_OPERANDS:  # ours and cuDNN's take the current stream
+        return kernel
+    generator = torch.Generator(device).manual_seed(1)
+    q, k, v = torch.randn(3, 1, STREAM_TOKENS, 2 * head_dim, device=device, generator=generator).bfloat16()
+    if follows_stream(kernel.attend, q, k, v, 2):
+        return kernel
+    logging.info("%s runs on CUDA's default stream alone: forwards with it are not recorded", kernel.package)
+    return kernel._replace(attend=on_default_stream(kernel.attend))
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:

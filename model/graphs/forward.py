@@ -19,16 +19,19 @@ from torch import Tensor
 from ..cache import CameraCache, Pair
 from ..forward import ForwardInputs, ForwardOptions
 from ..kv.cache import KeyValueCache
+from ..parallel import TokenShare
 from .capture import ONE_AT_A_TIME, failure_of
+from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
 """What is recorded: kernels alone, whose Python does nothing else but fill the camera cache."""
 
 
 class _Recording:
-    """The kernels of a forward as CUDA graphs, and what was done between two of them, in order. `out` is what they
-    compute: it was allocated before, since CUDA's own allocator warns when what a recording has allocated is freed.
-    `filled`: what they put into the camera cache."""
+    """The kernels of a forward as CUDA graphs, and the actions between two graphs, in order.
+
+    `out` receives their result. It was allocated before, because CUDA's own allocator warns when memory that a
+    recording has allocated is freed. `filled`: the tensors that they write to the camera cache."""
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
@@ -58,18 +61,19 @@ class _Recording:
 
 
 class ForwardGraphs:
-    """The recordings of one video; give it to the model as `options["graphs"]`.
+    """The recordings of one video; pass it to the model as `options["graphs"]`.
 
-    Only for a model whose weights all stay where they are on a GPU, beside a KeyValueCache that is `in_place` there
-    and, if any, a CameraCache that is `steady`. The first forward of a kind runs as usual, the second one is recorded,
-    and later ones are replayed. Of a chunk's forwards there are three kinds: the first one, which computes the camera's
-    scales and shifts, those that read them, and the clean one. While the window fills there are three others, or none
-    where attention does not attend to frames: each chunk sees more tokens then than the one before.
+    Only for a model whose weights all stay in place on a GPU, with a KeyValueCache that is `in_place` there and, if
+    any, a CameraCache that is `steady`. The first forward of a kind runs as usual. The second one is recorded and
+    tried: a replay of its inputs, which differ from the recorded ones, is compared with the forward itself. Later ones
+    are replayed. A chunk has three kinds of forwards: the first one computes the camera's scales and shifts, later ones
+    read them, and the cache update is the third. While the window fills there are three others, or none where
+    attention does not attend to frames, because each chunk sees more tokens then than the chunk before.
 
-    A host that moves weights gives `options["weights"]`: what is recorded with others is dropped.
+    A host that moves weights passes `options["weights"]`: recordings made with other weights are dropped.
 
-    Where several processes compute together, what they exchange is not recorded: a replay starts and awaits each
-    exchange between two graphs. If a recording fails, later forwards run as usual."""
+    Where several processes compute together, their exchanges are not recorded: a replay starts and awaits each
+    exchange between two graphs. If a recording or its trial fails in one process, all run later forwards as usual."""
 
     def __init__(self) -> None:
         self._recordings: dict[Hashable, _Recording] = {}
@@ -92,7 +96,7 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """`compute(given, options)`, computed or replayed."""
+        """Return `compute(given, options)`, computed or replayed."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -100,31 +104,68 @@ class ForwardGraphs:
             self.clear()
             self._weights = weights
         kind = _kind(given, history)
-        if kind in self._seen and kind not in self._recordings:
-            with ONE_AT_A_TIME:
-                self._record(kind, compute, given, options)
-        if kind not in self._recordings:
-            out = compute(given, options)
-            self._seen[kind] = torch.empty_like(out)
-            return out
-        recording = self._recordings[kind]
-        for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
-            own.copy_(tensor)
-        recording.replay()
+        if kind in self._recordings:
+            return self._replay(self._recordings[kind], given)
+        if kind in self._seen:
+            return self._record_and_try(kind, compute, given, options)
+        out = compute(given, options)
+        self._inputs.setdefault(given.shapes, given.clone())
+        self._seen[kind] = torch.empty_like(out)
+        return out
+
+    def _replay(self, recording: _Recording, given: ForwardInputs) -> Tensor:
+        self._queue(recording, given)
         if (cache := _cache_of(given)) is not None and recording.filled is not None:
             cache.take(recording.filled[0])
             cache.prompt.take(recording.filled[1])
             cache.mark_read()
         return recording.out.clone()
 
-    def _record(self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> None:
-        """Nothing is computed meanwhile. All recordings share their working memory: no two are replayed at once. What
-        torch holds in reserve goes back before: they do not take from it."""
+    def _queue(self, recording: _Recording, given: ForwardInputs) -> None:
+        """Replay the recording with these inputs; caches are not notified."""
+        for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
+            own.copy_(tensor)
+        recording.replay()
+
+    def _record_and_try(
+        self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
+    ) -> Tensor:
+        """Return `compute(given, options)`. A recording is kept if its replay gives the same.
+
+        The forward itself runs last, so its keys, values and camera tensors stay in the caches."""
+        cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
-            torch.cuda.empty_cache()
-        fixed = self._inputs.setdefault(given.shapes, given.clone())
-        recording, share = _Recording(self._pool, self._seen.pop(kind)), options.get("token_share")
-        cache = _cache_of(given)
+            torch.cuda.empty_cache()  # a recording cannot use torch's reserve
+        recording = _Recording(self._pool, self._seen.pop(kind))
+        with ONE_AT_A_TIME, nullcontext() if cache is None else cache.restored():
+            reason = self._record(recording, compute, given, options)
+            recording.filled = None if cache is None else (cache.kept, cache.prompt.kept)
+        if reason:
+            reason = f"A forward cannot be recorded as a CUDA graph, and runs as usual: {reason}"
+        if not _all_agree(share, not reason):
+            self._drop(reason)
+            return compute(given, options)
+        self._queue(recording, given)
+        out = compute(given, options)
+        reason = refusal("A forward", relative_error([recording.out], [out]))
+        if _all_agree(share, not reason):
+            self._recordings[kind] = recording
+        else:
+            self._drop(reason)
+        return out
+
+    def _drop(self, reason: str) -> None:
+        """Record and replay nothing more. The reason is logged in the process that has one."""
+        if reason:
+            logging.warning("%s", reason)
+        self._failed = True
+        if self._recordings:
+            torch.cuda.synchronize()
+        self.clear()
+
+    def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
+        """Record a forward, and return why that failed, or an empty string. The GPU computes nothing meanwhile."""
+        fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
         self._stream.wait_stream(torch.cuda.current_stream(given.x.device))
@@ -136,27 +177,25 @@ class ForwardGraphs:
             ):
                 recording.begin()
                 try:
-                    failure = failure_of(lambda: recording.out.copy_(compute(fixed, options)))
+                    return failure_of(lambda: recording.out.copy_(compute(fixed, options)))
                 finally:
                     recording.end()
-            if failure:
-                raise RuntimeError(failure)
         except RuntimeError as reason:
-            logging.warning("A forward cannot be recorded as a CUDA graph, and runs as usual: %s", reason)
-            self._failed = True
-            if cache is not None:
-                cache.clear()  # what a recording filled was never computed
-            return
-        recording.filled = None if cache is None else (cache.kept, cache.prompt.kept)
-        self._recordings[kind] = recording
+            return str(reason) or type(reason).__name__
 
     @cached_property
     def _pool(self) -> Any:
+        """Memory that all recordings share: no two are replayed at once."""
         return torch.cuda.graph_pool_handle()
 
     @cached_property
     def _stream(self) -> torch.cuda.Stream:
         return torch.cuda.Stream()
+
+
+def _all_agree(share: TokenShare | None, fine: bool) -> bool:
+    """Whether all processes that compute the forward together are fine."""
+    return fine if share is None else share.parallel.all_agree(fine)
 
 
 def _cache_of(given: ForwardInputs) -> CameraCache | None:

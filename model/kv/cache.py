@@ -39,9 +39,8 @@ FP8_HEADROOM = 16.0
 
 
 class Kept(NamedTuple):
-    """Neighbouring tokens of the running chunk, where attention sees them, and where they are stored when clean."""
+    """Neighbouring tokens of the running chunk: where attention sees them, and where they are stored when clean."""
 
-    chunk: slice
     seen: slice
     stored: slice
 
@@ -161,7 +160,7 @@ class KeyValueCache:
             frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
             for frame in (*past, *kept)
         }
-        self._kept = [Kept(*run) for run in self._runs((frame - first, *places[frame][::-1]) for frame in kept)]
+        self._kept = [Kept(*run) for run in self._runs(places[frame][::-1] for frame in kept)]
         self._past = [Past(*run) for run in self._runs(places[frame] for frame in past)]
         self._used = min(after, self.window) * self._frame_tokens
         self._shares[min(after, self.window) :] = -torch.inf
@@ -182,22 +181,22 @@ class KeyValueCache:
         attends to, the earlier frames' in the window too, and stay valid until the block after the next one calls
         this. Queries that are turned already, or None, come back as they are."""
         stored = self._storage.fetch(block)
-        stay = self.keep and not self._stored_in_place(block)  # elsewhere than attention sees them
         if self._place.fp8:
             return self._extend_fp8(block, queries, keys, values, stored)
-        if isinstance(keys, Unturned) and stay:
-            keys = keys.turned()
         seen = self._decode(stored) if self._place.eight_bit else stored
         made = self._put(seen, queries, keys, values)
-        if stay:
-            assert isinstance(keys, Tensor)
-            rows = [keys, values]
-            if self._place.eight_bit:
-                rows = [*encode_8bit(keys, self._heads), *encode_8bit(values, self._heads)]
-            for kept in self._kept:
-                self._storage.store(block, kept.stored, [row[kept.chunk] for row in rows])
+        if self.keep and not self._stored_in_place(block):
+            self._store(block, seen)
         used = self._used if self.frame_shares is None else len(seen[0])
         return made, seen[0][:used], seen[1][:used]
+
+    def _store(self, block: int, seen: Sequence[Tensor]) -> None:
+        """Store the running chunk's keys and values as attention sees them: the same bits as in place."""
+        for kept in self._kept:
+            rows = [tokens[kept.seen] for tokens in seen]
+            if self._place.eight_bit:
+                rows = [part for each in rows for part in encode_8bit(each, self._heads)]
+            self._storage.store(block, kept.stored, rows)
 
     def _put(
         self,
@@ -247,8 +246,7 @@ class KeyValueCache:
             self._scalings[block] = scalings
         made = self._put(stored, queries, keys, values, scalings)
         if self.keep and not self._stored_in_place(block):
-            for kept in self._kept:
-                self._storage.store(block, kept.stored, [tokens[kept.seen] for tokens in stored])
+            self._store(block, stored)
         seen = self._used if self.frame_shares is None else self.window * self._frame_tokens
         if self._across:
             return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1], scalings[1], across=seen)

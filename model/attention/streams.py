@@ -1,0 +1,50 @@
+"""Kernels of other packages and CUDA's streams.
+
+Some packages launch their kernels on CUDA's default stream, whatever the current one is (SageAttention 2.x). On another
+stream such a kernel reads its inputs before they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+
+DELAY = 20_000_000
+"""Cycles that a stream waits in a trial, about 10 ms: long enough for the default stream to run ahead."""
+
+
+def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
+    """Return whether `attend` computes the same on a stream of its own, whose inputs arrive late. q, k, v: [B, L,
+    heads*head_dim] on a GPU."""
+    want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
+    late = [torch.zeros_like(each) for each in (q, k, v)]
+    stream.wait_stream(torch.cuda.current_stream(q.device))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(DELAY)
+        for own, each in zip(late, (q, k, v), strict=True):
+            own.copy_(each)
+        got = attend(*late, heads)
+    stream.synchronize()
+    torch.cuda.default_stream(q.device).synchronize()
+    return torch.equal(got, want)
+
+
+@lru_cache
+def on_default_stream(attend: Function) -> Function:
+    """Return `attend` for kernels that run on CUDA's default stream alone: the current stream and the default one wait
+    for each other. A recording misses such a kernel all the same; its trial finds that out (model/graphs)."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+        current, default = torch.cuda.current_stream(q.device), torch.cuda.default_stream(q.device)
+        if current == default or torch.cuda.is_current_stream_capturing():
+            return attend(q, k, v, heads)
+        default.wait_stream(current)
+        out = attend(q, k, v, heads)
+        current.wait_stream(default)
+        return out
+
+    return run

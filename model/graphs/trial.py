@@ -1,0 +1,30 @@
+"""The trial of a recording: its first replay is compared with the same work done as usual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+WORST = 2**-7
+"""The largest relative RMS error of a recording that is used, about the rounding of bf16. A right one has 0."""
+
+
+def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
+    """Return the largest relative RMS error of `got`. Two numbers that are both NaN are equal. Waits for the GPU."""
+    errors = []
+    for a, b in zip(got, wanted, strict=True):
+        difference = (a.float() - b.float()).masked_fill((a == b) | (a.isnan() & b.isnan()), 0)
+        errors.append(difference.norm() / b.float().nan_to_num().norm().clamp_min(1e-30))
+    return torch.stack(errors).max().item()
+
+
+def refusal(work: str, error: float) -> str:
+    """Return why a recording of `work` with this error is not used, an empty string if it is used."""
+    if error <= WORST:  # not so for NaN
+        return ""
+    return (
+        f"{work} is not replayed from a recording: the first replay was wrong (relative error {error:.2g}). A kernel "
+        "that runs on CUDA's default stream alone, as SageAttention 2.x's do, is missing from every recording."
+    )
