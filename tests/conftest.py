@@ -87,9 +87,16 @@ def _place(item: pytest.Item) -> tuple[int, int]:
     return kind, LONG.index(name) if name in LONG else 0
 
 
+def _parameters(item: pytest.Item) -> list[object]:
+    return [
+        value for value in getattr(getattr(item, "callspec", None), "params", {}).values() if isinstance(value, str)
+    ]
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark each test that is skipped without a GPU as `gpu`: `pytest -m gpu` runs them all."""
-    if any("GPU" in mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")):
+    """Mark each test that needs a GPU as `gpu`: `pytest -m gpu` runs them all."""
+    reasons = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
+    if any("GPU" in reason or "CUDA device" in reason for reason in reasons) or "cuda" in _parameters(item):
         item.add_marker(pytest.mark.gpu)
 
 
