@@ -21,6 +21,10 @@ class Field(NamedTuple):
     how: str
 
 
+class Reported(str):
+    """A note on a file that `--quiet` prints too."""
+
+
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
     """Return a note that lists the `names` in a file that no entry of `fields` covers; none where all are covered."""
     known = {name for field in fields for name in field.names}

@@ -14,6 +14,7 @@ from typing import Any
 
 from ... import __version__
 from ...errors import InputError, LingBotError
+from ...fields import Reported
 from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
 from ..client.queue import add_queue_command
 from ..interrupts import Written, end_at_further_ones, told_by_signals
@@ -84,7 +85,7 @@ def _failed(arguments: argparse.Namespace, said: str) -> int:
 
 def with_flags(message: str) -> str:
     """An error's message with each option of Python, `action_path`, as the command's flag, --action_path."""
-    return re.sub(r"`(\w+)`", r"--\1", message)
+    return type(message)(re.sub(r"`(\w+)`", r"--\1", message))
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -226,9 +227,12 @@ def _generate(arguments: argparse.Namespace) -> None:
 
 
 def _tell(arguments: argparse.Namespace, *lines: str) -> None:
-    """On the screen; on standard error where the video goes to standard output."""
-    if lines and not arguments.quiet:
-        print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
+    """On the screen; on standard error where the video goes to standard output, and with --quiet, which leaves reports
+    on files."""
+    lines = tuple(line for line in lines if not arguments.quiet or isinstance(line, Reported))
+    if lines:
+        to_errors = arguments.quiet or arguments.output == STDOUT
+        print(*lines, sep="\n", file=sys.stderr if to_errors else sys.stdout, flush=True)
 
 
 def _batch(arguments: argparse.Namespace) -> None:
@@ -246,7 +250,11 @@ def _batch(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.out).absolute()
     values["lora"] = tuple(replace(lora, path=lora.path.absolute()) for lora in values["lora"])
     jobs = read_jobs(Path(arguments.jobs), GenerateOptions(**values, prompt="", output=folder), folder)
-    tell = (lambda _text: None) if arguments.quiet else (lambda text: print(with_flags(text), flush=True))
+
+    def tell(text: str) -> None:
+        if not arguments.quiet or isinstance(text, Reported):
+            print(with_flags(text), file=sys.stderr if arguments.quiet else sys.stdout, flush=True)
+
     if arguments.dry_run:
         counts = check_batch(jobs, folder, tell)
         tell(f"{counts.done} would be done, {counts.skipped} were done before, {counts.failed} would fail")

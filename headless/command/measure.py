@@ -38,6 +38,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     )
     from ..files.drawing import check_drawing, save_drawing
     from ..files.pictures import colour_frames, frame_rate, naming_video
+    from ..files.video_reader import video_notes
 
     if arguments.drawing is not None:
         check_drawing(arguments.drawing, arguments.overwrite)
@@ -47,7 +48,8 @@ def _measure(arguments: argparse.Namespace) -> None:
     with naming_video(arguments.video):
         figures = measure_frames(colour_frames(arguments.video), fps)
     faults = find_faults(figures)
-    said = [*words(figures, faults), "", *table(figures)]
+    notes = [f"note: {note}" for note in video_notes(arguments.video)]
+    said = [*notes, *words(figures, faults), "", *table(figures)]
     print(json.dumps(as_values(figures, faults), indent=1) if arguments.json else "\n".join(said))
     if arguments.drawing is not None:
         save_drawing(render_drift(figures, faults), arguments.drawing)

@@ -8,7 +8,7 @@ from typing import IO
 import numpy as np
 
 from ...errors import require
-from .pictures import on_disk
+from .video_reader import on_disk
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """By the suffixes of videos."""

@@ -6,12 +6,16 @@ from os import PathLike
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
-from ...camera.formats.frame_names import words_and_numbers
-from ...errors import CameraError, InputError, require
+from ...camera.formats.frame_names import in_name_order
+from ...errors import CameraError, InputError
 from ...options import FPS
+from ...pipeline.image_files import Picture, open_picture, picture_of, read_pixels
+from .video_reader import even_rate, video_frames
 
+FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
+"""Kinds of files that a folder of frames may hold; PNG first, which other files lie next to."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """What Pillow raises for a file that it cannot read."""
@@ -21,7 +25,7 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
     """Pixels uint8 [H, W, 3] of an image or its file, turned as its EXIF data says, or of an array that is that
     already. Raises InputError."""
     if isinstance(image, Image.Image):
-        return upright(image)
+        return read_pixels(image).pixels
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
             raise InputError(f"`image` {image.dtype} {list(image.shape)}: expected an array uint8 [height, width, 3]")
@@ -31,41 +35,26 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
     path = Path(image)
     if not path.is_file():
         raise InputError(f"`image` {path}: {'a folder; name a file in it' if path.is_dir() else 'no such file'}")
+    return _read(path).pixels
+
+
+def _read(path: Path) -> Picture:
     try:
-        with Image.open(path) as opened:
+        with open_picture(path) as opened:
             if opened.width * opened.height > LARGEST_IMAGE:
-                raise InputError(f"`image` {path}: {opened.width}x{opened.height} pixels are too many; scale it down")
-            if opened.mode == "F":  # whose white may be 1, 255, or a distance
-                raise InputError(f"`image` {path}: its pixels are floating-point numbers; save it in 8 or 16 bits")
-            return upright(opened)
-    except InputError:
-        raise
+                raise InputError(f"{path}: {opened.width}x{opened.height} pixels are too many; scale it down")
+        return picture_of(path)
+    except InputError as error:
+        raise InputError(f"`image` {error}") from error
     except Image.DecompressionBombError as error:
         raise InputError(f"`image` {path}: too many pixels; scale it down ({error})") from error
     except BROKEN as error:
         raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
 
 
-def upright(image: Image.Image) -> np.ndarray:
-    """Pixels uint8 [H, W, 3] of a picture, turned as its EXIF data says. Sixteen bits become eight; Pillow
-    would cut them."""
-    turned = ImageOps.exif_transpose(image)
-    if turned.mode.startswith("I"):
-        grey = np.clip(np.array(turned, np.float32) / 257, 0, 255).round().astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=2)
-    return np.array(turned.convert("RGB"))
-
-
 def image_notes(image: object) -> tuple[str, ...]:
-    """What of an image's file the video leaves out."""
-    if not isinstance(image, str | PathLike):
-        return ()
-    with Image.open(image) as opened:
-        frames, alpha = getattr(opened, "n_frames", 1), int(np.array(opened.convert("RGBA"))[..., 3].min())
-    notes = [f"{image} has {frames} pictures; the video begins with the first."] if frames > 1 else []
-    if alpha < 255:
-        notes.append(f"{image} is see-through in places, which get the colours that are hidden there: fill them.")
-    return tuple(notes)
+    """Return notes on the fields of an image's file that the pixels follow or leave out."""
+    return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
@@ -84,20 +73,7 @@ def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 def frame_rate(video: str | Path) -> float:
     """Frames a second that a video file says it has; those of the models for a folder, and where it says nothing."""
-    if not Path(video).is_file():
-        return FPS
-    av = require("av", '"lingbot-world[cli]"')
-    try:
-        with av.open(on_disk(video)) as container:
-            rates = [stream.average_rate for stream in container.streams.video]
-    except av.error.FFmpegError:
-        return FPS  # who reads the frames says what is wrong
-    return float(rates[0]) if rates and rates[0] else FPS
-
-
-def on_disk(video: str | Path) -> str:
-    """The file's absolute path: of a relative 12:30.mp4 FFmpeg takes "12" for a protocol."""
-    return str(Path(video).absolute())
+    return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 
 @contextmanager
@@ -115,37 +91,34 @@ def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:
     path = Path(video)
     if not path.exists():
         raise InputError(f"{path}: no such file; expected a video or a folder of PNG files")
-    return _of_folder(path, mode) if path.is_dir() else _of_file(path, pixels)
+    return _of_folder(path, mode) if path.is_dir() else video_frames(path, pixels)
 
 
 def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
-    pictures = (file for file in folder.iterdir() if file.suffix.lower() == ".png")
-    files = sorted(pictures, key=lambda file: words_and_numbers(file.name))
-    if not files:
-        raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
     size = None
+    files = _frame_files(folder)
     for file in files:
         try:
-            with Image.open(file) as image:
-                frame = np.array(image.convert(mode))
+            frame = picture_of(file).pixels
+        except InputError:
+            raise
         except BROKEN as error:
             raise InputError(f"{file}: not an image ({error})") from error
         found = f"{frame.shape[1]}x{frame.shape[0]}"
         size = size or found
         if found != size:
             raise InputError(f"{file}: {found} pixels, {files[0].name} beside it has {size}; a video has one size")
-        yield frame
+        yield np.array(Image.fromarray(frame).convert(mode)) if mode != "RGB" else frame
 
 
-def _of_file(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    av = require("av", '"lingbot-world[cli]"')
-    count = 0
-    try:
-        with av.open(on_disk(path)) as container:
-            if not container.streams.video:
-                raise InputError(f"{path}: no video in this file; expected frames")
-            for frame in container.decode(video=0):
-                yield frame.to_ndarray(format=pixels)
-                count += 1
-    except av.error.FFmpegError as error:
-        raise InputError(f"{path}: not a video that can be read, after {count} frames ({error.strerror})") from error
+def _frame_files(folder: Path) -> list[Path]:
+    """The frames in a folder by the number in their names: PNG files, or else files of the first other kind."""
+    files = [file for file in folder.iterdir() if not file.name.startswith(".")]
+    for suffixes in FRAME_SUFFIXES:
+        found = [file for file in files if file.suffix.lower() in suffixes]
+        if found:
+            try:
+                return in_name_order(found, lambda file: file.name, str(folder))
+            except CameraError as error:
+                raise InputError(str(error)) from error
+    raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")

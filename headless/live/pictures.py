@@ -8,7 +8,9 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ...errors import InputError
-from ..files.pictures import BROKEN, upright
+from ...pipeline.colours import HEAD
+from ...pipeline.image_files import read_pixels
+from ..files.pictures import BROKEN
 
 MOST_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
@@ -21,7 +23,7 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise InputError(f"the picture has {image.width}x{image.height} pixels; scale it down")
-            picture = Image.fromarray(upright(image))
+            picture = Image.fromarray(read_pixels(image, data[:HEAD]).pixels)
     except BROKEN as error:
         if isinstance(error, InputError):
             raise

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...pipeline.geometry import Geometry, explicit_geometry, output_geometry
+from ...pipeline.image_files import BACKGROUND, picture_of
 
 AREAS = {
     "832x480, in the image's shape": 832 * 480,
@@ -36,11 +37,10 @@ ONE_FRAME = 1
 
 def read_image(path: Path) -> Tensor:
     """A picture file as IMAGE [1, H, W, 3]."""
-    with Image.open(path) as picture:
-        return as_image(picture.convert("RGB"))
+    return as_image(picture_of(path).pixels)
 
 
-def as_image(picture: Image.Image) -> Tensor:
+def as_image(picture: Image.Image | np.ndarray) -> Tensor:
     """An RGB picture as IMAGE [1, H, W, 3]."""
     return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
@@ -75,7 +75,7 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
     """
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")
-    pixels = image[..., :3].movedim(-1, 1).float()
+    pixels = _opaque(image.float()).movedim(-1, 1)
     height, width = size = geometry.height, geometry.width
     if fit != "stretch":
         ratios = height / pixels.shape[-2], width / pixels.shape[-1]
@@ -86,3 +86,11 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
         top, left = (height - size[0]) // 2, (width - size[1]) // 2
         resized = F.pad(resized.clamp(0, 1), (left, width - size[1] - left, top, height - size[0] - top))
     return resized.movedim(1, -1).contiguous()
+
+
+def _opaque(image: Tensor) -> Tensor:
+    """An IMAGE [B, H, W, C] with three channels: one with alpha on white, as picture files are read."""
+    if image.shape[-1] != 4:
+        return image[..., :3]
+    alpha = image[..., 3:].clamp(0, 1)
+    return image[..., :3] * alpha + BACKGROUND / 255 * (1 - alpha)

@@ -304,7 +304,9 @@ def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
 
     words = said(" ", "--lora", f"low={file}", f"low={file}", "--residency", "stream")
     assert "two.webp has 2 pictures; the video begins with the first." in words
-    assert "two.webp is see-through in places" in words
+    assert "two.webp is transparent in places, and was put on white." in words
+    assert main([*given, " ", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", f"{tmp_path / 'two.webp'} is transparent in places, and was put on white.\n")
     assert "The prompt is empty." in words
     assert "on the low-noise expert, given 2 times" in words
     assert "night_high.safetensors is the high-noise expert's by its name" in words

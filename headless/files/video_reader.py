@@ -1,0 +1,206 @@
+"""Frames of a video file as players show them: turned, in square pixels, at even times, opaque."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import InputError, require
+from ...fields import Field
+from ...pipeline.colours import HDR
+from ...pipeline.image_files import over_background
+
+FIELDS = (
+    Field(("display matrix",), "applied", "Quarter turns and mirrors; another angle goes to the nearest, reported."),
+    Field(("sample aspect ratio",), "applied", "Frames are widened to square pixels; reported."),
+    Field(("time stamps",), "applied", "A varying frame rate: frames are taken at even times; reported."),
+    Field(("colour range", "colour matrix"), "applied", "By FFmpeg, by the stream's tags; BT.601 without any."),
+    Field(("edit list", "cropping of the codec"), "applied", "By FFmpeg, as players do."),
+    Field(("alpha",), "applied", "Frames are put on white; reported."),
+    Field(("transfer PQ, HLG",), "reported", "HDR is not mapped: frames look pale."),
+    Field(("interlaced",), "reported", "Both fields stay in a frame."),
+    Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
+)
+UNEVEN = 1.6
+"""Steps between frames that are longer than this many usual ones, or shorter than its inverse, are uneven."""
+
+
+class Layout(NamedTuple):
+    """How stored frames become shown ones: pixels are `wider` by a factor, then `transposed`, then mirrored."""
+
+    wider: float = 1.0
+    transposed: bool = False
+    mirrored: tuple[bool, bool] = (False, False)
+    exact: bool = True
+
+    def show(self, frame: np.ndarray) -> np.ndarray:
+        """Return a frame [H, W, ...] in square pixels as it is shown."""
+        frame = frame.swapaxes(0, 1) if self.transposed else frame
+        across, down = self.mirrored
+        frame = frame[:, ::-1] if across else frame
+        return np.ascontiguousarray(frame[::-1] if down else frame)
+
+
+def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
+    """Yield the frames of a video uint8 [H, W, 3] for `pixels` "rgb24", [H, W] for "gray", as a player shows them.
+
+    Raises InputError for a file that is no video or breaks off; DependencyError without PyAV.
+    """
+    av = require("av", '"lingbot-world[cli]"')
+    count = 0
+    try:
+        step = _even_step(av, path)
+        with av.open(on_disk(path)) as container:
+            frames = _at_even_times(container.decode(_stream(container, path)), step)
+            for frame, repeated in frames:
+                shown = _converted(frame, _stream(container, path), pixels)
+                for _ in range(repeated):
+                    yield shown
+                    count += 1
+    except av.error.FFmpegError as error:
+        raise InputError(f"{path}: not a video that can be read, after {count} frames ({error.strerror})") from error
+
+
+def even_rate(path: Path) -> float | None:
+    """Return the frames a second that `video_frames` yields: the stream's average, or the usual rate of a varying one.
+
+    None for a file that says nothing, or is no video.
+    """
+    av = require("av", '"lingbot-world[cli]"')
+    try:
+        step = _even_step(av, path)
+        if step is not None:
+            return 1 / step
+        with av.open(on_disk(path)) as container:
+            rate = _stream(container, path).average_rate
+            return float(rate) if rate else None
+    except (av.error.FFmpegError, InputError):
+        return None  # `video_frames` says what is wrong
+
+
+def video_notes(video: str | Path) -> list[str]:
+    """Return notes on the fields of a video that its frames follow or leave out; none for a folder."""
+    path = Path(video)
+    if not path.is_file():
+        return []
+    av = require("av", '"lingbot-world[cli]"')
+    try:
+        step = _even_step(av, path)
+        with av.open(on_disk(path)) as container:
+            stream = _stream(container, path)
+            frame = next(iter(container.decode(stream)), None)
+            return [] if frame is None else _notes(frame, stream, step)
+    except (av.error.FFmpegError, InputError):
+        return []  # `video_frames` says what is wrong
+
+
+def _notes(frame: Any, stream: Any, step: float | None) -> list[str]:
+    layout, notes = _layout(frame, stream), []
+    if layout.transposed or any(layout.mirrored):
+        notes.append("The video's frames are turned as its display matrix says.")
+    if not layout.exact:
+        notes.append("The video's display matrix is no quarter turn: the nearest one is taken.")
+    if layout.wider != 1:
+        notes.append(f"The video's pixels are not square: frames are made {layout.wider:.4g} times as wide.")
+    if step is not None:
+        notes.append(f"The video's frame rate varies: frames are taken every {step:.4g} s.")
+    if frame.color_trc in HDR:
+        notes.append(f"The video is HDR ({HDR[frame.color_trc]}), which is not mapped: its frames look pale.")
+    if frame.interlaced_frame:
+        notes.append("The video is interlaced: moving edges have teeth; deinterlace it for a better measurement.")
+    if _has_alpha(frame):
+        notes.append("The video is transparent in places: its frames are put on white.")
+    return notes
+
+
+def _stream(container: Any, path: Path) -> Any:
+    stream = container.streams.best("video")
+    if stream is None:
+        raise InputError(f"{path}: no video in this file; expected frames")
+    return stream
+
+
+def _even_step(av: Any, path: Path) -> float | None:
+    """The seconds of an even frame rate for a video whose own varies; None where the frames come evenly."""
+    with av.open(on_disk(path)) as container:
+        stream = _stream(container, path)
+        if stream.time_base is None:
+            return None
+        packets = (packet for packet in container.demux(stream) if packet.pts is not None and not packet.is_discard)
+        times = np.unique([float(packet.pts * stream.time_base) for packet in packets])
+    steps = np.diff(times)
+    if len(steps) < 2:
+        return None
+    usual, tick = float(np.median(steps)), float(stream.time_base)
+    slack = 1.5 * tick  # times are whole ticks
+    even = steps.max() <= UNEVEN * usual + slack and steps.min() >= usual / UNEVEN - slack
+    return None if even else usual
+
+
+def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
+    """Frames, and how often each is shown at times a `step` of seconds apart; once each without a step."""
+    if step is None:
+        yield from ((frame, 1) for frame in frames)
+        return
+    before, start, shown = None, 0.0, 0
+    for frame in frames:
+        time = frame.time
+        if before is None:
+            start = time or 0.0
+        elif time is not None:
+            until = int(np.floor((time - start) / step + 0.5))  # the first time that is nearer to this frame
+            if until > shown:
+                yield before, until - shown
+                shown = until
+        before = frame
+    if before is not None:
+        yield before, 1
+
+
+def _converted(frame: Any, stream: Any, pixels: str) -> np.ndarray:
+    layout = _layout(frame, stream)
+    width = max(1, round(frame.width * layout.wider))
+    size = {"width": width, "height": frame.height}
+    if not _has_alpha(frame):
+        return layout.show(frame.to_ndarray(format=pixels, **size))
+    rgba = frame.to_ndarray(format="rgba", **size)
+    shown = over_background(rgba[..., :3], rgba[..., 3])
+    return layout.show(shown if pixels == "rgb24" else _grey(shown))
+
+
+def _grey(frame: np.ndarray) -> np.ndarray:
+    """Pillow's grey [H, W] of a frame [H, W, 3]."""
+    weighted = frame.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
+    return ((weighted + 0x8000) >> 16).astype(np.uint8)
+
+
+def _layout(frame: Any, stream: Any) -> Layout:
+    ratio = stream.sample_aspect_ratio
+    wider = float(ratio) if ratio and 0.1 < float(ratio) < 10 else 1.0
+    matrix = _display_matrix(frame)
+    if matrix is None:
+        return Layout(wider)
+    a, b, c, d = matrix
+    transposed = abs(b) + abs(c) > abs(a) + abs(d)
+    across, down = (c < 0, b < 0) if transposed else (a < 0, d < 0)
+    off = (abs(a) + abs(d)) if transposed else (abs(b) + abs(c))
+    return Layout(wider, transposed, (across, down), off < 0.01 * (abs(a) + abs(b) + abs(c) + abs(d)))
+
+
+def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
+    """The numbers of the matrix that maps x, y to (a x + c y, b x + d y)."""
+    data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
+    if data is None:
+        return None
+    a, b, _, c, d = np.frombuffer(bytes(data), np.int32)[:5].tolist()
+    return (a, b, c, d) if any((a, b, c, d)) else None
+
+
+def _has_alpha(frame: Any) -> bool:
+    return any(component.is_alpha for component in frame.format.components)
+
+
+def on_disk(video: str | Path) -> str:
+    """Return the file's absolute path: of a relative 12:30.mp4 FFmpeg takes "12" for a protocol."""
+    return str(Path(video).absolute())

@@ -1,0 +1,159 @@
+"""Colours of pictures in sRGB, whatever their profile, gamma or primaries."""
+
+import struct
+from io import BytesIO
+from typing import NamedTuple
+
+import numpy as np
+from PIL import ExifTags, Image, ImageCms
+
+SRGB = ((0.64, 0.33), (0.30, 0.60), (0.15, 0.06))
+ADOBE_RGB = ((0.64, 0.33), (0.21, 0.71), (0.15, 0.06))
+PRIMARIES = {
+    1: SRGB,
+    9: ((0.708, 0.292), (0.17, 0.797), (0.131, 0.046)),
+    12: ((0.68, 0.32), (0.265, 0.69), (0.15, 0.06)),
+}
+"""x and y of red, green and blue, by the numbers of ITU-T H.273: BT.709, BT.2020 and Display P3."""
+HDR = {16: "PQ", 18: "HLG"}
+"""Transfer functions of high dynamic range, by the numbers of ITU-T H.273."""
+D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
+BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
+ADOBE_GAMMA, USUAL_GAMMA, GAMMA_TOLERANCE = 2.19921875, 2.2, 0.06
+MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
+"""Pillow's modes, by the colour spaces of profiles."""
+CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
+SAME = 1
+"""The largest change of an 8-bit number by a profile that is sRGB's."""
+HEAD = 64 * 2**10
+
+_Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
+
+
+class Coding(NamedTuple):
+    """The numbers of ITU-T H.273 in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file."""
+
+    primaries: int
+    transfer: int
+
+
+def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
+    """Return an opaque picture as sRGB, mode RGB, and notes on a profile that cannot be applied.
+
+    `source` is the picture as it was opened, with its profile, EXIF data and PNG chunks.
+    """
+    notes = []
+    data = source.info.get("icc_profile") or described(source, coding)
+    if data:
+        try:
+            return _transformed(colour, data), notes
+        except (ImageCms.PyCMSError, OSError, ValueError) as error:
+            notes.append(f"has a colour profile that cannot be applied ({str(error)[:80]}): taken for sRGB")
+    if colour.mode == "CMYK":
+        notes.append("is CMYK without a colour profile: converted without a press's colours")
+    return colour.convert("RGB"), notes
+
+
+def described(source: Image.Image, coding: Coding | None) -> bytes | None:
+    """Return a profile of colours that a file describes without one; None for sRGB, and where nothing is said."""
+    info = source.info
+    if coding is not None and coding.transfer not in HDR:
+        linear = coding.transfer == 8
+        primaries = PRIMARIES.get(coding.primaries, SRGB)
+        return None if primaries is SRGB and not linear else matrix_profile(primaries, 1.0 if linear else None)
+    if info.get("srgb") is not None or source.format == "PNG" and not {"gamma", "chromaticity"} & info.keys():
+        return None
+    if {"gamma", "chromaticity"} & info.keys():
+        return _of_png(info.get("gamma"), info.get("chromaticity"))
+    if source.getexif().get_ifd(ExifTags.IFD.Interop).get(1) == "R03":
+        return matrix_profile(ADOBE_RGB, ADOBE_GAMMA)
+    return None
+
+
+def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> bytes | None:
+    """The profile of a PNG's gAMA and cHRM chunks."""
+    exponent = 1 / gamma if gamma and 0.05 < gamma < 5 else USUAL_GAMMA
+    usual = abs(exponent - USUAL_GAMMA) < GAMMA_TOLERANCE
+    if chromaticity is None or len(chromaticity) != 8:
+        return None if usual else matrix_profile(SRGB, exponent)
+    white, *rest = np.reshape(chromaticity, (4, 2)).tolist()
+    if np.abs(np.array([white, *rest]) - [D65, *SRGB]).max() < 0.005:
+        return None if usual else matrix_profile(SRGB, exponent)
+    if min(y for _, y in (white, *rest)) <= 0.001:
+        return None
+    return matrix_profile(tuple(map(tuple, rest)), None if usual else exponent, tuple(white))
+
+
+def _transformed(colour: Image.Image, data: bytes) -> Image.Image:
+    profile = ImageCms.ImageCmsProfile(BytesIO(data))
+    space = profile.profile.xcolor_space.strip()
+    mode = MODES.get(space)
+    if mode is None or (mode != colour.mode and {mode, colour.mode} & {"CMYK", "LAB"}):
+        raise ValueError(f"a profile for {space}, and the picture is {colour.mode}")
+    converted = colour if colour.mode == mode else colour.convert(mode)
+    srgb = ImageCms.createProfile("sRGB")
+    transform = ImageCms.buildTransform(profile, srgb, mode, "RGB")
+    if mode == "RGB":
+        cube = Image.fromarray(CUBE)
+        moved = np.array(ImageCms.applyTransform(cube, transform), np.int16) - CUBE
+        if np.abs(moved).max() <= SAME:
+            return converted
+    done = ImageCms.applyTransform(converted, transform)
+    assert done is not None  # it is only where a picture is changed in place
+    return done
+
+
+def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[float, float] = D65) -> bytes:
+    """Return an ICC 2.1 profile of primaries x, y and one curve: a power, or sRGB's where `gamma` is None."""
+    columns = _xyz(primaries, white).T
+    curve = b"curv" + struct.pack(">II", 0, 1024) + _curve(gamma).astype(">u2").tobytes()
+    text = b"described by the file\0"
+    tags = {
+        b"desc": b"desc\0\0\0\0" + struct.pack(">I", len(text)) + text + b"\0" * 78,
+        b"cprt": b"text\0\0\0\0none\0",
+        b"wtpt": _xyz_tag(D50),
+    }
+    for letter, column in zip(b"rgb", columns, strict=True):
+        tags[bytes([letter]) + b"XYZ"], tags[bytes([letter]) + b"TRC"] = _xyz_tag(column), curve
+    return _packed(tags)
+
+
+def _xyz(primaries: _Primaries, white: tuple[float, float]) -> np.ndarray:
+    """The matrix [3, 3] from linear RGB to XYZ under the profiles' white, D50."""
+    points = np.array([[x / y, 1.0, (1 - x - y) / y] for x, y in primaries]).T
+    light = np.array([white[0] / white[1], 1.0, (1 - sum(white)) / white[1]])
+    matrix = points * np.linalg.solve(points, light)
+    cones = (BRADFORD @ D50) / (BRADFORD @ light)
+    return np.linalg.inv(BRADFORD) @ np.diag(cones) @ BRADFORD @ matrix
+
+
+def _curve(gamma: float | None) -> np.ndarray:
+    """Light of 1,024 even numbers, 0 to 65535."""
+    values = np.linspace(0, 1, 1024)
+    light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    return np.round(light * 65535)
+
+
+def _xyz_tag(values: np.ndarray) -> bytes:
+    return b"XYZ \0\0\0\0" + b"".join(struct.pack(">i", round(float(value) * 65536)) for value in values)
+
+
+def _packed(tags: dict[bytes, bytes]) -> bytes:
+    """A profile with these tags, each at a multiple of four bytes."""
+    start = 128 + 4 + 12 * len(tags)
+    table, body = b"", b""
+    for name, data in tags.items():
+        table += name + struct.pack(">II", start + len(body), len(data))
+        body += data + b"\0" * (-len(data) % 4)
+    head = struct.pack(">I4sI4s4s4s", start + len(body), b"lcms", 0x02100000, b"mntr", b"RGB ", b"XYZ ")
+    head += b"\0" * 12 + b"acsp" + b"\0" * 28 + b"".join(struct.pack(">i", round(x * 65536)) for x in D50.tolist())
+    return head.ljust(128, b"\0") + struct.pack(">I", len(tags)) + table + body
+
+
+def coding_of(head: bytes) -> Coding | None:
+    """Return the coding in the first bytes of a file; None where there is none."""
+    if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
+        return Coding(head[at + 4], head[at + 5])
+    if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:
+        return Coding(*struct.unpack_from(">HH", head, at + 8))
+    return None

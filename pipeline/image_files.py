@@ -1,0 +1,124 @@
+"""Pixels of a picture as every front reads it: upright, in sRGB, opaque, 8 bits."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from ..errors import InputError
+from ..fields import Field, Reported
+from .colours import HDR, HEAD, Coding, coding_of, in_srgb
+
+BACKGROUND = 255
+"""The white that a transparent picture is put on, as browsers do."""
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
+WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
+FIELDS = (
+    Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
+    Field(("ICC profile",), "applied", "RGB, grey, CMYK and Lab, to sRGB. A broken one is reported."),
+    Field(("EXIF interoperability R03",), "applied", "Adobe RGB without a profile."),
+    Field(("gAMA", "cHRM", "sRGB"), "applied", "PNG: gamma and primaries, where there is no profile."),
+    Field(("cICP", "nclx"), "applied", "PNG, AVIF, HEIF: primaries. PQ and HLG (HDR) are reported, not mapped."),
+    Field(("alpha", "tRNS", "palette"), "applied", "Transparency is put on white; reported, with --quiet too."),
+    Field(("16 bits",), "applied", "Grey in 16 bits is scaled to 8 bits."),
+    Field(("floating point",), "refused", "White may be 1, 255 or a distance."),
+    Field(("CMYK without a profile",), "reported", "Inverted, without a press's colours."),
+    Field(("frames",), "reported", "Of an animated picture or a burst the first is taken."),
+    Field(("gain map", "depth map"), "ignored", "The base picture is taken, as programs without HDR show it."),
+)
+
+
+class Picture(NamedTuple):
+    """Pixels uint8 [H, W, 3], and notes on fields of the file that changed them or were left out."""
+
+    pixels: np.ndarray
+    notes: tuple[str, ...]
+
+
+def open_picture(source: str | Path | BytesIO, formats: tuple[str, ...] | None = None) -> Image.Image:
+    """Open a picture with Pillow, HEIC and older Pillow's AVIF with pillow-heif.
+
+    Raises InputError for these where the package is missing, and what Pillow raises.
+    """
+    try:
+        return Image.open(source, formats=formats)
+    except Image.UnidentifiedImageError as error:
+        if formats is not None or not _is_heif(_head(source)):
+            raise
+        try:
+            from pillow_heif import register_heif_opener
+        except ImportError:
+            raise InputError(
+                f"{source}: a HEIC or AVIF picture, which takes the package pillow-heif: pip install pillow-heif; or "
+                "save it as JPEG or PNG"
+            ) from error
+    register_heif_opener()
+    return Image.open(source)
+
+
+def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
+    """Return a picture as browsers show it: upright, in sRGB, on white. `head` are the first bytes of its file.
+
+    16 bits of grey are scaled to 8. Raises InputError for floating-point pixels.
+    """
+    if image.mode == "F":
+        raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
+    coding, notes = coding_of(head), _coding_notes(coding_of(head))
+    upright = ImageOps.exif_transpose(image)
+    alpha = None
+    if upright.mode.startswith("I"):
+        upright = Image.fromarray(np.clip(np.array(upright, np.float32) / 257, 0, 255).round().astype(np.uint8))
+    elif upright.mode in WITH_ALPHA or "transparency" in upright.info:
+        upright = upright.convert("RGBA")
+        alpha = np.array(upright.getchannel("A"))
+    colour, more = in_srgb(_opaque(upright), image, coding)
+    pixels = np.array(colour)
+    if alpha is not None and alpha.min() < 255:
+        pixels = over_background(pixels, alpha)
+        notes.append("is transparent in places, and was put on white")
+    return Picture(pixels, (*notes, *more))
+
+
+def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """Return pixels uint8 [H, W, 3] with alpha uint8 [H, W], on white."""
+    share = alpha[..., None].astype(np.float32) / 255
+    return np.round(pixels * share + BACKGROUND * (1 - share)).astype(np.uint8)
+
+
+def picture_of(path: Path) -> Picture:
+    """Return the pixels of a picture file, and notes that name it. Raises InputError, and what Pillow raises."""
+    head = _head(path)
+    with open_picture(path) as opened:
+        try:
+            pixels, notes = read_pixels(opened, head)
+            frames = getattr(opened, "n_frames", 1)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+    first = [f"{path} has {frames} pictures; the video begins with the first."] if frames > 1 else []
+    return Picture(pixels, (*first, *(Reported(f"{path} {note}.") for note in notes)))
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The picture in a mode that a profile can be for."""
+    if image.mode in ("RGB", "L", "CMYK", "LAB"):
+        return image
+    return image.convert("L" if image.mode == "1" else "RGB")
+
+
+def _coding_notes(coding: Coding | None) -> list[str]:
+    if coding is None or coding.transfer not in HDR:
+        return []
+    return [f"is HDR ({HDR[coding.transfer]}), which is not mapped: it looks pale; save it as SDR"]
+
+
+def _head(source: str | Path | BytesIO) -> bytes:
+    if isinstance(source, BytesIO):
+        return source.getvalue()[:HEAD]
+    with Path(source).open("rb") as file:
+        return file.read(HEAD)
+
+
+def _is_heif(head: bytes) -> bool:
+    return head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS
