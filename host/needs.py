@@ -39,6 +39,7 @@ _MODEL = _names("""
     comfy.conds: CONDNoiseShape.process_cond CONDNoiseShape.can_concat CONDNoiseShape.concat CONDRegular
     comfy.context_windows: slice_cond
     comfy.ldm.modules.attention: optimized_attention
+    comfy.lora: calculate_weight
     comfy.memory_management: TensorFileSlice
     comfy.model_base: ModelType.FLOW WAN21.extra_conds WAN21._apply_model WAN21.process_timestep WAN21.memory_required
         WAN21.resize_cond_for_context_window WAN21.get_dtype_inference WAN21.process_latent_in WAN21.process_latent_out
@@ -51,7 +52,8 @@ _MODEL = _names("""
         ModelPatcher.is_clone ModelPatcher.is_dynamic ModelPatcher.get_additional_models_with_key
         ModelPatcher.match_multigpu_clones ModelPatcher.load ModelPatcher.loaded_size ModelPatcher.model_size
         ModelPatcher.partially_unload ModelPatcher.patch_hook_weight_to_device ModelPatcher.patch_hooks
-        ModelPatcher.patch_weight_to_device ModelPatcher.state_dict_for_saving ModelPatcher.unpatch_model
+        ModelPatcher.patch_weight_to_device ModelPatcher.prepare_hook_patches_current_keyframe
+        ModelPatcher.state_dict_for_saving ModelPatcher.unpatch_hooks ModelPatcher.unpatch_model
     comfy.model_sampling: CONST
     comfy.ops: cast_bias_weight uncast_bias_weight run_every_op manual_cast.Linear manual_cast.Conv3d
         manual_cast.LayerNorm manual_cast.RMSNorm

@@ -4,6 +4,7 @@ ComfyUI merges a LoRA into the weight and quantizes the sum again, which at four
 These patchers never change a layer's weight: the layer applies its patches to the decoded weight at each use."""
 
 import logging
+import math
 from collections import namedtuple
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,6 +14,7 @@ import comfy.model_management
 import comfy.model_patcher
 import comfy.utils
 import torch
+from comfy.lora import calculate_weight
 from comfy.model_patcher import LowVramPatch
 from comfy.weight_adapter import LoRAAdapter
 from comfy_aimdo import model_vbar
@@ -33,6 +35,8 @@ _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follow
 
 _ENOUGH = 2**62
 """Bytes."""
+_AS_LORA = "model_as_lora"
+"""ComfyUI's kind of patch for the weights of another model."""
 
 
 class ExactPatches(_AnyPatcher):
@@ -43,6 +47,8 @@ class ExactPatches(_AnyPatcher):
 
     made_by: str | None = None
     """Id of the node that made this clone."""
+    _hooked_sigma = math.inf
+    """Sigma of the last forward whose hooks have keyframes."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches
@@ -129,12 +135,13 @@ class ExactPatches(_AnyPatcher):
         self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
         self.model.kept_by_rollout.clear()
+        self._hooked_sigma = math.inf
         super().cleanup()
 
     def unpatch_model(self, device_to=None, unpatch_weights=True):
         super().unpatch_model(device_to, unpatch_weights)
         if unpatch_weights:
-            self._set_patches([])
+            self._set_patches(LowVramPatch, {})
 
     def patch_hook_weight_to_device(self, hooks, combined_patches, key, original_weights, memory_counter):
         if self._applied_by_layer(key):  # `patch_hooks` attaches these
@@ -143,12 +150,29 @@ class ExactPatches(_AnyPatcher):
         super().patch_hook_weight_to_device(hooks, combined_patches, key, original_weights, memory_counter)
 
     def patch_hooks(self, hooks):
-        changed = hooks is not None or self.current_hooks is not None
-        if changed:
-            self.model.camera_cache.clear()  # its values were computed with the patches that are now replaced
         super().patch_hooks(hooks)
-        if changed and self.model.current_weight_patches_uuid == self.patches_uuid:
+        if hooks is not None:
+            self.model.camera_cache.clear()  # computed with the patches that are now replaced
             self._attach_patches()
+
+    def unpatch_hooks(self, whitelist_keys_set=None):
+        """Detach the hooks from the layers. ComfyUI calls this wherever hooks end: a new group, a new keyframe, a load,
+        an unload, the end of a run. At the end `current_hooks` may be None already."""
+        super().unpatch_hooks(whitelist_keys_set)
+        if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
+            self.model.camera_cache.clear()
+            self._set_patches(_HookPatch, {})
+
+    def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
+        """Begin the keyframes again with each chunk of a rollout: ComfyUI's only go forward, through one run."""
+        frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
+        if frames and self.model.diffusion_model.config.causal:
+            before, self._hooked_sigma = self._hooked_sigma, float(t[0])
+            if self._hooked_sigma > before:
+                for each in frames:
+                    each.reset()
+                self.patch_hooks(None)
+        super().prepare_hook_patches_current_keyframe(t, hook_group, model_options)
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
@@ -184,18 +208,21 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Give every layer its patches: first the model's own, then those of conditioning hooks."""
-        self._set_patches([self.patches, self.get_combined_hook_patches(self.current_hooks)])
+        """Replace every layer's patches: conditioning hooks act first, because Create Hook Model as LoRA subtracts the
+        model's own weight, then the model's own patches."""
+        self._set_patches(LowVramPatch, self.patches)
+        self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
-    def _set_patches(self, sources: list[dict]) -> None:
-        """Replace our patches among the layers' functions; the functions of other packs stay."""
+    def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
+        """Replace the patches of a kind, and of its subclasses, among the layers' functions by those of `source`. The
+        functions of other packs stay."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
                 if getattr(layer, name, None) is None or not self._applied_by_layer(key):
                     continue
-                others = [each for each in getattr(layer, f"{name}_function") if not isinstance(each, LowVramPatch)]
-                ours = [LowVramPatch(key, source) for source in sources if key in source]
+                others = [each for each in getattr(layer, f"{name}_function") if not isinstance(each, kind)]
+                ours = [kind(key, source)] if key in source else []
                 setattr(layer, f"{name}_function", ours + others)
                 # With a lowvram_function dynamic VRAM would quantize the patched weight again.
                 if hasattr(layer, f"{name}_lowvram_function"):
@@ -229,13 +256,28 @@ class ExactPatches(_AnyPatcher):
                 super().patch_weight_to_device(key, device_to)
 
 
+class _HookPatch(LowVramPatch):
+    """A layer's patches of the running conditioning hooks."""
+
+    def __call__(self, weight):
+        patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]
+        subtracted = any(_is_kind(patch[1], _AS_LORA) for patch in patches)
+        original = {self.key: [(weight.clone(),)]} if subtracted else None
+        return calculate_weight(patches, weight, self.key, weight.dtype, original)
+
+
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Shape of what a LoRA adds to a weight, for the common kinds (lora_up and lora_down, diff); else None."""
+    """Shape of what a LoRA adds to a weight, for the common kinds (lora_up and lora_down, diff, the weights of another
+    model); else None."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
-    is_diff = isinstance(patch, tuple) and patch[0] == "diff" and len(patch[1]) == 1
+    is_diff = _is_kind(patch, "diff", _AS_LORA) and len(patch[1]) == 1
     return tuple(patch[1][0].shape) if is_diff else None
+
+
+def _is_kind(patch, *kinds: str) -> bool:
+    return isinstance(patch, tuple) and isinstance(patch[0], str) and patch[0] in kinds
 
 
 class ExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcher):

@@ -145,7 +145,15 @@ def sample(front, models=MODELS, prompts=None):
     return made, list(dict.fromkeys(SAID.texts))
 
 
-PLAIN = {front: sample(front) for front in FRONTS}
+class Plain(dict):
+    """What each front makes without any node before it; made when it is first asked for."""
+
+    def __missing__(self, front):
+        self[front] = sample(front)
+        return self[front]
+
+
+PLAIN = Plain()
 
 
 def lora():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from core_node_rows import FRONTS, LETTERS, ROWS, documented, names
 from host_runner import Report, run_checks
 from lingbot_world.toy.experts import write_expert_folder
@@ -17,15 +18,53 @@ pytestmark = pytest.mark.host
 DOCS = Path(__file__).parents[3] / "docs" / "comfyui.md"
 
 
+SAMPLERS = ("sampler", "guider", "advanced", "rollout")
+HOOKS = (
+    "Create Hook LoRA, Pair Cond Set Props",
+    "Create Hook LoRA, Cond Set Props",
+    "Cond Set Props Combine",
+    "of all layers",
+    "Create Hook LoRA (MO)",
+    "Set CLIP Hooks",
+    "Set CLIP Hooks, scheduled",
+    "Set Hook Keyframes",
+    "Set Hook Keyframes, off at the end",
+    "Create Hook Keyframes Interp.",
+    "Create Hook Keyframes From Floats",
+    "Create Hook Model as LoRA",
+    "Combine Hooks [2]",
+    "Combine Hooks [4]",
+    "Combine Hooks [8]",
+    "one on each prompt",
+)
+
+
 @pytest.fixture(scope="module")
-def found(comfy_host, toy_package, tmp_path_factory) -> Report:
-    """With experts narrower than the toy's, as they make eight hundred videos; of a seed with which the nodes change as
-    much as they do with the toy's."""
+def narrow(toy_package, tmp_path_factory) -> Path:
+    """The toy with narrower experts, because hundreds of videos are made with them; the seed is one with which the
+    nodes change as much as with the toy's."""
     package = shutil.copytree(toy_package, tmp_path_factory.mktemp("narrow") / "toy")
     narrow = replace(EXPERT, dim=128)
     for name, seed in {"high_noise_model_bnb_nf4": 60, "low_noise_model_bnb_nf4": 61, CAUSAL: 64}.items():
         write_expert_folder(package / name, replace(narrow, causal=name == CAUSAL), expert_tensors(seed, narrow))
-    return run_checks(comfy_host, "node_rule_checks.py", str(package))
+    return package
+
+
+@pytest.fixture(scope="module")
+def found(comfy_host, narrow) -> Report:
+    return run_checks(comfy_host, "node_rule_checks.py", str(narrow))
+
+
+@pytest.fixture(
+    scope="module", params=["", *(pytest.param(each, marks=pytest.mark.gpu) for each in ("dynamic", "static"))]
+)
+def hooked(comfy_host, narrow, request) -> Report:
+    """On the CPU; on a GPU with dynamic VRAM and without."""
+    if request.param and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return run_checks(
+        comfy_host, "hook_checks.py", str(narrow), *filter(None, [request.param]), shared=not request.param
+    )
 
 
 def test_a_node_that_comfyui_gains_needs_a_row(found):
@@ -133,6 +172,31 @@ def test_a_prompt_that_predicts_nothing_somewhere_is_refused(found):
 def test_a_lora_on_a_rollouts_prompt_and_one_in_bypass_mode_act_as_any_other(found):
     assert found["hooks_of_a_rollout"]["gap"] < 1e-5 < 0.1 < found["hooks_of_a_rollout"]["effect"]
     assert found["merged"]["bypass"] < 1e-4 < 0.1 < found["merged"]["effect"]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_acts_in_its_run_and_in_no_other(hooked, hook, sampler):
+    first, again, fresh = hooked["hooks"][f"{hook}, {sampler}"]
+    assert first == again == fresh
+    assert not fresh["made"].startswith("raised")
+    late = hook == "Set Hook Keyframes" and sampler == "rollout"  # the one chunk ends before the second keyframe
+    assert (fresh["made"] == fresh["after"]) is late
+
+
+def test_a_hook_of_a_run_that_failed_is_gone_in_the_next(hooked):
+    for failed, plain, fresh in hooked["after_an_error"].values():
+        assert "played" in failed
+        assert plain == fresh
+
+
+def test_another_models_weights_as_a_hook_make_that_model(hooked):
+    gap, other = hooked["another_model_as_lora"]
+    assert gap < 1e-5 < 0.1 < other
+
+
+def test_keyframes_of_a_hook_begin_again_with_each_chunk(hooked):
+    assert hooked["keyframes_of_a_rollout"] == [[0.25], [1.0], [1.0], [0.25], [1.0]]
 
 
 def test_merging_all_of_another_expert_gives_that_expert(found):
