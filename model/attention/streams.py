@@ -43,8 +43,10 @@ def on_default_stream(attend: Function) -> Function:
         if current == default or torch.cuda.is_current_stream_capturing():
             return attend(q, k, v, heads)
         default.wait_stream(current)
-        out = attend(q, k, v, heads)
+        with torch.cuda.stream(default):
+            out = attend(q, k, v, heads)
         current.wait_stream(default)
+        out.record_stream(current)
         return out
 
     return run

@@ -29,10 +29,20 @@ def right(request, monkeypatch):
     monkeypatch.setenv("LINGBOT_RIGHT_STREAM", str(int(request.param)))
     monkeypatch.delitem(sys.modules, "sageattention", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device=None: (8, 6))
-    choose_8bit.find_kernel.cache_clear()
+    monkeypatch.setenv("LINGBOT_WORLD_CARDS", "")
+    forget_choices()
     yield request.param
-    choose_8bit.find_kernel.cache_clear()
+    monkeypatch.undo()
+    forget_choices()
     sys.modules.pop("sageattention", None)
+
+
+def forget_choices():
+    """Kernels are chosen again, for another card."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("lingbot_world."):
+            for each in vars(module).values():
+                getattr(each, "cache_clear", lambda: None)()
 
 
 def attention(q, k, v, heads):

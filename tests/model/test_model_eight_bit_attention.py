@@ -521,7 +521,7 @@ def test_a_hopper_gpu_has_our_kernel_and_cudnns_where_ours_fails(monkeypatch, wh
 
 HELD = """
 import ctypes
-from lingbot_world.model import attention_fp8_cudnn as attention
+from lingbot_world.model.attention import fp8_cudnn as attention
 
 class Graph:
     def __init__(self, *shape):
