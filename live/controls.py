@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from ..errors import InputError
 
 KEYS = MOVE_KEYS + LOOK_KEYS
 """w a s d walk, i j k l look up, left, down, right."""
+RUN, RUNNING = "shift", 2.0
+"""The key that makes walking faster while it is held, and how much faster."""
 FRAMES_OF_ONE = 4
 """Video frames of a latent frame."""
 MOST_TAPS, MOST_ROWS = 256, 4096
@@ -32,11 +35,26 @@ _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j":
 
 class Wishes(NamedTuple):
     """What is asked for in some video frames. `axes` float64 [n, 4]: forward, right, yaw, pitch, -1 to 1 each. `look`:
-    degrees of yaw and pitch that the mouse asks for beside them. `event`: the number of the last event in it."""
+    degrees of yaw and pitch that the mouse asks for beside them. `event`: the number of the last event in it. While
+    Shift is held, forward and right are twice as large. `waited`: seconds from the last input to here, None where no
+    input came since the frames before."""
 
     axes: np.ndarray
     look: tuple[float, float]
     event: int | None
+    waited: float | None = None
+
+
+class _Pending(NamedTuple):
+    """The inputs that frames have taken, as they were before."""
+
+    down: dict[str, float]
+    taps: list[tuple[str, float, float]]
+    look: tuple[float, float]
+    script: deque[frozenset[str]]
+    rows: list[frozenset[str]]
+    taken: float
+    arrived: float | None
 
 
 class Controls:
@@ -53,6 +71,10 @@ class Controls:
         self._event: int | None = None
         self._taken = clock()
         self.heard = self._taken  # when somebody was last there: asked for something, or went on asking
+        self.turns = 0  # how often a key, a stick or a script has begun or ended
+        self.changed: Callable[[], None] = lambda: None  # called after each input, by the thread that brings it
+        self._arrived: float | None = None  # when the last input came that no frame has yet
+        self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
         """The key goes down."""
@@ -65,9 +87,9 @@ class Controls:
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
         """These keys are held from now on, and no others. It ends a script."""
         wanted = _checked(keys)
-        with self._lock:
-            now = self._told(event)
-            self._script.clear()
+        with self._hearing(event) as now:
+            self.turns += wanted != self._down.keys()
+            self._script = deque()
             for key in self._down.keys() - wanted:
                 since = self._down.pop(key)
                 if since > self._taken:
@@ -84,8 +106,7 @@ class Controls:
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
         """The mouse moved by so many degrees, right and up."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
-        with self._lock:
-            self._told(event)
+        with self._hearing(event):
             self._look = [
                 max(-FURTHEST_LOOK, min(FURTHEST_LOOK, was + more))
                 for was, more in zip(self._look, turned, strict=True)
@@ -94,17 +115,18 @@ class Controls:
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
         """Sticks of a gamepad, -1 to 1 each, which stay so until they are told anew."""
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
-        with self._lock:
-            self._told(event)
-            self._stick = forward, right, yaw, pitch
+        with self._hearing(event):
+            stick = forward, right, yaw, pitch
+            self.turns += any(self._stick) != any(stick)
+            self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
         """The keys of each of the next latent frames; no key is held after the last."""
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_checked(row) for row in rows]
-        with self._lock:
-            self._told(event)
+        with self._hearing(event):
+            self.turns += 1
             self._down.clear()
             self._taps.clear()
             self._script = deque(checked)
@@ -112,38 +134,68 @@ class Controls:
     def hear(self) -> None:
         """Somebody is there, and asks for nothing that moves the camera."""
         with self._lock:
-            self._told(None)
+            self.heard = self._clock()
 
     def let_go(self) -> None:
         """Nothing is asked for any more: the person is gone."""
         with self._lock:
             self._down.clear()
             self._taps.clear()
-            self._script.clear()
+            self._script = deque()
             self._stick, self._look = (0.0, 0.0, 0.0, 0.0), [0.0, 0.0]
+
+    @property
+    def asks(self) -> bool:
+        """Whether something is asked for that moves the camera."""
+        with self._lock:
+            held = self._down.keys() - {RUN} or self._script or any(self._stick)
+            return bool(held or self._taps or any(self._look))
 
     def take(self, frames: int) -> Wishes:
         """What is asked for in the next video frames, four a latent frame. A tap is taken once, and so are the degrees
         that the mouse asks for. A key or a stick that is held, and a script that goes on, ask as long as they do."""
         with self._lock:
             now, since = self._clock(), self._taken
+            look, arrived = (self._look[0], self._look[1]), self._arrived
+            self._pending = _Pending({**self._down}, [*self._taps], look, self._script, [*self._script], since, arrived)
             if self._down or self._script or any(self._stick):
                 self.heard = now
             axes = np.zeros((frames, 4))
             for number, row in enumerate(self._rows(frames, since, now)):
-                for axis, sign in map(_AXES.__getitem__, row):
+                for axis, sign in (_AXES[key] for key in row if key != RUN):
                     axes[number, axis] += sign
-            axes = np.clip(axes + self._stick, -1, 1)
-            look, self._look = (self._look[0], self._look[1]), [0.0, 0.0]
+                axes[number] = np.clip(axes[number] + self._stick, -1, 1)
+                axes[number, :2] *= RUNNING if RUN in row else 1
+            self._look, self._arrived = [0.0, 0.0], None
+            waited = None if arrived is None else now - arrived
             if frames:  # a walk's first chunk may have none: what is tapped is held in those of the second
                 self._taps.clear()
                 self._taken = now
-            return Wishes(axes, look, self._event)
+            return Wishes(axes, look, self._event, waited)
 
-    def _told(self, event: int | None) -> float:
-        self._event = self._event if event is None else event
-        self.heard = self._clock()
-        return self.heard
+    def put_back(self) -> None:
+        """Have the next frames take again what the last ones took, and what came since: those are not made."""
+        with self._lock:
+            before, self._pending = self._pending, None
+            if before is None:
+                return
+            let_go = {key: since for key, since in before.down.items() if key not in self._down}
+            taps = [(key, since, self._clock()) for key, since in let_go.items() if since > before.taken]
+            since_then = [tap for tap in self._taps if tap not in before.taps]
+            self._taps = deque([*before.taps, *taps, *since_then], maxlen=MOST_TAPS)
+            self._look = [was + more for was, more in zip(before.look, self._look, strict=True)]
+            if self._script is before.script:  # no other began, and no key ended it
+                self._script = deque(before.rows)
+            self._taken, self._arrived = before.taken, self._arrived if before.arrived is None else before.arrived
+
+    @contextmanager
+    def _hearing(self, event: int | None) -> Iterator[float]:
+        """An input comes: gives the time. Whoever waits for one is called when it is there."""
+        with self._lock:
+            self._event = self._event if event is None else event
+            self.heard = self._arrived = self._clock()
+            yield self.heard
+        self.changed()
 
     def _rows(self, frames: int, since: float, now: float) -> list[set[str]]:
         if self._script:
@@ -165,7 +217,7 @@ class Steered:
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """A key of w a s d i j k l goes down."""
+        """A key of w a s d i j k l, or shift, goes down."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
@@ -191,9 +243,9 @@ class Steered:
 
 def _checked(keys: Iterable[str]) -> frozenset[str]:
     held = list(keys)
-    unknown = [key for key in held if not isinstance(key, str) or key not in _AXES]
+    unknown = [key for key in held if not isinstance(key, str) or key not in (*_AXES, RUN)]
     if unknown:
-        raise InputError(f"no such key: {str(unknown[0])[:20]!r}; expected some of {' '.join(KEYS)}")
+        raise InputError(f"no such key: {str(unknown[0])[:20]!r}; expected some of {' '.join(KEYS)} {RUN}")
     return frozenset(held)
 
 

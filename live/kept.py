@@ -2,14 +2,15 @@
 
 `walk.json` says what the walk was made with. Beside it: `start.safetensors` (the first frame), `prompt.N.safetensors`
 (an embedding), `before.state` (the video that the walk goes on from, if any), and three files that each chunk is added
-to: `latent.f32`, `steps.f64` (what the model was given, a pose a latent frame), `poses.f64` (a pose a video frame)."""
+to: `latent.f32`, `steps.f64` (what the model was given, a pose a latent frame), `poses.f64` (a pose a video frame).
+With seed, schedule, dtype and inputs (see inputs.py) the walk can be made again."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,8 +22,9 @@ from ..errors import InputError
 from ..model.config import ModelConfig
 from ..options import Window
 from ..pipeline.state import Prompt, WorldState, load_state
-from .controls import FRAMES_OF_ONE
+from .controls import FRAMES_OF_ONE, Wishes
 from .engine import Engine
+from .inputs import InputLog
 
 FORMAT = "lingbot-world walk 1"
 HEAD, START, BEFORE = "walk.json", "start.safetensors", "before.state"
@@ -35,19 +37,28 @@ class Kept:
     walk goes on."""
 
     def __init__(
-        self, folder: Path, engine: Engine, frame: Tensor, lens: np.ndarray, unit: float, before: WorldState | None
+        self,
+        folder: Path,
+        engine: Engine,
+        picture: Mapping[str, Tensor],
+        lens: np.ndarray,
+        unit: float,
+        before: WorldState | None,
+        facts: Mapping[str, Any],
     ) -> None:
-        """Raises InputError where the folder cannot be written."""
+        """`picture`: the `frame` that the walk begins with and its latent, the `image`. `facts`: of how the walk is
+        made. Raises InputError where the folder cannot be written."""
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
-        self._before, self.latent_frames = before, 0
+        self._before, self.latent_frames, self._facts = before, 0, facts
         self._prompts: list[tuple[str, Tensor, int]] = []
         height, width = engine.cells
         self._rows = {"latent.f32": 4 * CHANNELS * height * width, "steps.f64": 128, "poses.f64": 128}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._files: dict[str, IO[bytes]] = {name: (folder / name).open("w+b", 0) for name in self._rows}
-            _save({"frame": frame}, folder / START)
+            self._inputs = InputLog(folder)
+            _save(picture, folder / START)
             if before is not None:
                 before.save(folder / BEFORE)
         except OSError as error:
@@ -67,13 +78,20 @@ class Kept:
         if first and reason:
             raise InputError(f"the walk cannot be kept in {self.folder}: {reason}")
 
-    def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray) -> None:
-        """A chunk: its latent float32 [1, 16, n, h, w], what the model was given [n, 4, 4], the video frames' poses."""
+    def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray, wishes: Wishes) -> None:
+        """Add a chunk: its latent float32 [1, 16, n, h, w], what the model was given [n, 4, 4], the poses of the video
+        frames, and the inputs."""
         rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
         if not self.failure:
-            self._try(lambda: self._append(rows, latent.shape[2]))
+            self._try(lambda: self._append(rows, latent.shape[2], wishes))
 
-    def _append(self, rows: tuple[np.ndarray, ...], latent_frames: int) -> None:
+    def rebuilt(self, *, refresh: bool) -> None:
+        """Keys and values were computed again here, with another prompt where that is a `refresh`."""
+        if not self.failure:
+            self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
+
+    def _append(self, rows: tuple[np.ndarray, ...], latent_frames: int, wishes: Wishes) -> None:
+        self._inputs.add_wishes(self.latent_frames, wishes)
         for file, row in zip(self._files.values(), rows, strict=True):
             left = memoryview(np.ascontiguousarray(row).tobytes())
             while left:  # an unbuffered file may take a part, and then say that the disk is full
@@ -85,6 +103,7 @@ class Kept:
         self.latent_frames = min(self.latent_frames, chunks * self._engine.chunk)
         self._prompts = [part for part in self._prompts if part[2] < self.latent_frames] or self._prompts[:1]
         self._try(self._write_head)
+        self._try(lambda: self._inputs.cut(self.latent_frames))
         self._cut_files()
 
     def _cut_files(self) -> None:
@@ -132,25 +151,30 @@ class Kept:
     def _write_head(self) -> None:
         text, context, first = self._prompts[-1]
         _save({"context": context}, self.folder / f"prompt.{len(self._prompts) - 1}.safetensors")
-        engine = self._engine
+        self._write_facts({})
+
+    def _write_facts(self, more: dict[str, Any]) -> None:
         head = {
             "format": FORMAT,
-            "cells": engine.cells,
-            "chunk": engine.chunk,
-            "window": engine.window.frames,
-            "sink": engine.window.sink,
-            "release": engine.release,
-            "config": dataclasses.asdict(engine.config),
+            **engine_facts(self._engine),
             "lens": self.lens.tolist(),
             "unit": self._unit,
             "continued": self._before is not None,
+            **self._facts,
             "prompts": [{"text": text, "first": first} for text, _, first in self._prompts],
+            **more,
         }
         part = self.folder / (HEAD + ".part")
         part.write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
         os.replace(part, self.folder / HEAD)
 
     def close(self) -> None:
+        """Close the files. The inputs are now in `walk.json`."""
+        try:
+            self._write_facts({"inputs": self._inputs.rows()})
+            self._inputs.close(delete=True)
+        except OSError:
+            self._inputs.close(delete=False)
         for file in self._files.values():
             file.close()
 
@@ -185,12 +209,33 @@ def whole_state(folder: Path) -> Path:
     return state
 
 
+def engine_facts(engine: Engine) -> dict[str, Any]:
+    """Return what a walk's frames depend on beside its start and inputs, as `walk.json` has it."""
+    schedule = dataclasses.asdict(engine.schedule)
+    return {
+        "cells": [*engine.cells],
+        "chunk": engine.chunk,
+        "window": engine.window.frames,
+        "sink": engine.window.sink,
+        "release": engine.release,
+        "config": dataclasses.asdict(engine.config),
+        "dtype": engine.dtype,
+        "schedule": {name: [*values] for name, values in schedule.items() if isinstance(values, tuple)},
+    }
+
+
+def read_head(folder: Path) -> dict[str, Any]:
+    """Return what `walk.json` says. Raises OSError, ValueError."""
+    head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
+    if head.get("format") != FORMAT:
+        raise ValueError(f"not a walk: its format is {head.get('format')}")
+    return head
+
+
 def _loaded(folder: Path) -> tuple[WorldState, np.ndarray]:
     """A walk's state, and its poses as `Kept.poses` gives them."""
     try:
-        head = json.loads((folder / HEAD).read_text(encoding="utf-8"))
-        if head.get("format") != FORMAT:
-            raise ValueError(f"not a walk: its format is {head.get('format')}")
+        head = read_head(folder)
         before = load_state(folder / BEFORE) if head["continued"] else None
         state = _state(folder, head, before)
         made = state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
@@ -214,7 +259,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
     )
     if not made:
         raise ValueError("no chunk of it is whole")
-    lens, frame = np.array(head["lens"]), _load(folder / START)["frame"]
+    lens, frame = np.array(head["lens"]), load_tensors(folder / START)["frame"]
     steps = _poses(folder / "steps.f64", made)
     world = _poses(folder / "poses.f64", _video_frames(made, state))[3 if before is not None else 0 :: FRAMES_OF_ONE]
     parts = {
@@ -227,7 +272,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
             name: torch.cat([getattr(state, name), part], dim=2 * (name == "latent")) for name, part in parts.items()
         }
     prompts = [
-        Prompt(text, _load(folder / f"prompt.{index}.safetensors")["context"], frames // head["chunk"])
+        Prompt(text, load_tensors(folder / f"prompt.{index}.safetensors")["context"], frames // head["chunk"])
         for index, text, frames in _parts(head["prompts"], made)
     ]
     return WorldState(
@@ -272,7 +317,7 @@ def _poses(path: Path, count: int) -> np.ndarray:
     return np.fromfile(path, np.float64, 16 * count).reshape(count, 4, 4)
 
 
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -282,7 +327,7 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
         raise InputError(f"{path} cannot be written: {error}") from error
 
 
-def _load(path: Path) -> dict[str, Tensor]:
+def load_tensors(path: Path) -> dict[str, Tensor]:
     """Copies: what was mapped would change when the file is written again."""
     from safetensors.torch import load_file
 

@@ -35,12 +35,14 @@ class Pace:
         self._played: float | None = None  # when all that was handed out has been played
         self._on_the_way = 0
         self.frames = self.late = self.stalls = 0
+        self.leisurely = False  # chunks are begun half as often as their frames are played
+        self._of_chunk = of_chunk
 
     def wait(self) -> float:
         """Seconds until the next chunk is to begin."""
         if not self.fps or self._played is None:
             return 0.0
-        played = self._played + self._on_the_way / self.fps
+        played = self._played + (self._on_the_way + self._of_chunk * self.leisurely) / self.fps
         return max(0.0, played - self._clock() - max(self._answers, default=0.0) - SPARE)
 
     def on_the_way(self, frames: int) -> None:
@@ -73,7 +75,7 @@ class Pace:
     def handed(self, frames: int) -> None:
         """So many frames were handed out."""
         now, self._on_the_way = self._clock(), max(0, self._on_the_way - frames)
-        if self.fps and self._played is not None and now > self._played:
+        if self.fps and self._played is not None and now > self._played and not self.leisurely:
             self.stalls += 1
             self.late += frames
         start = now if self._played is None else max(now, self._played)

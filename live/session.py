@@ -19,10 +19,12 @@ import torch
 from ..errors import InputError, LingBotError
 from ..options import FPS
 from ..pipeline.state import WorldState
+from .camera import WALKING_SPEED
 from .controls import FRAMES_OF_ONE, Controls, Steered
 from .decoding import DecodingThread
 from .engine import Engine, Start
 from .pace import Pace
+from .replay import Replay
 from .walk import Frames, Walk
 from .walks import Walks
 
@@ -31,9 +33,14 @@ log = logging.getLogger(__name__)
 WATCH = 0.2
 """Seconds from one look of `run` to the next, while it waits."""
 
+AWAKE = 16
+"""Latent frames that are made after a new prompt where nothing else is asked for: four seconds, in which it is seen."""
+QUIET = 10.0
+"""Seconds without an input after which a world that moves by itself is made at half the speed."""
+
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
-"""tell(kind, facts): prompt, paused, resumed, back, restarted, kept (no longer), failed."""
+"""tell(kind, facts): prompt, paused, resumed, still, back, restarted, kept (no longer), failed."""
 
 
 def _nobody(_kind: str, _facts: dict[str, Any]) -> None:
@@ -61,14 +68,21 @@ class Session(Steered):
         *,
         folder: str | Path | None = None,
         fps: float = FPS,
-        speed: float = 1.0,
+        speed: float = WALKING_SPEED,
         path: np.ndarray | None = None,
         seed: int | None = None,
         whole: bool = False,
+        moving: bool = False,
+        controls: Controls | None = None,
     ) -> None:
-        """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state
-        and a camera path are kept too. Raises InputError."""
-        self.engine, self.controls, self.pace = engine, Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
+        """`speed`: the share of the longest step that W walks by; with Shift twice as much. `path`: poses c2w
+        [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state and a camera path are
+        kept too. `moving`: the threads of `start` and `run` make chunks also where nothing is asked for, since things
+        move by themselves. `controls`: in place of new ones. Raises InputError."""
+        self.engine, self.controls = engine, controls or Controls()
+        self.pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
+        self.controls.changed = self._wake
+        self.moving, self._still, self._awake = moving, False, 0
         self._begin = begin
         self._tell: Tell = _nobody
         make = partial(Walk, engine, controls=self.controls, speed=speed, path=path, seed=seed)
@@ -85,6 +99,14 @@ class Session(Steered):
         self.failure = ""
         self._walks.begin(begin, self._not_kept)
 
+    @classmethod
+    def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
+        """Return a session that makes the walk of a folder again, to the same bits, and then ends. `options` are those
+        of a session. Raises InputError for a folder without a walk, and for an engine that was opened otherwise."""
+        replay = Replay(walk)
+        replay.check(engine)
+        return cls(engine, replay.start, controls=replay, speed=replay.speed, **options)
+
     def __enter__(self) -> Session:
         return self
 
@@ -94,6 +116,8 @@ class Session(Steered):
     def prompt(self, text: str, *, refresh: bool = False) -> None:
         """What the world shows from one of the next chunks on: text is encoded meanwhile. `refresh` as in
         `Walk.prompt`. Raises InputError for one that is empty."""
+        if not isinstance(text, str):
+            raise InputError(f"the prompt is {text!r:.40}; expected text that says what the world shows")
         if not text.strip():
             raise InputError("the prompt is empty; say what the world shows")
         if self._closing:
@@ -119,6 +143,7 @@ class Session(Steered):
             self.walk.prompt(text, context, refresh=refresh)
             if refresh:
                 self.pace.rest()
+            self._awake = AWAKE
             self._tell("prompt", {"text": text})
 
         self._ask(change)
@@ -150,6 +175,7 @@ class Session(Steered):
         def go() -> None:
             self.walk.back(chunk)
             self.pace.rest()
+            self._awake = max(self._awake, self.engine.chunk)
             self._tell("back", {"chunk": chunk})
 
         self._ask(go)
@@ -170,7 +196,7 @@ class Session(Steered):
             while not self._closing:
                 if self._under_way is None:
                     self._do_what_is_asked()
-                    if self.walk.ended:
+                    if self._ended:
                         break
                     self._under_way = self._chunk()
                 try:
@@ -212,6 +238,24 @@ class Session(Steered):
     def state(self) -> WorldState:
         """What was walked, to be saved and gone on with. Raises InputError where there is nothing yet."""
         return self.walk.kept.state()
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the path, or the walk that is replayed, has no whole chunk left."""
+        return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
+
+    @property
+    def still(self) -> bool:
+        """Whether another chunk would show what is seen already: nothing is asked for, the camera stands, and nothing
+        moves by itself. A world that makes up a still picture over and over loses it within seconds."""
+        walk = self.walk
+        rests = walk.chunks > 0 and not (self._awake > 0 or self.controls.asks or walk.camera.moves)
+        return rests and not self.moving
+
+    def _wake(self) -> None:
+        """An input came."""
+        with self._changed:
+            self._changed.notify_all()
 
     @property
     def running(self) -> bool:
@@ -275,13 +319,23 @@ class Session(Steered):
                 if self._closing:
                     return False
                 if not self._commands:
-                    if self.walk.ended:
+                    if self._ended:
                         return False
-                    seconds = None if self._paused else self.pace.wait()
+                    seconds = None if self._paused or self._stands() else self.pace.wait()
                     if seconds == 0:
                         return True
                     self._changed.wait(seconds if self._watch is None else min(seconds or WATCH, WATCH))
             self._do_what_is_asked()
+
+    def _stands(self) -> bool:
+        """Whether the world waits for an input; tells when that begins and ends."""
+        still = self.still
+        if still != self._still:
+            self._still = still
+            self.pace.rest()
+            self._tell("still", {"still": still})
+        self.pace.leisurely = self.moving and time.monotonic() - self.controls.heard > QUIET
+        return still
 
     def _ask(self, command: Callable[[], None]) -> None:
         with self._changed:
@@ -322,7 +376,10 @@ class Session(Steered):
     def _work(self) -> Iterator[None]:
         """A chunk is made meanwhile."""
         failed_before, began = self.walk.kept.failure, time.perf_counter()
+        if isinstance(self.controls, Replay):
+            self.controls.prepare(self.walk)
         yield
+        self._awake = max(0, self._awake - self.engine.chunk)
         self.pace.worked(time.perf_counter() - began, FRAMES_OF_ONE * self.engine.chunk)
         if self.walk.kept.failure != failed_before:
             self._not_kept(self.walk.kept.failure)

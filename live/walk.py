@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -24,15 +25,18 @@ from ..options import CELL
 from ..pipeline.spec import made_chunks
 from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
+from ..sampling.noise import Noise, PathNoise, StepNoise
 from ..vae import VideoDecoder
 from ..vae.decoding import REACH
-from .camera import WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
-from .controls import FRAMES_OF_ONE, Controls
+from .camera import PITCH_DEG, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
+from .controls import FRAMES_OF_ONE, Controls, Wishes
 from .engine import Engine, Start
 from .kept import Kept
 
 log = logging.getLogger(__name__)
 
+PREEMPT = 0.3
+"""Seconds: a chunk that takes longer until its first frames are there is dropped where a key has changed."""
 MOST_REPLAYED = 256
 """Latent frames of a walk up to which a step back computes the keys and values of all again. Of a longer one those that
 stay in the window are enough: the sink's, and the last."""
@@ -43,7 +47,8 @@ class Frames:
     """Frames `pixels` uint8 [n, H, W, 3] as they are handed out: `part` 0 of a chunk's `parts` is of its first latent
     frame, part 1 of its others. `first`: the number of the first of them in the walk. `event`: the last input that
     the chunk was made with. `seconds`: from where the inputs were taken to here. `poses`: c2w float64 [n, 4, 4] of
-    these frames, None where they are unknown."""
+    these frames, None where they are unknown. `waited`: seconds from where the last input came to where it was taken,
+    None where the chunks before had it."""
 
     pixels: np.ndarray
     chunk: int
@@ -53,6 +58,7 @@ class Frames:
     event: int | None
     seconds: float
     poses: np.ndarray | None = None
+    waited: float | None = None
 
     @property
     def last(self) -> bool:
@@ -66,7 +72,7 @@ Part = tuple[Tensor, Callable[[], object]]
 
 class _Made(NamedTuple):
     """A chunk's `latent`, its `copy` in host memory, which is there after `wait()` or when its frames are, the camera's
-    `steps` and `poses` in it, its `number`, the last input, and when that was taken."""
+    `steps` and `poses` in it, its `number`, the inputs, and when those were taken."""
 
     latent: Tensor
     copy: Tensor
@@ -74,8 +80,15 @@ class _Made(NamedTuple):
     steps: np.ndarray
     poses: np.ndarray
     number: int
-    event: int | None
+    wishes: Wishes
     began: float
+
+
+class _KeyChangedError(Exception):
+    """A chunk is dropped: a key has changed since it was begun. `camera`: as it was before the chunk."""
+
+    def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
+        self.camera = camera
 
 
 class Walk:
@@ -106,17 +119,23 @@ class Walk:
         path = None if path is None else check_poses(path, "path")
         pose = None if before is None else before.last_pose.numpy()
         self.camera = (
-            WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(path, pose, scale)
+            WalkingCamera(pose, scale or WALKING_UNIT, speed, PITCH_DEG)
+            if path is None
+            else RecordedCamera(path, pose, scale)
         )
-        self._conditioning = self._settling(engine.encode_image(self.frame))
-        self._generator = torch.Generator().manual_seed(start.seed if seed is None else seed)
-        self._drawn = None if path is None else self._all_noise(len(path))
-        self.kept = Kept(folder, engine, self.frame, self._lens, self.camera.unit, before)
+        image = engine.encode_image(self.frame) if start.image is None else start.image
+        self._conditioning = self._settling(image)
+        seed = start.seed if seed is None else seed
+        self._noise = self._new_noise(seed, path)
+        facts = {"seed": seed, "noise": self._noise.order, "speed": speed}
+        picture = {"frame": self.frame, "image": image}
+        self.kept = Kept(folder, engine, picture, self._lens, self.camera.unit, before, facts)
         if before is None or start.prompt not in ("", before.prompts[-1].text):
             self.kept.prompt(start.prompt, engine.encode_prompt(start.prompt))
         else:
             self.kept.prompt(before.prompts[-1].text, before.prompts[-1].context)
         self.frames = 0 if before is None else before.frames
+        self.preempts, self.preempted, self._answer = True, 0, 0.0
         self._rebuild(())
 
     @property
@@ -169,6 +188,31 @@ class Walk:
         self._world.remember()
 
     def _next_chunk(self) -> _Made:
+        """Make the next chunk. Where it takes long and a key has changed since it was begun, it is dropped after its
+        first forward and begun again with the keys of then, once."""
+        camera, turns = copy(self.camera), self.controls.turns
+
+        def look_again(_forward: int) -> None:
+            nonlocal camera
+            before, camera = camera, None
+            if before is None:  # not the first forward
+                return
+            queued_on(self.engine.device)()
+            if self.controls.turns != turns:
+                raise _KeyChangedError(before)
+
+        slow = (
+            self._answer > PREEMPT and self._noise.order == StepNoise.order and len(self.engine.schedule.timesteps) > 1
+        )
+        try:
+            return self._make_chunk(look_again if slow and self.preempts else None)
+        except _KeyChangedError as change:
+            self.camera = change.camera
+            self.controls.put_back()
+            self.preempted += 1
+            return self._make_chunk(None)
+
+    def _make_chunk(self, tell: Callable[[int], None] | None) -> _Made:
         began, size = time.perf_counter(), self.engine.chunk
         first_of_all = self._first_of_all
         before = None if first_of_all else self.camera.pose
@@ -179,10 +223,10 @@ class Walk:
             poses = np.concatenate([self._start_pose[None], poses])
         world = poses[0 if first_of_all else FRAMES_OF_ONE - 1 :: FRAMES_OF_ONE]
         steps = model_steps(world, before, self.camera.unit)
-        given = self._chunk_noise(), self._y(self._made), self._camera(steps)
-        latent = self._world.chunk(*given, self.engine.schedule, self._noise)
+        given = self._noise.begin(self._made), self._y(self._made), self._camera(steps)
+        latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, tell)
         copy = latent.to("cpu", non_blocking=latent.device.type == "cuda")
-        return _Made(latent, copy, queued_on(latent.device), steps, poses, self._made, wishes.event, began)
+        return _Made(latent, copy, queued_on(latent.device), steps, poses, self._made, wishes, began)
 
     def _handed_out(self, made: _Made, parts: Iterable[Part]) -> Iterator[Frames]:
         shown = 0
@@ -190,13 +234,15 @@ class Walk:
             wait()
             seconds, count = time.perf_counter() - made.began, min(made.latent.shape[2], 2)
             poses = made.poses[shown : shown + len(pixels)]
-            frames = Frames(pixels.numpy(), made.number, self.frames, part, count, made.event, seconds, poses)
+            self._answer = seconds if part == 0 else self._answer
+            event, waited = made.wishes.event, made.wishes.waited
+            frames = Frames(pixels.numpy(), made.number, self.frames, part, count, event, seconds, poses, waited)
             shown += len(pixels)
             self.frames += len(pixels)
             yield frames
 
     def _keep(self, made: _Made) -> None:
-        self.kept.append(made.copy, made.steps, made.poses)
+        self.kept.append(made.copy, made.steps, made.poses, made.wishes)
         self._made += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False) -> None:
@@ -206,9 +252,17 @@ class Walk:
         if refresh and self.kept.failure:
             raise InputError(f"the picture cannot change at once: {self.kept.failure}; say the prompt without that")
         self.kept.prompt(text, context)
-        if refresh and self.kept.latent_frames:
-            self._rebuild(self._in_the_window(), context)
         self._world.prompt = context.to(self.engine.device)
+        if refresh and self.kept.latent_frames:
+            self.rebuild(refresh=True)
+
+    def rebuild(self, *, refresh: bool) -> None:
+        """Compute keys and values again from what is kept: of all chunks, each with its own prompt, or (`refresh`) of
+        the window's with the last prompt."""
+        whole = self.kept.latent_frames <= MOST_REPLAYED and not refresh
+        chunks = range(self.kept.chunks) if whole else self._in_the_window()
+        self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
+        self.kept.rebuilt(refresh=refresh)
 
     def back(self, chunk: int) -> None:
         """Go back to where so many chunks of this walk were made. Raises InputError."""
@@ -217,8 +271,7 @@ class Walk:
         self.kept.cut(chunk)
         poses = self.kept.poses()
         self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
-        whole = self.kept.latent_frames <= MOST_REPLAYED
-        self._rebuild(range(chunk) if whole else self._in_the_window())
+        self.rebuild(refresh=False)
         self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
 
     def close(self) -> None:
@@ -307,19 +360,11 @@ class Walk:
         del self._decoder  # its memory is free before the new one's
         self._decoder = self._new_decoder(exact=True)
 
-    def _all_noise(self, poses: int) -> Tensor:
-        """Of a path's latent frames, drawn before all else: a Rollout of the same seed has the same."""
-        latent_frames = (poses - 1) // FRAMES_OF_ONE + (self._state is None)
-        return torch.randn((1, 16, latent_frames, *self.engine.cells), generator=self._generator)
-
-    def _chunk_noise(self) -> Tensor:
-        size = self.engine.chunk
-        if self._drawn is None:
-            return self._noise((1, 16, size, *self.engine.cells))
-        return self._drawn[:, :, self._made * size : (self._made + 1) * size]
-
-    def _noise(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(shape, generator=self._generator)
+    def _new_noise(self, seed: int, path: np.ndarray | None) -> Noise:
+        size, cells = self.engine.chunk, self.engine.cells
+        if path is None:
+            return StepNoise(seed, size, cells)
+        return PathNoise(seed, size, cells, (len(path) - 1) // FRAMES_OF_ONE + (self._state is None))
 
     def _camera(self, steps: np.ndarray) -> Tensor:
         on_gpu = self.engine.device.type == "cuda"

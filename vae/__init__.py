@@ -13,11 +13,13 @@ from .decoding import VideoDecoder, decode_latent
 from .encoding import encode_first_frame
 from .pooled import records
 from .stripes import Stripe
-from .tiny import TinyDecoder, load_tiny_decoder
+from .tiny import TINY_DECODER, PreviewDecoder, TinyDecoder, load_tiny_decoder
 from .weights import VAE, check_weights, prepare, read_vae, vae_width
 
 __all__ = [
+    "TINY_DECODER",
     "VAE",
+    "PreviewDecoder",
     "Stripe",
     "TinyDecoder",
     "VideoDecoder",

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
 from ..model.host_memory import upload
+from .decoding import NOT_FINITE
 from .network import LATENT_CHANNELS
 from .weights import MEAN, STD
 
@@ -117,6 +118,35 @@ class TinyDecoder:
     def _conv(self, number: int, x: Tensor) -> Tensor:
         name = f"decoder.{number}"
         return F.conv2d(x, self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias"), padding=1)
+
+
+class PreviewDecoder:
+    """The tiny decoder in a VideoDecoder's place."""
+
+    def __init__(self, decoder: TinyDecoder) -> None:
+        self._decoder = decoder
+        self._finite: list[Tensor] = []
+
+    @property
+    def device(self) -> torch.device:
+        return self._decoder.device
+
+    def decode(self, latent: Tensor, *, later: bool = False) -> Tensor:
+        """Return the frames uint8 [n, H, W, 3] on the CPU of the next latent frames [1, 16, f, h, w]. With `later` they
+        are there, and can be checked, when a GPU has done what is queued now."""
+        frames = self._decoder.decode(latent)[0].mul(255).round_().to(torch.uint8).permute(1, 2, 3, 0).contiguous()
+        queued = later and self.device.type == "cuda"
+        pixels = torch.empty(frames.shape, dtype=torch.uint8, pin_memory=queued).copy_(frames, non_blocking=queued)
+        self._finite.append(latent.isfinite().all().to("cpu", non_blocking=queued))
+        if not later:
+            self.check()
+        return pixels
+
+    def check(self) -> None:
+        """Raise InputError where a latent since the last check was not finite."""
+        finite, self._finite = all(self._finite), []
+        if not finite:
+            raise InputError(NOT_FINITE)
 
 
 def _shapes() -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,84 @@
+"""A walk made again from what its folder keeps: the same frames to the bit, by the same model on the same device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import InputError
+from ..pipeline.state import WorldState, load_state
+from ..sampling import FewStepSchedule
+from ..sampling.noise import StepNoise
+from .controls import Controls, Wishes
+from .engine import Engine, Start
+from .inputs import read_inputs, rows_by_frame, wishes_of
+from .kept import BEFORE, HEAD, START, engine_facts, load_tensors, load_walk, read_head
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+class Replay(Controls):
+    """The inputs, prompts and steps back of a walk that was kept, in place of a person's. A key that is pressed
+    meanwhile changes nothing."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Read the folder of a walk. Raises InputError for a folder without one, for a walk along a path, and for a
+        walk of a version that kept no inputs."""
+        super().__init__()
+        self.folder = Path(folder)
+        self.state: WorldState = load_walk(self.folder)
+        try:
+            self.head = read_head(self.folder)
+            self._rows = rows_by_frame(read_inputs(self.folder, self.head))
+            if self.head.get("noise") != StepNoise.order:
+                raise ValueError("no inputs are kept of it: it followed a path, or an earlier version made it")
+            before = load_state(self.folder / BEFORE) if self.head["continued"] else None
+            picture, prompt = load_tensors(self.folder / START), self.head["prompts"][0]["text"]
+            lens, seed, self.speed = np.array(self.head["lens"]), int(self.head["seed"]), float(self.head["speed"])
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{self.folder / HEAD}: the walk cannot be replayed ({reason})") from error
+        self.start = Start(picture["frame"], prompt, lens, seed, before, picture["image"])
+        self.frames = self.state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
+        self._at = 0  # the first latent frame of the chunk that comes
+
+    def schedule(self) -> FewStepSchedule:
+        """Return the schedule that the walk was made with."""
+        return FewStepSchedule(**{name: tuple(values) for name, values in self.head["schedule"].items()})
+
+    def check(self, engine: Engine) -> None:
+        """Raise InputError, naming what differs, unless the engine makes chunks as the walk's did."""
+        for name, expected in engine_facts(engine).items():
+            found = self.head.get(name)
+            if found != expected:
+                raise InputError(
+                    f"{self.folder / HEAD}: `{name}` is {str(found)[:80]}, and the model was opened with "
+                    f"{str(expected)[:80]}; open it as the walk was made"
+                )
+
+    def ends(self, walk: Walk) -> bool:
+        """Whether the walk has all latent frames of the one that is replayed."""
+        return walk.chunks * walk.engine.chunk >= self.frames
+
+    @property
+    def asks(self) -> bool:
+        """A walk that is replayed never stands still."""
+        return True
+
+    def prepare(self, walk: Walk) -> None:
+        """Do what was done before the walk's next chunk: a step back first, then prompts."""
+        self._at = walk.chunks * walk.engine.chunk
+        rebuilds = [row["refresh"] for row in self._rows.get(self._at, ()) if row.get("rebuild")]
+        if False in rebuilds:
+            walk.back(walk.chunks)
+        for index, prompt in enumerate(self.head["prompts"]):
+            if prompt["first"] == self._at:
+                context = load_tensors(self.folder / f"prompt.{index}.safetensors")["context"]
+                walk.prompt(prompt["text"], context, refresh=True in rebuilds)
+
+    def take(self, frames: int) -> Wishes:
+        """Return the wishes that the chunk was made with."""
+        return wishes_of(self._rows.get(self._at, ()), frames)
