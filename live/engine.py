@@ -20,11 +20,11 @@ from ..vae import PreviewDecoder, VideoDecoder
 
 
 class WalkVideo(Protocol):
-    """The video of one walk. No method waits for the encoder but `close`."""
+    """The video of one walk. No method waits for the encoder but `close`, and `add` where it is told to."""
 
     left_out: int
 
-    def add(self, frames: Any) -> None: ...
+    def add(self, frames: Any, *, wait: bool = False) -> None: ...
     def cut(self, number: int) -> None: ...
     def close(self) -> None: ...
 

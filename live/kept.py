@@ -179,6 +179,12 @@ class Kept:
             file.close()
 
 
+def kept_walks(folder: Path) -> list[Path]:
+    """Return the folders of the walks that are kept in a folder, the oldest first."""
+    found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
+    return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
+
+
 def load_walk(folder: str | Path) -> WorldState:
     """The state of a walk that was kept in a folder, up to its last whole chunk. Raises InputError."""
     return _loaded(Path(folder))[0]

@@ -71,22 +71,25 @@ class Session(Steered):
         speed: float = WALKING_SPEED,
         path: np.ndarray | None = None,
         seed: int | None = None,
-        whole: bool = False,
+        whole: bool | None = None,
         moving: bool = False,
         controls: Controls | None = None,
     ) -> None:
-        """`speed`: the share of the longest step that W walks by; with Shift twice as much. `path`: poses c2w
+        """`speed`: the share of the longest step that W walks by; with Shift it is twice as much. `path`: poses c2w
         [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state and a camera path are
-        kept too. `moving`: the threads of `start` and `run` make chunks also where nothing is asked for, since things
-        move by themselves. `controls`: in place of new ones. Raises InputError."""
+        kept too (None: where there is a folder). `moving`: the threads of `start` and `run` make chunks also where
+        nothing is asked for, since things move by themselves. `controls`: in place of new ones. Raises InputError."""
         self.engine, self.controls = engine, controls or Controls()
         self.pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         self.controls.changed = self._wake
-        self.moving, self._still, self._awake = moving, False, 0
+        self.moving, self.speed, self._still, self._awake = moving, speed, False, 0
         self._begin = begin
         self._tell: Tell = _nobody
-        make = partial(Walk, engine, controls=self.controls, speed=speed, path=path, seed=seed)
-        self._walks = Walks(lambda start, own: make(start, folder=own), folder, whole=whole)
+        make = partial(Walk, engine, speed=speed, path=path, seed=seed)
+        keeps = folder is not None if whole is None else whole
+        self._walks = Walks(
+            lambda start, own: make(start, controls=self.controls, folder=own), folder, whole=keeps, fps=fps or FPS
+        )
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
         self._thread: Thread | None = None
@@ -174,6 +177,8 @@ class Session(Steered):
 
         def go() -> None:
             self.walk.back(chunk)
+            if self._walks.video is not None:
+                self._walks.video.cut(self.walk.frames)
             self.pace.rest()
             self._awake = max(self._awake, self.engine.chunk)
             self._tell("back", {"chunk": chunk})
@@ -211,6 +216,8 @@ class Session(Steered):
     def _stand_where_it_is_kept(self) -> None:
         """Keys were taken and the camera moved for a chunk that is not there."""
         self.walk.back(self.walk.kept.chunks)
+        if self._walks.video is not None:
+            self._walks.video.cut(self.walk.frames)
         self.pace.rest()
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
@@ -364,13 +371,26 @@ class Session(Steered):
         with self._work():
             frames_ahead = self.walk.chunk_ahead()
             self.pace.on_the_way(FRAMES_OF_ONE * self.engine.chunk)
-            self._decoding.hand_out(self.pace.counted(frames_ahead), deliver)
+            self._decoding.hand_out(self._shown(frames_ahead), deliver)
             self.walk.remember()
 
     def _chunk(self) -> Iterator[Frames]:
         self._do_what_is_asked()
         with self._work():
-            yield from self.pace.counted(self.walk.chunk())
+            yield from self._shown(self.walk.chunk())
+
+    def _shown(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
+        """A chunk's frames, which are counted and recorded."""
+        video = self._walks.video
+        for frames in self.pace.counted(chunk):
+            if video is not None:
+                video.add(frames)
+            yield frames
+
+    @property
+    def left_out(self) -> int:
+        """Frames of the walk that its video leaves out, since the encoder is too slow."""
+        return 0 if self._walks.video is None else self._walks.video.left_out
 
     @contextmanager
     def _work(self) -> Iterator[None]:
@@ -390,6 +410,9 @@ class Session(Steered):
 
     def _go_to(self, begin: Start | WorldState) -> None:
         Start.of(begin).check(self.engine)  # before the walk of now ends
+        if isinstance(self.controls, Replay) and begin is not self._begin:
+            self.controls = Controls()  # somebody walks on
+            self.controls.changed = self._wake
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self.pace.rest()
         self._tell("restarted", {"folder": str(walk.kept.folder)})

@@ -26,7 +26,7 @@ from ..pipeline.spec import made_chunks
 from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
-from ..vae import VideoDecoder
+from ..vae import PreviewDecoder, VideoDecoder
 from ..vae.decoding import REACH
 from .camera import PITCH_DEG, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
 from .controls import FRAMES_OF_ONE, Controls, Wishes
@@ -95,7 +95,7 @@ class Walk:
     """Walks from a Start, or goes on from a state, and keeps all in a `folder`. `speed` as in WalkingCamera."""
 
     _world: World
-    _decoder: VideoDecoder
+    _decoder: VideoDecoder | PreviewDecoder
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Walk:
             self.kept.prompt(start.prompt, engine.encode_prompt(start.prompt))
         else:
             self.kept.prompt(before.prompts[-1].text, before.prompts[-1].context)
-        self.frames = 0 if before is None else before.frames
+        self.frames = self.frames_before
         self.preempts, self.preempted, self._answer = True, 0, 0.0
         self._rebuild(())
 
@@ -327,9 +327,10 @@ class Walk:
         sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
         return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
 
-    def _new_decoder(self, *, exact: bool) -> VideoDecoder:
+    def _new_decoder(self, *, exact: bool) -> VideoDecoder | PreviewDecoder:
         """One that has seen the last frames, as far as a decoder reaches back."""
-        decoder, made = self.engine.new_decoder(exact), self.kept.latent_frames
+        preview, made = self.engine.new_preview, self.kept.latent_frames
+        decoder = self.engine.new_decoder(exact) if preview is None else preview()
         parts = [self.kept.latent(max(0, made - REACH), made)] if made else []
         if self._state is not None and made < REACH:
             parts.insert(0, self._state.latent[:, :, made - REACH :])
@@ -337,6 +338,21 @@ class Walk:
             for latent in part.split(1, dim=2):
                 decoder.decode(latent)
         return decoder
+
+    @property
+    def frames_before(self) -> int:
+        """Frames of the video that the walk goes on from."""
+        return 0 if self._state is None else self._state.frames
+
+    def decode_again(self, *, exact: bool) -> Iterator[Frames]:
+        """Decode all that is kept by the VAE, also after `close`. Raises OverflowError as a VideoDecoder does."""
+        decoder, first = self.engine.new_decoder(exact), self.frames_before
+        if self._state is not None:
+            decoder.decode(self._state.latent[:, :, -REACH:])
+        for number in range(self.kept.latent_frames):
+            pixels = decoder.decode(self.kept.latent(number, number + 1)).numpy()
+            yield Frames(pixels, number // self.engine.chunk, first, 0, 1, None, 0.0)
+            first += len(pixels)
 
     def _parts(self, made: _Made) -> Iterable[Part]:
         """The frames of the first latent frame, then of the others. A GPU is asked for all of them now; a processor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +13,11 @@ import torch
 
 from ..errors import InputError, LingBotError
 from ..pipeline.state import WorldState
-from .engine import Start
+from .engine import Start, WalkVideo
 from .kept import save_whole
 from .walk import Walk
+
+log = logging.getLogger(__name__)
 
 Make = Callable[[Start | WorldState, Path], Walk]
 """make(begin, folder) -> a walk that is kept there."""
@@ -22,14 +25,19 @@ Tell = Callable[[str], None]
 """Told why what was walked could not be written."""
 
 
-class Walks:
-    """One walk at most is there at a time: `now`. What one leaves behind is written by a thread of its own while the
-    next one is walked."""
+VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
+"""A walk's video; while its frames are a preview by the tiny decoder, these are kept under the other name."""
 
-    def __init__(self, make: Make, folder: str | Path | None, *, whole: bool) -> None:
-        """In `folder`, or a temporary one if it is None. `whole`: of each walk that ends a state and a camera path are
-        written too."""
-        self._make, self.whole = make, whole
+
+class Walks:
+    """One walk at most is there at a time: `now`, with its `video` where one is made. What one leaves behind is written
+    by a thread of its own while the next one is walked."""
+
+    def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float) -> None:
+        """In `folder`, or a temporary one if it is None, without a video. `whole`: of each walk that ends a state and a
+        camera path are written too. `fps`: of the videos."""
+        self._make, self.whole, self._fps = make, whole, fps
+        self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
         self._folder = Path(self._temporary.name if self._temporary else str(folder))
         self._writer = ThreadPoolExecutor(1, "lingbot-keeping")
@@ -46,6 +54,7 @@ class Walks:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
             raise
+        self.video = None if self._temporary else _new_video(self.now, self._fps, tell)
         return self.now
 
     def _own_folder(self) -> Path:
@@ -63,14 +72,13 @@ class Walks:
 
     def _end(self, tell: Tell) -> None:
         """Its memory is given back before what was walked is written, and before there is a new world."""
-        walk, self.now = self.now, None
+        walk, video, self.now, self.video = self.now, self.video, None, None
         if walk is None:
             return
         walk.close()
         if walk.engine.device.type == "cuda":
             torch.cuda.empty_cache()
-        if self.whole and walk.kept.chunks:
-            self._writer.submit(_write, walk.kept.folder, tell)
+        self._writer.submit(_write, walk, video, self.whole, self._fps, tell)
 
     def close(self, tell: Tell) -> None:
         """There is no walk any more, and all is written."""
@@ -80,8 +88,40 @@ class Walks:
             self._temporary.cleanup()
 
 
-def _write(folder: Path, tell: Tell) -> None:
+def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> WalkVideo | None:
+    """A video of the frames that come, or (not `preview`) of those that the VAE decodes later."""
+    engine = walk.engine
+    name = PREVIEW if preview and engine.new_preview is not None else VIDEO
+    return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)
+
+
+def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: Tell) -> None:
+    """Write what a walk leaves beside what was kept while it was made."""
     try:
-        save_whole(folder)
+        if video is not None:
+            video.close()
+        if whole and walk.kept.chunks:
+            save_whole(walk.kept.folder)
+        if video is not None and walk.engine.new_preview is not None and walk.kept.chunks:
+            _decode_again(walk, fps, tell)
     except LingBotError as error:
         tell(str(error))
+
+
+def _decode_again(walk: Walk, fps: float, tell: Tell) -> None:
+    """Write the video of a walk by the VAE in place of the preview by the tiny decoder."""
+    log.info("The VAE decodes the walk in %s.", walk.kept.folder)
+    for exact in (False, True):
+        walk.frames = walk.frames_before
+        video = _new_video(walk, fps, tell, preview=False)
+        assert video is not None  # there was one of the preview
+        try:
+            for frames in walk.decode_again(exact=exact):
+                video.add(frames, wait=True)
+        except OverflowError as error:
+            log.warning("The walk is decoded again in fp32: %s.", error)
+        else:
+            (walk.kept.folder / PREVIEW).unlink(missing_ok=True)
+            return
+        finally:
+            video.close()

@@ -44,9 +44,9 @@ def opened(package, **changes):
 
 @contextmanager
 def walking(package, folder, begin=None, **changes):
-    """A Session that is asked for its frames."""
+    """A Session that is asked for its frames; a thread makes them without an input too."""
     loaded = opened(package, **changes)
-    with Session(loaded.engine(), begin or loaded.start, folder=folder, fps=0) as session:
+    with Session(loaded.engine(), begin or loaded.start, folder=folder, fps=0, moving=True) as session:
         yield session
 
 
@@ -93,7 +93,8 @@ class Server:
         socket = websocket.create_connection(address, timeout=60, suppress_origin=True, header=list(header))
         client = Client(socket)
         if init.pop("first", True):
-            client.send({"type": "init", "fps": 60, "realtime_output_format": "raw", **init})
+            moving = {"lingbot_moving": True} if init.get("lingbot_world") else {}
+            client.send({"type": "init", "fps": 60, "realtime_output_format": "raw", **moving, **init})
         return client
 
 

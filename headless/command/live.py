@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, require
+from ...errors import require
 from ...options import ShowProgress
-from ..options import LORA, SIZE, GenerateOptions, lora_of
+from ..live.beginning import find_beginning, state_of
+from ..live.previews import find_tiny_decoder
+from ..options import LORA, GenerateOptions, lora_of
 from ..starting import spared_imports, start_cuda
 from .flags import Help, add_size, adder, seconds, settings_of, some_path
 
-CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
-PROMPT = "A quiet place in the evening light; the camera moves through it."
-WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""A package's example may say in such a file how it is walked in best: what it may name."""
+_state_of = state_of
+"""The state that `--continue_from` names."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
@@ -52,6 +52,28 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         type=seconds,
         metavar="SECONDS",
         help="walk by itself for so long and print what was measured as JSON",
+    )
+    parser.add_argument(
+        "--moving", action="store_true", help="the world goes on where nobody does anything: things move by themselves"
+    )
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        default=0.5,
+        help="W's, as a share of the longest step that the model knows, 0.05 to 1; with Shift twice as much",
+    )
+    parser.add_argument(
+        "--decoder",
+        metavar="FILE",
+        type=some_path,
+        help="the tiny decoder that shows the frames: a file, or taew2_1, which is looked for in models/vae_approx. "
+        "What is seen is a preview; the VAE decodes walk.mp4 after the walk",
+    )
+    parser.add_argument(
+        "--replay",
+        metavar="FOLDER",
+        type=some_path,
+        help="make the walk of this folder again, to the same bits, and end",
     )
     parser.add_argument("--prompt", help="what the world shows; left out: the example's, or a state's last")
     add = adder(parser)
@@ -88,7 +110,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
     with spared_imports(arguments.own_process):
-        from ..live.opening import Opened, plan_live
+        from ..live.opening import LiveSettings, Opened, plan_live
 
         require("aiohttp", '"lingbot-world[live]"')
         require("msgpack", '"lingbot-world[live]"')
@@ -100,8 +122,13 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     check_folder("walks", folder, folder)
     if arguments.bench is None:
         check_port(arguments.port, everywhere=arguments.lan)
+    if arguments.replay is not None:
+        _as_replayed(arguments)
     values = settings_of(arguments) | _found(arguments) | {"output": None}
+    if arguments.decoder is not None:
+        arguments.decoder = find_tiny_decoder(arguments.decoder, values["ckpt_dir"])
     opened = Opened(plan_live(GenerateOptions(**values)), show)
+    opened.settings = LiveSettings(arguments.speed, arguments.moving, arguments.decoder)
     arguments.interrupted = "what was walked is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are JSON alone
     print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n", file=out)
@@ -109,6 +136,11 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
         from ..live.measuring import measure
 
         print(json.dumps(measure(opened, folder, arguments.bench), indent=1))
+        return
+    if arguments.replay is not None:
+        from ..live.replaying import replay
+
+        print(replay(opened, Path(arguments.replay), folder))
         return
     token = secrets.token_urlsafe(16) if arguments.lan else ""
     serve(
@@ -121,80 +153,31 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     )
 
 
+def _as_replayed(arguments: argparse.Namespace) -> None:
+    """Have the model opened as the walk was made that is replayed. Raises InputError."""
+    from ...live.replay import Replay
+    from ...options import CELL
+
+    head = Replay(arguments.replay).head
+    arguments.height, arguments.width = (CELL * side for side in head["cells"])
+    for name in ("chunk", "window", "sink"):
+        setattr(arguments, name, head[name])
+    names = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+    arguments.dtype = arguments.dtype or names.get(head["dtype"])
+
+
 def _found(arguments: argparse.Namespace) -> dict[str, Any]:
     """The model's folder, image and prompt: of a toy package its causal model, and its example where none is named."""
-    folder = Path(arguments.ckpt)
-    causal = folder / CAUSAL_FOLDER
-    package = folder if causal.is_dir() else folder.absolute().parent
-    example = package / EXAMPLE
-    image, prompt, values = arguments.image, arguments.prompt, {"ckpt_dir": causal if causal.is_dir() else folder}
-    if image is None and arguments.continue_from is None:
-        image = example / "image.png"
-        if not image.is_file():
-            _find_model(values["ckpt_dir"], arguments)
-            raise InputError("`image` is missing: the picture in which a walk begins")
-    state = _state_of(arguments.continue_from)
-    if prompt is None and state is not None:
-        from ...pipeline.state import last_prompt
-
-        prompt = last_prompt(state)
-    if prompt is None:
-        told = example / "prompt.txt"
-        prompt = _text(told) if told.is_file() else PROMPT
-    values |= _wishes(example / WISHES, arguments)
-    return values | {"image": image, "prompt": prompt, "continue_from": state}
+    return find_beginning(arguments.ckpt, vars(arguments))
 
 
-def _text(file: Path) -> str:
-    """What an example's text file says. Raises InputError."""
-    try:
-        return file.read_text(encoding="utf-8-sig").strip()
-    except ValueError as error:
-        raise InputError(f"{file}: not UTF-8 text ({error}); save it as UTF-8, or give `prompt`") from error
+def _speed(text: str) -> float:
+    speed = float(text)
+    if not 0.05 <= speed <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a share from 0.05 to 1")
+    return speed
 
 
 def _origin(text: str) -> str:
     """As a browser says it."""
     return text.rstrip("/")
-
-
-def _find_model(folder: Path, arguments: argparse.Namespace) -> None:
-    """Raises a LingBotError for a folder that is no model's."""
-    from ...loaders import find_package
-
-    named = {name: getattr(arguments, name) for name in ("text_encoder", "tokenizer", "vae")}
-    find_package(folder, assets=arguments.assets_dir, release=arguments.release, **named)
-
-
-def _wishes(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What a package's file asks for of what the command leaves out; a state has its own size and chunk."""
-    if not file.is_file() or arguments.continue_from is not None:
-        return {}
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file}: not JSON ({error}); write the package again, or remove this file") from error
-    if not isinstance(told, dict) or not told.keys() <= set(WISHED):
-        raise InputError(
-            f"{file}: {told!r:.200}, expected an object of {', '.join(WISHED)}; write the package again, "
-            "or remove this file"
-        )
-    for name, value in told.items():
-        if type(value) is not (str if name == "schedule" else int):
-            expected = "text" if name == "schedule" else "a whole number"
-            raise InputError(f"{file}: {name} is {value!r:.200}, expected {expected}; mend it, or remove this file")
-    sized = arguments.width or arguments.height or tuple(arguments.size) != SIZE
-    return {
-        name: value
-        for name, value in told.items()
-        if getattr(arguments, name) is None and not (sized and name in WISHED[:2])
-    }
-
-
-def _state_of(path: str | None) -> Path | None:
-    """The state that is named; that of a walk's folder, and its camera path, is made of what was kept, if need be."""
-    if path is None or not Path(path).is_dir():
-        return None if path is None else Path(path)
-    from ...live.kept import whole_state
-
-    return whole_state(Path(path))

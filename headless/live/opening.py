@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -14,23 +14,36 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...live import Engine, Start
+from ...live.camera import WALKING_SPEED
 from ...live.planned import check_walkable, latent_frames, without_end
+from ...live.replay import Replay
 from ...model.attention.exact import multiplies_bf16
-from ...options import ShowProgress, VaeDtype, Window
+from ...options import CELL, ShowProgress, VaeDtype, Window
 from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.world import World
 from ...text import load_tokenizer
-from ...vae import VideoDecoder, encode_first_frame, load_vae
+from ...vae import (
+    TINY_DECODER,
+    PreviewDecoder,
+    TinyDecoder,
+    VideoDecoder,
+    encode_first_frame,
+    load_tiny_decoder,
+    load_vae,
+)
 from ...vae.encoding import SETTLED
 from ..checks import find_device
 from ..embedded import NOT_KEPT
-from ..options import GenerateOptions
+from ..options import GenerateOptions, ImageInput
 from ..plan import make_plan
 from ..preparation import prepare
 from ..profile import StageRecorder, silent
 from ..rollout_plan import RolloutPlan
 from ..stages import RunContext, encode_prompts
+from .beginning import find_beginning
+from .previews import find_tiny_decoder
+from .recording import Recording
 
 log = logging.getLogger(__name__)
 
@@ -50,14 +63,34 @@ class Asked(NamedTuple):
 NOTHING_ASKED = Asked()
 
 
+@dataclass(frozen=True)
+class LiveSettings:
+    """What holds for all walks of a server. `speed`: W's, as a share of the longest step. `moving`: the world goes on
+    where nothing is asked for. `decoder`: a file of the tiny decoder that shows the frames, or its name."""
+
+    speed: float = WALKING_SPEED
+    moving: bool = False
+    decoder: str | Path | None = None
+
+
 def open_live(
-    ckpt_dir: str | Path, *, image: str | Path | None = None, prompt: str, **options: Any
+    ckpt_dir: str | Path,
+    *,
+    image: ImageInput | None = None,
+    prompt: str | None = None,
+    decoder: str | Path | None = None,
+    **options: Any,
 ) -> tuple[Engine, Start]:
-    """A model and where a walk of it begins, for `live.Session`. `options` are others of GenerateOptions, such as
-    `width`, `height`, `chunk`, `seed` and `device`; with `continue_from`, a state, no image is needed. Raises a
-    LingBotError."""
-    given = GenerateOptions(ckpt_dir=ckpt_dir, image=image, prompt=prompt, output=None, **options)
-    opened = Opened(plan_live(given))
+    """Open a model, and return what a `live.Session` takes: the engine and where a walk of it begins.
+
+    `image` and `prompt` left out are those of the package's example, and its live.json names size, chunk and schedule
+    where `options` do not. These are others of GenerateOptions, such as `width`, `height`, `seed` and `device`;
+    with `continue_from`, a state or the folder of a walk, no image is needed. `decoder`: the tiny decoder, as a file or
+    as the name taew2_1, whose frames are a preview. Raises a LingBotError."""
+    given = {**options, "image": image, "prompt": prompt}
+    values = {**given, **find_beginning(ckpt_dir, given)}
+    opened = Opened(plan_live(GenerateOptions(output=None, **values)))
+    opened.settings = LiveSettings(decoder=decoder)
     return opened.engine(), opened.start
 
 
@@ -91,7 +124,7 @@ class Opened:
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
         """Loads the model. Raises a LingBotError."""
-        self.plan = plan
+        self.plan, self.settings = plan, LiveSettings()
         with StageRecorder(plan.device, show) as stages:
 
             def prompts() -> list[Tensor]:
@@ -99,6 +132,7 @@ class Opened:
 
             self._made = prepare(plan, prompts, RunContext(stages))
         self.encode_prompt = TextEncoder(plan, self._made.contexts[0])
+        self._tiny: TinyDecoder | None = None
 
     @property
     def start(self) -> Start:
@@ -140,7 +174,27 @@ class Opened:
             encode_image=self._encode_image,
             encode_prompt=self.encode_prompt,
             notes=self.plan.notes,
+            dtype=str(self.plan.dtype).removeprefix("torch."),
+            decoder="vae" if self.settings.decoder is None else TINY_DECODER,
+            new_preview=None if self.settings.decoder is None else self._preview,
+            record=Recording,
         )
+
+    def engine_of(self, walk: Path) -> Engine:
+        """Return the engine of a walk that was kept in a folder, to replay it. Raises InputError where the model was
+        opened with less than the walk had."""
+        replay = Replay(walk)
+        height, width = (CELL * side for side in replay.head["cells"])
+        window, sink, chunk = (replay.head[name] for name in ("window", "sink", "chunk"))
+        return replace(self.engine(Asked((height, width), window, sink, chunk)), schedule=replay.schedule())
+
+    def _preview(self) -> PreviewDecoder:
+        """The tiny decoder at a video's beginning. Its weights are loaded once."""
+        if self._tiny is None:
+            device, half = self.plan.decoding_device, self.plan.half
+            file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
+            self._tiny = load_tiny_decoder(file, device=device, dtype=half or torch.float32)
+        return PreviewDecoder(self._tiny.anew())
 
     def _world(self, geometry: Geometry, window: Window, chunk: int) -> World:
         loop = ChunkLoop((geometry.lat_h, geometry.lat_w), window, chunk, self.plan.spec.schedule)

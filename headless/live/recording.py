@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -35,7 +36,7 @@ class Recording:
     is full ends the video, and nothing else; `failure` says so. `tell(reason)` is called once for each of these two."""
 
     def __init__(
-        self, path: Path, fps: float, *, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
+        self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
         """`first`: the number in the walk of the first frame to come."""
         self.path, self.failure, self.left_out = path, "", 0
@@ -45,7 +46,10 @@ class Recording:
         self._thread = Thread(target=self._write, name="lingbot-recording", daemon=True)
         self._thread.start()
 
-    def add(self, frames: Frames) -> None:
+    def add(self, frames: Frames, *, wait: bool = False) -> None:
+        """Add frames; those for which there is no time are left out, or (`wait`) waited for."""
+        while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
+            time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
         if self._queue.qsize() < MOST_WAITING:
             self._queue.put(frames)

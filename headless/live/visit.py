@@ -7,19 +7,21 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch.nn import functional as F
 
-from ...live import Frames, Session, Start
+from ...errors import InputError
+from ...live import Engine, Frames, Session, Start
+from ...live.kept import kept_walks
 from ...live.wire.client import Client
 from ...live.wire.protocol import Event, Init
 from ...live.wire.steering import facts, figures, steer
 from ...pipeline.geometry import Geometry, first_frame
 from .opening import Asked, Opened
 from .pictures import read_picture
-from .recording import Recording
 
 
 class Visit:
@@ -33,13 +35,17 @@ class Visit:
         self.stopped = False  # by the room, since nobody was there
         self.goes_on = False  # when its client comes back, who had not paused it
         self.missed: list[dict[str, Any]] = []  # what nobody was there to be told, and has to know
-        height, width = opened.start.frame.shape[1:]
-        self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
-        start = _start(opened, init, self._engine.size)
-        self.session = Session(self._engine, start, folder=folder, fps=init.fps, whole=True)
+        if init.replay:
+            self._engine, self.session = _replay(opened, init, folder)
+        else:
+            height, width = opened.start.frame.shape[1:]
+            self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
+            start = _start(opened, init, self._engine.size)
+            speed = opened.settings.speed if init.speed is None else init.speed
+            moving = _moves(opened, init)
+            self.session = Session(self._engine, start, folder=folder, fps=init.fps, speed=speed, moving=moving)
         if init.script is not None:
             self.session.script(init.script)
-        self.recording: Recording | None = None
 
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], told: Callable[[str, dict[str, Any]], None]
@@ -50,31 +56,7 @@ class Visit:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(function, *arguments)
 
-        def record() -> Recording:
-            walk = self.session.walk
-            return Recording(
-                walk.kept.folder / "walk.mp4",
-                self.init.fps,
-                first=walk.frames,
-                tell=lambda reason: in_the_loop(told, "kept", {"reason": reason}),
-            )
-
-        recording = self.recording = record()
-
-        def made(frames: Frames) -> None:
-            recording.add(frames)
-            in_the_loop(deliver, frames)
-
-        def tell(kind: str, facts: dict[str, Any]) -> None:
-            nonlocal recording
-            if kind == "back":
-                recording.cut(self.session.walk.frames)
-            if kind == "restarted":
-                recording.close()
-                recording = self.recording = record()
-            in_the_loop(told, kind, facts)
-
-        self.session.start(made, tell)
+        self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, told))
 
     def do(self, event: Event) -> None:
         """What an event asks for. A thread may do it. Raises a LingBotError."""
@@ -90,13 +72,28 @@ class Visit:
 
     def figures(self) -> dict[str, Any]:
         """What our own page is told every second."""
-        return figures(self.session, self.client) | {"left_out": self.recording.left_out if self.recording else 0}
+        return figures(self.session, self.client)
 
     def close(self) -> None:
         """Ends the walk. A state, a camera path and the video stay beside what was kept."""
         self.session.close()
-        if self.recording is not None:
-            self.recording.close()
+
+
+def _moves(opened: Opened, init: Init) -> bool:
+    """Whether the world goes on where nothing is asked for: a client of SGLang's, and one that counts chunks, waits for
+    frames and not the world for it."""
+    if init.moving is not None:
+        return init.moving
+    return opened.settings.moving or not init.ours or init.most_chunks is not None
+
+
+def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
+    """A walk that is made again, by the name of its folder in that of all walks. Raises InputError."""
+    found = {walk.name: walk for walk in kept_walks(folder)}
+    if init.replay not in found:
+        raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
+    engine = opened.engine_of(found[init.replay])
+    return engine, Session.replay(engine, found[init.replay], folder=folder, fps=init.fps)
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:

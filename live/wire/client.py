@@ -102,6 +102,10 @@ class Client:
         }
         if frames.event is not None:
             header["event_id"] = frames.event
+        if self.ours:
+            header["made_ms"] = round(1000 * frames.seconds)
+            if frames.waited is not None:
+                header["waited_ms"] = round(1000 * frames.waited)
         if self.ours and frames.poses is not None:
             header["camera"] = whole_numbers(frames.poses)
         await self._codec.send_frames(self._socket, header, payload)

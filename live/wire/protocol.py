@@ -19,12 +19,16 @@ MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
 """Characters; the encoder reads 512 tokens."""
 MOST_HELD, MOST_TRANSITIONS = 16, 512
-LARGEST_EVENT = 2**31 - 1
+LARGEST_EVENT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
+SLOWEST = 0.05
 FASTEST = 60
 FORMATS = ("raw", "webp", "jpeg", "h264")
 QUALITY = {"webp": 90, "jpeg": 90, "h264": 90, "raw": 0}
 SIDE = re.compile(r"(\d{2,4})\s*[x*]\s*(\d{2,4})", re.IGNORECASE)
-KINDS = ("camera_actions", "prompt", "composite_input", "look", "stick", "pause", "resume", "back", "restart", "output")
+KINDS = (
+    *("camera_actions", "prompt", "composite_input"),
+    *("look", "stick", "pause", "resume", "back", "restart", "output", "moving"),
+)
 """Of events: the first three are SGLang's."""
 
 
@@ -40,7 +44,9 @@ class Output:
 @dataclass(frozen=True)
 class Init:
     """A client's first message. None takes what the server was started with. `ours`: it is this server's own page, or
-    like it, and reads `status` messages. `resume`: the walk that it had before its connection broke."""
+    like it, and reads `status` messages. `resume`: the walk that it had before its connection broke. `moving`: the
+    world goes on where nothing is asked for. `speed`: W's, as a share of the longest step. `replay`: the name of a walk
+    that was kept, which is made again."""
 
     prompt: str | None
     image: bytes | None
@@ -55,6 +61,9 @@ class Init:
     chunk: int | None
     ours: bool
     resume: str
+    moving: bool | None = None
+    speed: float | None = None
+    replay: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ def read_init(message: dict[str, Any]) -> Init:
         image=image or None,
         size=_size(message.get("size")),
         fps=float(_number("fps", message, 1, FASTEST) or FPS),
-        seed=None if message.get("seed") is None else int(_number("seed", message, 0, 2**63 - 1) or 0),
+        seed=_whole("seed", message, 0, LARGEST_SEED),
         most_chunks=_whole("max_chunks", message, 1),
         output=_output(message, "raw"),
         script=None if actions is None else _script(actions),
@@ -92,6 +101,9 @@ def read_init(message: dict[str, Any]) -> Init:
         chunk=_whole("lingbot_chunk", message, 1),
         ours=message.get("lingbot_world") is True,
         resume=resume[:64] if isinstance(resume, str) else "",
+        moving=_switch("lingbot_moving", message.get("lingbot_moving")),
+        speed=_number("lingbot_speed", message, SLOWEST, 1),
+        replay=_name("lingbot_replay", message.get("lingbot_replay")),
     )
 
 
@@ -178,6 +190,7 @@ _READERS = {
     "resume": lambda _payload: None,
     "back": lambda payload: _whole("back", {"back": payload}, 0) or 0,
     "restart": lambda payload: read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"}),
+    "moving": lambda payload: _switch("moving", payload) is True,
     "output": lambda payload: _output(payload if isinstance(payload, dict) else {}, "jpeg"),
 }
 
@@ -218,8 +231,20 @@ def _number(name: str, message: dict[str, Any], least: float, most: float) -> fl
     return value
 
 
-def _whole(name: str, message: dict[str, Any], least: int) -> int | None:
-    value = _number(name, message, least, LARGEST_EVENT)
+def _switch(name: str, value: Any) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise InputError(f"`{name}` {_shown(value)}: expected true or false")
+
+
+def _name(name: str, value: Any) -> str:
+    if value is None or (isinstance(value, str) and len(value) <= 64):
+        return value or ""
+    raise InputError(f"`{name}` {_shown(value)}: expected the name of a walk, such as walk-1")
+
+
+def _whole(name: str, message: dict[str, Any], least: int, most: int = LARGEST_EVENT) -> int | None:
+    value = _number(name, message, least, most)
     if value is not None and value != int(value):
         raise InputError(f"`{name}` {value}: expected a whole number")
     return None if value is None else int(value)

@@ -66,6 +66,8 @@ def steer(session: Session, event: Event) -> None:
         session.prompt(payload[0], refresh=payload[1])
     elif event.kind == "back":
         session.back(payload)
+    elif event.kind == "moving":
+        session.moving = payload
     elif event.kind == "pause":
         session.pause()
     if goes_on:
@@ -93,6 +95,10 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
         "sink": engine.window.sink,
         "release": engine.release,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "moving": session.moving,
+        "speed": session.speed,
+        "decoder": engine.decoder,
+        "preview": engine.new_preview is not None,
         "prompt": kept.last_prompt[0],
         "notes": list(engine.notes),
     }
@@ -115,4 +121,7 @@ def figures(session: Session, client: Client | None) -> dict[str, Any]:
         "gpu_used": whole - free,
         "gpu_total": whole,
         "paused": session.paused,
+        "still": session.still,
+        "preempted": session.walk.preempted,
+        "left_out": session.left_out,
     }

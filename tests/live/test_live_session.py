@@ -535,7 +535,7 @@ def test_a_program_may_stop_asking_in_the_middle_of_a_chunk(toy_package, tmp_pat
 
 def test_a_thread_makes_frames_as_they_are_played_and_pauses(toy_package, tmp_path):
     loaded, made, told = opened(toy_package), [], []
-    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=40) as session:
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=40, moving=True) as session:
         enough = threading.Event()
 
         def deliver(frames):
@@ -711,6 +711,7 @@ def test_the_thread_that_runs_a_walk_watches_it_and_is_told_what_was_asked_in_va
             raise KeyboardInterrupt
 
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0) as session:
+        session.moving = True
         with pytest.raises(KeyboardInterrupt):
             session.run(made.append, lambda *what: told.append(what), watch)
         session.close(whole=True)  # asks for it: the session was not told to keep whole walks

@@ -1,0 +1,34 @@
+"""The file of the tiny decoder that shows a walk's frames before the VAE has decoded them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...errors import InputError
+
+FOLDER = "vae_approx"
+"""ComfyUI's folder of small decoders, beside its folders of models."""
+SUFFIXES = (".safetensors", ".pth")
+
+
+def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
+    """Return the file that `decoder` names: a path, or a name such as taew2_1, which is looked for in the model's
+    folder, in the `vae_approx` folders beside and above it, and in `models/vae_approx` here. Raises InputError."""
+    path = Path(decoder).expanduser()
+    if path.is_file():
+        return path
+    if path.suffix in SUFFIXES or len(path.parts) > 1:
+        raise InputError(f"`decoder` {decoder}: there is no such file; name a file of taew2_1, or its name alone")
+    folders = [*dict.fromkeys(_folders(Path(ckpt).absolute()))]
+    found = [file for folder in folders for suffix in SUFFIXES if (file := folder / f"{path}{suffix}").is_file()]
+    if found:
+        return found[0]
+    places = ", ".join(map(str, folders))
+    raise InputError(f"`decoder` {decoder}: neither {path}.safetensors nor {path}.pth is in {places}; name the file")
+
+
+def _folders(ckpt: Path) -> Iterator[Path]:
+    yield ckpt if ckpt.is_dir() else ckpt.parent
+    yield from (folder / FOLDER for folder in (ckpt, *list(ckpt.parents)[:3]))
+    yield Path.cwd() / "models" / FOLDER

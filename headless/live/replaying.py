@@ -1,0 +1,27 @@
+"""`lingbot-world live --replay`: a walk is made again from its folder, and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ...errors import InputError
+from ...live import Session, load_walk
+from .opening import Opened
+
+
+def replay(opened: Opened, walk: Path, folder: Path) -> str:
+    """Make the walk of a folder again, kept in a new one in `folder`; return a sentence that says how near it came.
+    Raises InputError."""
+    engine = opened.engine_of(walk)
+    with Session.replay(engine, walk, folder=folder, fps=0) as session:
+        for _ in session:
+            pass
+        made, again = session.walk.kept.folder, session.state().latent
+    before = load_walk(walk).latent
+    if again.shape != before.shape:
+        raise InputError(f"{made} has {again.shape[2]} latent frames, {walk} has {before.shape[2]}: the disk is full")
+    far = float((again - before).abs().max())
+    same = "the same bits" if torch.equal(again, before) else f"not the same bits: latents differ by up to {far:.3g}"
+    return f"{walk}, made again in {made}: {again.shape[2]} latent frames, {same}"
