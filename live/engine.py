@@ -23,6 +23,7 @@ class WalkVideo(Protocol):
     """The video of one walk. No method waits for the encoder but `close`, and `add` where it is told to."""
 
     left_out: int
+    failure: str
 
     def add(self, frames: Any, *, wait: bool = False) -> None: ...
     def cut(self, number: int) -> None: ...

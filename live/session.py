@@ -22,7 +22,7 @@ from ..pipeline.state import WorldState
 from .camera import WALKING_SPEED
 from .controls import FRAMES_OF_ONE, Controls, Steered
 from .decoding import DecodingThread
-from .engine import Engine, Start
+from .engine import Engine, Start, WalkVideo
 from .pace import Pace
 from .replay import Replay
 from .walk import Frames, Walk
@@ -177,8 +177,7 @@ class Session(Steered):
 
         def go() -> None:
             self.walk.back(chunk)
-            if self._walks.video is not None:
-                self._walks.video.cut(self.walk.frames)
+            self._cut_video()
             self.pace.rest()
             self._awake = max(self._awake, self.engine.chunk)
             self._tell("back", {"chunk": chunk})
@@ -216,9 +215,12 @@ class Session(Steered):
     def _stand_where_it_is_kept(self) -> None:
         """Keys were taken and the camera moved for a chunk that is not there."""
         self.walk.back(self.walk.kept.chunks)
-        if self._walks.video is not None:
-            self._walks.video.cut(self.walk.frames)
+        self._cut_video()
         self.pace.rest()
+
+    def _cut_video(self) -> None:
+        if self.video is not None:
+            self.video.cut(self.walk.frames)
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
         """Have a thread make the chunks. It calls `deliver(frames)` and `tell`, which must not wait for anything.
@@ -381,16 +383,16 @@ class Session(Steered):
 
     def _shown(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
         """A chunk's frames, which are counted and recorded."""
-        video = self._walks.video
+        video = self.video
         for frames in self.pace.counted(chunk):
             if video is not None:
                 video.add(frames)
             yield frames
 
     @property
-    def left_out(self) -> int:
-        """Frames of the walk that its video leaves out, since the encoder is too slow."""
-        return 0 if self._walks.video is None else self._walks.video.left_out
+    def video(self) -> WalkVideo | None:
+        """The video of the walk, where one is made."""
+        return self._walks.video
 
     @contextmanager
     def _work(self) -> Iterator[None]:
@@ -406,6 +408,9 @@ class Session(Steered):
 
     def _not_kept(self, reason: str) -> None:
         log.warning("%s", reason)
+        self._tell_kept(reason)
+
+    def _tell_kept(self, reason: str) -> None:
         self._tell("kept", {"reason": reason})
 
     def _go_to(self, begin: Start | WorldState) -> None:

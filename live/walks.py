@@ -33,10 +33,11 @@ class Walks:
     """One walk at most is there at a time: `now`, with its `video` where one is made. What one leaves behind is written
     by a thread of its own while the next one is walked."""
 
-    def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float) -> None:
+    def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
         """In `folder`, or a temporary one if it is None, without a video. `whole`: of each walk that ends a state and a
-        camera path are written too. `fps`: of the videos."""
-        self._make, self.whole, self._fps = make, whole, fps
+        camera path are written too. `fps`: of the videos, which log what they
+        tell."""
+        self._make, self.whole, self._fps, self._tell_video = make, whole, fps, tell_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
         self._folder = Path(self._temporary.name if self._temporary else str(folder))
@@ -54,7 +55,7 @@ class Walks:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
             raise
-        self.video = None if self._temporary else _new_video(self.now, self._fps, tell)
+        self.video = None if self._temporary else _new_video(self.now, self._fps, self._tell_video)
         return self.now
 
     def _own_folder(self) -> Path:

@@ -98,6 +98,7 @@ class Walker:
         ):
             began = time.perf_counter()
             init = {"type": "init", "fps": self._fps, "realtime_output_format": "jpeg", "lingbot_world": True}
+            init["lingbot_moving"] = True  # frames a second are counted
             await self.codec.send(socket, init)
             keys = asyncio.create_task(self._press(socket, seconds))
             try:

@@ -123,5 +123,5 @@ def figures(session: Session, client: Client | None) -> dict[str, Any]:
         "paused": session.paused,
         "still": session.still,
         "preempted": session.walk.preempted,
-        "left_out": session.left_out,
+        "left_out": 0 if session.video is None else session.video.left_out,
     }

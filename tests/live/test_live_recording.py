@@ -159,7 +159,7 @@ def test_a_full_disk_ends_the_video_and_who_walks_is_told_once(toy_package, tmp_
         assert "walk.mp4 ends here: No space left" in reason
         client.chunk(client.batches[-1]["chunk_index"] + 20)
         assert [message.get("content") for message in client.told].count("kept") == 1
-        assert server.room.visit.recording.failure == reason
+        assert server.room.visit.session.video.failure == reason
         client.close()
         wait_for(lambda: server.room.visit is None)
     assert caplog.text.count(reason) == 1
