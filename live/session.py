@@ -88,7 +88,11 @@ class Session(Steered):
         make = partial(Walk, engine, speed=speed, path=path, seed=seed)
         keeps = folder is not None if whole is None else whole
         self._walks = Walks(
-            lambda start, own: make(start, controls=self.controls, folder=own), folder, whole=keeps, fps=fps or FPS
+            lambda start, own: make(start, controls=self.controls, folder=own),
+            folder,
+            whole=keeps,
+            fps=fps or FPS,
+            tell_video=self._tell_kept,
         )
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
