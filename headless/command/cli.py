@@ -21,6 +21,7 @@ from ..interrupts import Written, end_at_further_ones, told_by_signals
 from ..options import PARTS, STDOUT, GenerateOptions
 from ..starting import spared_imports, start_cuda
 from .completion import add_completion_command
+from .doctor import add_doctor_command
 from .flags import Help, Parser, add_settings, add_size, adder, count, seed, settings_of, some_path
 from .live import add_live_command
 from .measure import add_measure_command
@@ -96,6 +97,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_batch(commands)
     _add_inspect(commands)
+    add_doctor_command(commands)
     _add_toy(commands)
     add_quantize_command(commands, progress_bar)
     add_verify_command(commands, progress_bar)

@@ -13,6 +13,7 @@ from .trials import ATTEMPTS, KINDS, Size, chosen, seconds_of
 PRODUCT = Size(6032, 0, 1536, 8960)
 ATTENTION = Size(6032, 27144, 1536)
 DECODING = Size(232, 0, 192, 192)
+PROCESSOR = Size(256, 0, 1536, 1536)
 SIZES: dict[Work, Size] = {
     "linear": PRODUCT,
     "int8": PRODUCT,
@@ -33,22 +34,29 @@ class Rate(NamedTuple):
     tflops: float | None
 
 
-def rates(device: torch.device, share: float = 1.0) -> dict[Work, Rate]:
-    """Return the rate of each kind of work on a device. `share`: of the rows that are computed, for slow devices."""
-    return {work: rate(work, device, share) for work in SIZES if candidates(work, card_of(device))}
+def rates(device: torch.device) -> dict[Work, Rate]:
+    """Return the rate of each kind of work on a GPU."""
+    return {work: rate(work, device) for work in SIZES if candidates(work, card_of(device))}
 
 
-def rate(work: Work, device: torch.device, share: float = 1.0) -> Rate:
-    """Return the rate of a kind of work on a device."""
+def rate(work: Work, device: torch.device) -> Rate:
+    """Return the rate of a kind of work on a GPU."""
     size = SIZES[work]
-    size = size._replace(rows=max(16, int(size.rows * share)), keys=max(16, int(size.keys * share)) if size.keys else 0)
     name = chosen(work, device, size)
     if name is None:
         return Rate(None, None)
     with torch.no_grad():
         arguments = KINDS[work].make(device, size)
-        seconds = seconds_of(lambda: ATTEMPTS[work, name](*arguments), device, TIMES if share == 1.0 else 1)
+        seconds = seconds_of(lambda: ATTEMPTS[work, name](*arguments), device, TIMES)
     return Rate(name, None if seconds is None else operations(work, size) / seconds / 1e12)
+
+
+def rate_of_processor() -> Rate:
+    """Return a processor's rate of products in fp32, from a small one."""
+    device = torch.device("cpu")
+    x, weight = torch.ones(PROCESSOR.rows, PROCESSOR.dim), torch.ones(PROCESSOR.out, PROCESSOR.dim)
+    seconds = seconds_of(lambda: x @ weight.T, device, TIMES)
+    return Rate("torch, fp32", None if seconds is None else operations("linear", PROCESSOR) / seconds / 1e12)
 
 
 def operations(work: Work, size: Size) -> float:

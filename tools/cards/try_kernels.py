@@ -1,6 +1,6 @@
 """Every candidate of the table of kernels, on the card at hand and on cards that it plays.
 
-    python tools/cards/try_kernels.py --out FOLDER [--cards native 7.5 8.6 8.9 12.0]
+    python tools/cards/try_kernels.py --out FOLDER [--cards native 7.5 8.6 8.9 12.0] [--parts candidates kitchen models]
 
 For each card: each candidate's trial (its error, and on the card itself its time), the functions of comfy-kitchen that
 the engine could call, with a recording of each replayed on new inputs, and a few blocks of the 1.3B's and of the 14B's
@@ -22,6 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).absolute().parent
 ROOT = HERE.parents[1]
 CARDS = ("native", "7.5", "8.6", "8.9", "12.0")
+PARTS = ("candidates", "kitchen", "models")
 LIMIT = 220
 """Seconds of a card."""
 
@@ -114,15 +115,15 @@ def _forward(path: Path, inputs: dict, exact, arithmetic: str, attention: str) -
     import torch
     from kitchen_cases import decibels, relative
     from lingbot_world.loaders import load_expert
-    from lingbot_world.model.attention_8bit import check_8_bits
+    from lingbot_world.model.attention.choose_8bit import check_8_bits
 
     model = load_expert(path, "cuda", torch.bfloat16, arithmetic=arithmetic, attention_mode=attention)
     notes = check_8_bits(arithmetic, attention, torch.device("cuda"), model.config)
     return {"dB": decibels(relative(model(**inputs), exact)), "notes": notes}
 
 
-def run_card(card: str, out: Path) -> None:
-    """Try everything as one card, and write CARD.json into `out`."""
+def run_card(card: str, parts: list[str]) -> None:
+    """Try everything as one card; each result is printed as a line of JSON."""
     importable()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     os.environ["LINGBOT_WORLD_CARDS"] = ""
@@ -139,20 +140,18 @@ def run_card(card: str, out: Path) -> None:
 
     found = {"card": card_of(torch.device("cuda", 0)).known_as, "versions": versions(), "shared": shared}
     print(json.dumps(found), flush=True)
-    parts = {"candidates": partial(try_candidates, card == "native"), "kitchen": try_kitchen, "models": try_models}
-    for name, part in parts.items():
+    known = {"candidates": partial(try_candidates, card == "native"), "kitchen": try_kitchen, "models": try_models}
+    for part in parts:
         try:
-            found[name] = part()
+            known[part]()
         except Exception:
-            found[name] = traceback.format_exc()
-            print(found[name], flush=True)
-        (out / f"{card}.json").write_text(json.dumps(found, indent=1))
+            print(traceback.format_exc(), flush=True)
     print("shared memory of what Triton compiled:", shared)
 
 
-def start(card: str, out: Path) -> subprocess.Popen:
+def start(card: str, out: Path, parts: list[str]) -> subprocess.Popen:
     """Start a process that tries one card."""
-    command = [sys.executable, __file__, "--out", str(out), "--only", card]
+    command = [sys.executable, __file__, "--out", str(out), "--only", card, "--parts", *parts]
     with (out / f"{card}.txt").open("w") as text:
         return subprocess.Popen(command, stdout=text, stderr=subprocess.STDOUT)
 
@@ -170,17 +169,18 @@ def end(card: str, process: subprocess.Popen, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for a .json and a .txt of each card")
+    parser.add_argument("--out", type=Path, required=True, help="folder for a .txt of each card")
     parser.add_argument("--cards", nargs="+", default=CARDS, choices=CARDS)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--only", choices=CARDS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.only:
-        run_card(options.only, options.out)
+        run_card(options.only, options.parts)
         return
     alone = [card for card in options.cards if card == "native"]
     for together in (alone, [card for card in options.cards if card != "native"]):
-        for card, process in [(card, start(card, options.out)) for card in together]:
+        for card, process in [(card, start(card, options.out, options.parts)) for card in together]:
             end(card, process, options.out)
 
 

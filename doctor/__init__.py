@@ -1,0 +1,1 @@
+"""What a machine can do: its parts, its kernels' trials, its rates, and the seconds of a chunk from these."""

@@ -1,0 +1,168 @@
+"""The doctor's checkup: facts about the machine, trials of kernels, rates, and what to expect of each release."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..model.attention.choose_8bit import KERNELS
+from ..model.choice.card import card_of
+from ..model.choice.rates import SIZES, Rate, rate_of_processor, rates
+from ..model.choice.table import SAGE, WORKS, Work, candidates, settings
+from ..model.choice.trials import KINDS, Size, Trial, seconds_of, trials
+from ..model.ops.linear_8bit import suited_arithmetic
+from ..vae import pooled  # noqa: F401  registers how a convolution is tried
+from .machine import describe_machine
+from .recordings import replays_rightly
+from .work import Rates, Row, preset, rows_of
+
+NAIVE = 20.0
+"""A convolution that takes so many times as long as its products is MIOpen's naive one."""
+MOVED = Size(8192, 0, 16384)
+"""The size of a copy that times a card's memory."""
+BUS = 2**28
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """A machine's facts by name, the trials of each kind of work, the rates, and what each release does on it; `advice`
+    says what should be done."""
+
+    facts: dict[str, Any]
+    trials: dict[Work, tuple[Trial, ...]]
+    rates: dict[Work, Rate]
+    rows: list[Row] = field(default_factory=list)
+    advice: list[str] = field(default_factory=list)
+
+    def as_values(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {
+            "machine": self.facts,
+            "trials": {work: [each._asdict() for each in found] for work, found in self.trials.items()},
+            "rates": {work: rate._asdict() for work, rate in self.rates.items()},
+            "releases": [row_values(row) for row in self.rows],
+            "presets": {name: row_values(row) for name, row in self.presets.items()},
+            "advice": self.advice,
+        }
+
+    @property
+    def presets(self) -> dict[str, Row]:
+        """The setting to take for each model that fits."""
+        found = {model: preset(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
+        return {model: row for model, row in found.items() if row is not None}
+
+
+def row_values(row: Row) -> dict[str, Any]:
+    """Return a row as JSON values."""
+    height, width = row.setting.size
+    values = {
+        "model": row.model,
+        "width": width,
+        "height": height,
+        "chunk": row.setting.frames,
+        "window": row.setting.window,
+        "sink": row.setting.sink,
+        "eight_bit": row.setting.eight_bit,
+        "where": None if row.fit is None else row.fit.where,
+    }
+    if row.seconds is None:
+        return values
+    return values | {
+        "seconds_a_chunk": round(row.seconds.total, 3),
+        "frames_a_second": round(row.frames_a_second, 2),
+        "parts": {name: round(each, 4) for name, each in row.seconds._asdict().items()},
+    }
+
+
+def check(device: torch.device, folder: Path | None = None) -> Checkup:
+    """Check a machine. Takes 5 s on a processor, up to 30 s on a GPU the first time. `folder`: of the disk to time.
+    Raises InputError for a wrong LINGBOT_WORLD_KERNELS."""
+    settings()
+    on_gpu, card = device.type == "cuda", card_of(device)
+    facts = describe_machine(device, folder)
+    found: dict[Work, tuple[Trial, ...]] = {}
+    for work in WORKS:
+        if work in KINDS and candidates(work, card):
+            found[work] = trials(work, device, Size() if work not in SIZES or not on_gpu else SIZES[work])
+    measured: dict[Work, Rate] = rates(device) if on_gpu else {"linear": rate_of_processor()}
+    rows = rows_of(_rates(device, measured, facts)) if on_gpu else []
+    facts["sageattention in a recording"] = _sage_replays(device)
+    return Checkup(facts, found, measured, rows, advice(facts, found, measured, device))
+
+
+def _rates(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> Rates:
+    def of(*works: Work) -> float:
+        return next((found[work].tflops or 1e-3 for work in works if work in found and found[work].tflops), 1e-3)
+
+    eight: Work = "fp8" if suited_arithmetic("8bit", device) == "fp8" else "int8"
+    return Rates(
+        of("linear"),
+        of(eight, "linear"),
+        of("attention"),
+        of("attention-8bit", "attention"),
+        of("convolution"),
+        bandwidth(device),
+        bus(device),
+        facts["memory_total"],
+    )
+
+
+def bandwidth(device: torch.device) -> float:
+    """Return GB/s of a GPU's memory, from a copy."""
+    x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
+    y = torch.empty_like(x)
+    return 2 * x.nbytes / _timed(lambda: y.copy_(x), device) / 1e9
+
+
+def bus(device: torch.device) -> float:
+    """Return GB/s from pinned host memory to a GPU."""
+    x = torch.empty(BUS, dtype=torch.uint8, pin_memory=True)
+    y = torch.empty(BUS, dtype=torch.uint8, device=device)
+    return BUS / _timed(lambda: y.copy_(x, non_blocking=True), device) / 1e9
+
+
+def _timed(run: Any, device: torch.device) -> float:
+    return seconds_of(run, device) or 1.0
+
+
+def _sage_replays(device: torch.device) -> str:
+    """Whether a recording may use SageAttention: version 2 launches on the default stream, so a replay lacks its
+    work."""
+    if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
+        return "not used on this card"
+    try:
+        right = replays_rightly(KERNELS[SAGE].attend, device)
+    except Exception as reason:
+        logging.debug("%s", reason)
+        return f"not tried: {' '.join(str(reason).split())[:100]}"
+    return "yes" if right else "no: it launches on another stream, so a replay lacks its work"
+
+
+def advice(
+    facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
+) -> list[str]:
+    """Return what should be done about a machine, a sentence each."""
+    said = []
+    held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
+    if held > 0.15 * total:
+        said.append(
+            f"{held / 1e9:.1f} GB of the card are held by other programs, or by none: WSL keeps what dead "
+            "processes held until `wsl --shutdown`."
+        )
+    convolution, linear = measured.get("convolution"), measured.get("linear")
+    if convolution and linear and convolution.tflops and linear.tflops and linear.tflops > NAIVE * convolution.tflops:
+        said.append(
+            "The VAE's convolutions take over 20 times as long as products of as many operations. On AMD this is "
+            "MIOpen's naive kernel: install the MIOpen kernel package of your card, and let it search once with "
+            "MIOPEN_FIND_MODE=NORMAL."
+        )
+    if device.type == "mps":
+        said.append("Apple's GPUs run the plain path. Nobody has tried it: please send what you see.")
+    for work, tried in found.items():
+        wrong = [each.name for each in tried if each.error is not None and each.reason is not None]
+        said += [f"{name} computes {work} wrongly on this card and is not used." for name in wrong]
+    return said

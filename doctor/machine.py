@@ -1,0 +1,161 @@
+"""What a machine is made of, as far as it can be asked without a GPU's help: versions, memory, disk."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..model.choice import kept
+from ..model.choice.card import Card, card_of
+from ..model.choice.table import KITCHEN, MODULES, TRITON, missing
+from ..pipeline.rollout_memory import available_host_memory
+
+DISK_BYTES = 2**25
+"""Bytes that are written and read back to time a disk."""
+COMFYUI_ARGUMENTS = (
+    "lowvram",
+    "novram",
+    "highvram",
+    "gpu_only",
+    "cpu",
+    "use_sage_attention",
+    "use_flash_attention",
+    "use_split_cross_attention",
+    "disable_dynamic_vram",
+    "disable_pinned_memory",
+    "reserve_vram",
+    "fast",
+    "fp16_vae",
+    "fp32_vae",
+    "bf16_vae",
+    "cpu_vae",
+)
+"""Switches of ComfyUI that change where weights lie or what computes."""
+
+
+def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
+    """Return facts about a machine by name, JSON values only. `folder`: of the disk to time; None: the cache's."""
+    card = card_of(device)
+    facts: dict[str, Any] = {
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "card": card.known_as,
+        "device": str(device),
+        "driver": _driver_package() or f"supports CUDA or HIP {kept.driver()}",
+        "torch": f"{torch.__version__}, built for {_build()}",
+        "triton": _triton(),
+        "comfy-kitchen": _package(KITCHEN, card),
+        "sageattention": _package("sageattention", card),
+        **_gpu_memory(device),
+        **_host_memory(),
+        "disk": disk_speed(folder or _cache_folder()),
+    }
+    if (switches := comfyui_switches()) is not None:
+        facts["ComfyUI"] = switches
+    return facts
+
+
+def _build() -> str:
+    if torch.version.hip is not None:
+        return f"ROCm {torch.version.hip}"
+    return f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU only"
+
+
+def _driver_package() -> str | None:
+    """The driver's own version, if nvidia-ml-py is installed or Linux shows it."""
+    with suppress(Exception):
+        nvml = import_module("pynvml")
+        nvml.nvmlInit()
+        return str(nvml.nvmlSystemGetDriverVersion())
+    place = Path("/proc/driver/nvidia/version")
+    with suppress(OSError, IndexError):
+        return place.read_text(encoding="utf-8").split("Kernel Module")[1].split()[0]
+    return None
+
+
+def _triton() -> str:
+    found = kept.versions()
+    if find_spec(MODULES[TRITON]) is not None:
+        return found.get("triton") or found.get("triton-windows") or "installed"
+    other = "triton-windows" if sys.platform == "win32" else "triton"
+    return f"not installed: norms and gates run in plain torch, slower; pip install {other}"
+
+
+def _package(name: str, card: Card) -> str:
+    version = kept.versions().get(name)
+    if version is None:
+        return "not installed"
+    if card.maker not in ("nvidia", "amd"):
+        return f"{version}; this device has no use for it"
+    why = missing(name, card)
+    return version if why is None else f"{version}, without kernels for this card: {why}"
+
+
+def _gpu_memory(device: torch.device) -> dict[str, Any]:
+    if device.type != "cuda":
+        return {}
+    free, total = torch.cuda.mem_get_info(device)
+    ours = torch.cuda.memory_reserved(device)
+    return {
+        "memory_total": total,
+        "memory_free": free,
+        "memory_held_elsewhere": max(0, total - free - ours),
+    }
+
+
+def _host_memory() -> dict[str, Any]:
+    """Bytes of host memory and of the page file; less is known without psutil."""
+    with suppress(ImportError):
+        psutil = import_module("psutil")
+        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        return {"ram_total": memory.total, "ram_free": memory.available, "page_file": swap.total}
+    free = available_host_memory()
+    return {"ram_free": free} if free < 2**62 else {}
+
+
+def disk_speed(folder: Path) -> dict[str, Any]:
+    """Return MB/s of writing to and reading from a folder's disk; `reason` where it cannot be written."""
+    data = os.urandom(DISK_BYTES // 16) * 16
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            start = time.perf_counter()
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            wrote = time.perf_counter() - start
+            drop = getattr(os, "posix_fadvise", None)  # else the read comes from memory
+            if drop is not None:
+                drop(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.seek(0)
+            start = time.perf_counter()
+            while file.read(2**22):
+                pass
+            took = time.perf_counter() - start
+    except OSError as reason:
+        return {"folder": str(folder), "reason": reason.strerror or str(reason)}
+    found = {"folder": str(folder), "write_mb_s": round(DISK_BYTES / wrote / 1e6)}
+    return found | ({} if drop is None else {"read_mb_s": round(DISK_BYTES / took / 1e6)})
+
+
+def _cache_folder() -> Path:
+    place = kept.in_user_cache("LINGBOT_WORLD_CARDS", kept.NAME)
+    return Path(tempfile.gettempdir()) if place is None else place.parent
+
+
+def comfyui_switches() -> list[str] | None:
+    """Return the switches of ComfyUI that matter here; None outside ComfyUI."""
+    options = sys.modules.get("comfy.cli_args")
+    if options is None:
+        return None
+    values = vars(options.args)
+    return [f"--{name.replace('_', '-')} {values[name]}" for name in COMFYUI_ARGUMENTS if values.get(name)]

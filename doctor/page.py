@@ -1,0 +1,96 @@
+"""A checkup as one page of text, and as a row of docs/cards.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import __version__
+from .checkup import Checkup
+from .work import Row, released
+
+BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "ram_free", "page_file")
+
+
+def page(found: Checkup) -> str:
+    """Return a checkup as one page."""
+    parts = [_machine(found), _trials(found), _rates(found), _releases(found.rows), _presets(found)]
+    if found.advice:
+        parts.append("\n".join(["To do", *(f"  - {each}" for each in found.advice)]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _machine(found: Checkup) -> str:
+    names = [name.replace("_", " ") for name in found.facts]
+    width = max(map(len, names))
+    values = [_value(name, value) for name, value in found.facts.items()]
+    return "\n".join(
+        [f"LingBot-World {__version__}", *(f"  {n:<{width}}  {v}" for n, v in zip(names, values, strict=True))]
+    )
+
+
+def _value(name: str, value: Any) -> str:
+    if name in BYTES:
+        return f"{value / 1e9:.1f} GB"
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{key.replace('_mb_s', '')} {each}{' MB/s' * key.endswith('mb_s')}" for key, each in value.items()
+        )
+    return ", ".join(value) or "none" if isinstance(value, list) else str(value)
+
+
+def _trials(found: Checkup) -> str:
+    lines = ["What computes what: each candidate, tried here"]
+    for work, tried in found.trials.items():
+        for each in tried:
+            error = "" if each.error is None else f"error {each.error:.2g}"
+            time = "" if each.seconds is None else f", {1e3 * each.seconds:.3g} ms"
+            lines.append(f"  {work:<15} {each.name:<22} {each.reason or f'right, {error}{time}'}")
+    return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def _rates(found: Checkup) -> str:
+    lines = [f"  {work:<15} {rate.tflops:8.3g}  by {rate.name}" for work, rate in found.rates.items() if rate.tflops]
+    return "\n".join(["TFLOP/s", *lines]) if lines else ""
+
+
+def _releases(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    lines = ["Worked out from these: seconds a chunk of 4 latent frames, frames a second"]
+    for row in rows:
+        lines.append(f"  {released(row.model):<22} {setting_words(row):<42} {_result(row)}")
+    return "\n".join(lines)
+
+
+def setting_words(row: Row) -> str:
+    """Return a row's size, window and arithmetic."""
+    height, width = row.setting.size
+    return f"{width}x{height}, window {row.setting.window}, {'8 bits' if row.setting.eight_bit else 'exact'}"
+
+
+def _result(row: Row) -> str:
+    if row.fit is None or row.seconds is None:
+        return "does not fit"
+    return f"{row.seconds.total:6.2f} s {row.frames_a_second:6.1f} a second, {row.fit.where}"
+
+
+def _presets(found: Checkup) -> str:
+    lines = ["Take"]
+    for model, row in found.presets.items():
+        height, width = row.setting.size
+        flags = f"--width {width} --height {height} --window {row.setting.window} --sink {row.setting.sink}"
+        eight = " --arithmetic 8bit --attention 8bit" if row.setting.eight_bit else ""
+        lines.append(f"  {released(model)}: {flags}{eight}")
+    return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def row(found: Checkup) -> str:
+    """Return a line for the table of docs/cards.md: card, versions, rates and the presets' frames a second."""
+    rates = " / ".join(f"{rate.tflops:.3g}" for rate in found.rates.values() if rate.tflops) or "-"
+    made = "; ".join(
+        f"{model} {setting_words(each)}: {each.frames_a_second:.1f}" for model, each in found.presets.items()
+    )
+    facts = found.facts
+    cells = [facts["card"], f"{facts['torch']}; driver {facts['driver']}", rates, made or "-", f"doctor {__version__}"]
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,55 @@
+"""`lingbot-world doctor`: what this machine can do, on one page."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from .flags import Help, some_path
+
+HELP = """Says what this machine can do, on one page or as JSON: the card, the driver, the versions of what computes,
+memory, the disk's speed, each kernel's trial, the card's rates, and from these the seconds of a chunk of each release,
+frames a second and a setting to take. Takes 5 s without a GPU, up to 30 s with one the first time.
+
+Kernels are chosen by their trials. LINGBOT_WORLD_KERNELS=int8=torch,attention-8bit=comfy-kitchen sets a choice,
+LINGBOT_WORLD_CARDS names the file that keeps them."""
+
+
+def add_doctor_command(subparsers: Any) -> None:
+    """Add `doctor`, which sets `run(arguments)`."""
+    about = "say what this machine can do: card, kernels, rates, frames a second, a setting to take"
+    parser = subparsers.add_parser("doctor", help=about, description=HELP, formatter_class=Help)
+    parser.set_defaults(run=_doctor)
+    parser.add_argument("--device", help="of `generate`")
+    parser.add_argument("--disk", type=some_path, metavar="FOLDER", help="folder whose disk is timed")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--json", action="store_true", help="print everything as JSON")
+    kind.add_argument("--row", action="store_true", help="print a line for the table of docs/cards.md")
+    kind.add_argument("--card", metavar="NAME", help="work a card out from published figures; `list` names them")
+
+
+def _doctor(arguments: argparse.Namespace) -> None:
+    if arguments.card is not None:
+        print(_of_card(arguments.card))
+        return
+    from ...doctor.checkup import check
+    from ...doctor.page import page, row
+    from ..checks import find_device
+
+    found = check(find_device(arguments.device), None if arguments.disk is None else Path(arguments.disk))
+    if arguments.json:
+        print(json.dumps(found.as_values(), indent=1))
+    else:
+        print(row(found) if arguments.row else page(found))
+
+
+def _of_card(name: str) -> str:
+    from ...doctor.published import CARDS
+    from ...doctor.tables import card_page
+    from ...errors import InputError
+
+    if name == "list":
+        return "\n".join(CARDS)
+    if name not in CARDS:
+        raise InputError(f"`card` {name}: no published figures are known; expected one of {', '.join(CARDS)}")
+    return card_page(name)

@@ -1,0 +1,153 @@
+"""The doctor: its arithmetic against figures that were measured, its page, and its command."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lingbot_world.doctor import checkup, machine
+from lingbot_world.doctor.page import page, row
+from lingbot_world.doctor.published import CARDS, OTHERS, rates_of
+from lingbot_world.doctor.tables import card_page
+from lingbot_world.doctor.work import MODELS, Rates, Setting, fits, preset, rows_of, worked_out
+from lingbot_world.headless.command.cli import main
+from lingbot_world.model.choice.rates import Rate
+from lingbot_world.model.choice.trials import Trial
+
+ROOT = Path(__file__).parents[2]
+SMALL = MODELS["1.3B"][1]
+ONE = Rates(1, 1, 1, 1, 1, 1, 1, 32e9)
+"""A card of 1 TFLOP/s: seconds are TFLOP."""
+
+
+def test_the_operations_of_a_chunk_are_those_that_were_counted_on_a_card():
+    """151 TFLOP of attention, 79 of products and 52 of the VAE: reference figures of a chunk of four at 464x832."""
+    made = worked_out(SMALL, Setting((464, 832)), ONE)
+    assert made.attention == pytest.approx(151, abs=0.5)
+    assert made.products == pytest.approx(79, abs=1)
+    assert made.vae == pytest.approx(52, abs=0.2)
+
+
+def test_the_arithmetic_is_within_a_fifth_of_kernels_that_were_built_for_the_card():
+    checked = [each for each in OTHERS if each.code not in ("official", "official, laptop")]
+    assert len(checked) == 3
+    for each in checked:
+        setting = Setting(each.size, each.frames, each.window, 6, each.forwards, each.eight_bit)
+        made = worked_out(SMALL, setting, rates_of(CARDS[each.card]))
+        assert 0.8 < made.model / each.model < 1.05, each
+
+
+@pytest.mark.parametrize("card", ["RTX 4060 8 GB", "RTX 5060 8 GB"])
+def test_a_card_of_8_gb_walks_at_six_frames_a_second(card):
+    rates = rates_of(CARDS[card])
+    best = preset(rows_of(rates), "1.3B")
+    assert best.frames_a_second > 6
+    assert best.setting.eight_bit
+    small = Setting((304, 528), eight_bit=True)
+    assert fits(SMALL, 2.0, small, rates.memory).where == "all on the card"
+
+
+def test_more_memory_never_fits_less_and_streaming_costs_the_bus():
+    config, weight = MODELS["14B"][1], MODELS["14B"][2]
+    found = [fits(config, weight, Setting((384, 640)), memory * 1e9) for memory in (2, 8, 16, 24, 48)]
+    assert found[0] is None
+    fetched = [each.fetched for each in found if each is not None]
+    assert fetched == sorted(fetched, reverse=True)
+    assert fetched[-1] == 0 < fetched[0]
+    slow = worked_out(config, Setting((384, 640)), rates_of(CARDS["RTX 5090"]), int(100e9))
+    assert slow.model == pytest.approx(5 * 100 / 50)
+
+
+def test_recorded_forwards_and_8_bits_are_faster():
+    rates = rates_of(CARDS["RTX 5090"])
+    exact, eight = (worked_out(SMALL, Setting((464, 832), eight_bit=each), rates) for each in (False, True))
+    assert eight.total < exact.total
+    assert worked_out(SMALL, Setting((304, 528)), rates._replace(recorded=False)).launches > exact.launches
+
+
+def test_a_processor_is_checked_and_printed_as_page_row_and_json(capsys, tmp_path):
+    assert main(["doctor", "--device", "cpu", "--disk", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "the CPU only" in said or "built for" in said
+    assert f"folder {tmp_path}" in said
+    assert "linear          torch                  right" in said
+    assert main(["doctor", "--device", "cpu", "--disk", str(tmp_path), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["machine"]["torch"].startswith(torch.__version__)
+    assert values["rates"]["linear"]["tflops"] > 0
+    assert {trial["name"] for trial in values["trials"]["norms"]} == {"torch"}
+    assert main(["doctor", "--device", "cpu", "--row"]) == 0
+    assert capsys.readouterr().out.count("|") == 6
+    assert not list(tmp_path.iterdir())
+
+
+def test_published_cards_are_worked_out_and_others_refused(capsys):
+    assert main(["doctor", "--card", "list"]) == 0
+    assert capsys.readouterr().out.split("\n")[:-1] == list(CARDS)
+    assert main(["doctor", "--card", "RTX 4060 8 GB"]) == 0
+    assert "LingBot-World 2.0 1.3B" in capsys.readouterr().out
+    assert main(["doctor", "--card", "Voodoo 2"]) == 2
+    assert "--card Voodoo 2: no published figures are known; expected one of RTX 3060" in capsys.readouterr().err
+    assert main(["doctor", "--device", "cuda:77"]) == 2
+
+
+@pytest.fixture
+def played():
+    """A checkup as a GPU would give it."""
+    facts = {"card": "A Card (compute capability 8.6)", "torch": "2.11", "driver": "1", "memory_total": int(8e9)}
+    trials = {"int8": (Trial("comfy-kitchen", 0.009, 0.001), Trial("torch", 0.9, None, "it is wrong here"))}
+    rates = {"linear": Rate("torch", 50.0), "convolution": Rate("torch", 1.0), "attention": Rate("flash", 40.0)}
+    rows = rows_of(rates_of(CARDS["RTX 3090"]))
+    said = checkup.advice({**facts, "memory_held_elsewhere": int(3e9)}, trials, rates, torch.device("cuda"))
+    return checkup.Checkup(facts, trials, rates, rows, said)
+
+
+def test_the_page_of_a_gpu_says_what_to_take_and_what_to_do(played):
+    said = page(played)
+    assert "comfy-kitchen          right, error 0.009, 1 ms" in said
+    assert "it is wrong here" in said
+    assert "Worked out from these" in said
+    assert "--width 832 --height 464 --window 18 --sink 6 --arithmetic 8bit --attention 8bit" in said
+    assert "3.0 GB of the card are held by other programs" in said
+    assert "MIOpen's naive kernel" in said
+    assert "torch computes int8 wrongly" in said
+    line = row(played)
+    assert line.startswith("| A Card (compute capability 8.6) | 2.11; driver 1 | 50 / 1 / 40 | 1.3B 832x464")
+    json.dumps(played.as_values())
+
+
+def test_apples_gpus_are_marked_as_never_tried():
+    (said,) = checkup.advice({}, {}, {}, torch.device("mps"))
+    assert "Nobody has tried it" in said
+
+
+def test_switches_of_comfyui_are_named(monkeypatch):
+    class Module:
+        class args:  # noqa: N801
+            lowvram, use_sage_attention, reserve_vram, novram = True, True, 2.0, False
+
+    monkeypatch.setitem(sys.modules, "comfy.cli_args", Module)
+    monkeypatch.setattr(Module, "args", type("Args", (), {})())
+    vars(Module.args).update(lowvram=True, use_sage_attention=True, reserve_vram=2.0, novram=False)
+    assert machine.comfyui_switches() == ["--lowvram True", "--use-sage-attention True", "--reserve-vram 2.0"]
+    monkeypatch.delitem(sys.modules, "comfy.cli_args")
+    assert machine.comfyui_switches() is None
+
+
+def test_a_disk_that_cannot_be_written_is_said(tmp_path):
+    file = tmp_path / "a file"
+    file.touch()
+    assert "reason" in machine.disk_speed(file / "folder")
+    speed = machine.disk_speed(tmp_path)
+    assert speed["write_mb_s"] > 0
+
+
+def test_the_tables_of_the_docs_are_those_of_the_arithmetic(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "cards"))
+    import tables
+
+    text = (ROOT / "docs" / "cards.md").read_text(encoding="utf-8")
+    assert tables.filled(text) == text, "run python tools/cards/tables.py --write"
+    assert all(f"| {name} |" in text for name in CARDS)
+    assert "does not fit" not in card_page("RTX 5090").split("\n")[1]

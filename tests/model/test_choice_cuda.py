@@ -1,0 +1,70 @@
+"""The table's candidates on a GPU: those that the card has are right, replay rightly, and serve a model."""
+
+import pytest
+import torch
+from lingbot_world.doctor.recordings import replays_rightly
+from lingbot_world.model.attention.choose_8bit import KERNELS
+from lingbot_world.model.choice.card import card_of
+from lingbot_world.model.choice.table import KITCHEN, WORKS, candidates, missing
+from lingbot_world.model.choice.trials import KINDS, Size, try_all
+from lingbot_world.model.ops import linear_8bit
+from lingbot_world.model.ops.linear_8bit import EightBitLayer
+from lingbot_world.model.ops.pointwise import encode_8bit
+from lingbot_world.vae import pooled  # noqa: F401
+from torch.nn import functional as F
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_every_candidate_of_the_card_is_right(work):
+    if work not in KINDS:
+        pytest.skip("its candidates are tried with other work")
+    for candidate in candidates(work, card_of(GPU)):
+        if missing(candidate.name, card_of(GPU)) is None:
+            (trial,) = try_all([candidate], GPU, Size(), timed=False)
+            assert trial.reason is None, trial
+
+
+@pytest.fixture
+def kitchen():
+    if why := missing(KITCHEN, card_of(GPU)):
+        pytest.skip(why)
+
+
+def test_a_layer_of_int8_by_comfy_kitchen_agrees_with_torchs_and_replays(kitchen, monkeypatch, caplog):
+    monkeypatch.setitem(linear_8bit._INT8_BY, GPU, KITCHEN)
+    torch.manual_seed(0)
+    weight, bias = torch.randn(1536, 512, device=GPU).bfloat16(), torch.randn(1536, device=GPU).bfloat16()
+    x = torch.randn(300, 512, device=GPU).bfloat16()
+    layer = EightBitLayer(encode_8bit(weight, dtype=torch.int8), bias, torch.bfloat16)
+    assert layer.input_dtype is None
+    want = F.linear(x.float(), weight.float(), bias.float())
+    assert (layer(x).float() - want).norm() / want.norm() < 0.02
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = layer(x)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    assert torch.equal(out.clone(), layer(x))
+    assert "slower" not in caplog.text
+
+
+def test_attention_in_8_bits_by_comfy_kitchen_may_be_recorded(kitchen):
+    assert replays_rightly(KERNELS[KITCHEN].attend, GPU)
+
+
+def test_a_function_on_another_stream_may_not_be_recorded():
+    """As SageAttention 2 launches. Reading its result waits for nothing here, so the capture does not fail."""
+    other = torch.cuda.Stream(GPU)
+
+    def attend(q, k, v, heads):
+        out = torch.zeros_like(q)
+        if not torch.cuda.is_current_stream_capturing():
+            with torch.cuda.stream(other):
+                out.copy_(q)
+            other.synchronize()
+        return out
+
+    assert not replays_rightly(attend, GPU)
