@@ -16,7 +16,7 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
 from ..loaders.files import WEIGHT_SUFFIXES
-from ..loaders.lora import is_lora_of
+from ..loaders.release import role_of
 from ..model.choice.card import multiplies_half
 from ..model.ops.linear_8bit import suited_arithmetic
 from ..options import SHIFT, Precision, torch_dtype
@@ -224,7 +224,7 @@ def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str
         for line in dict.fromkeys(lines)
     ]
     for lora in options.lora if two_experts else ():
-        role = is_lora_of(lora.path.name)
+        role = role_of(lora.path, [other.path for other in options.lora])
         if role not in (None, lora.expert):
             notes.append(
                 f"LoRA {lora.path.name} is the {role}-noise expert's by its name: `{role}=` before it puts it "

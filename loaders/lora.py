@@ -2,10 +2,9 @@
 model that is loaded with them has the sum made whenever a weight is used, and its 4-bit weights stay as they are."""
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,12 +55,6 @@ class Change(NamedTuple):
 
 Changes = Mapping[str, Sequence[Change]]
 """What is added to parameters, by name."""
-
-
-def is_lora_of(name: str) -> Literal["high", "low"] | None:
-    """Which expert a LoRA is for, by the name of its file, such as `..._high_noise.safetensors`."""
-    told = set(re.findall(r"(?<![a-z])(high|low)(?![a-z])", Path(name).stem.lower()))
-    return None if len(told) != 1 else "high" if "high" in told else "low"
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:

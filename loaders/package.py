@@ -1,7 +1,6 @@
 """A folder with everything for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from ..options import RELEASES, LoraFile, PerExpert
 from .checkpoint import Checkpoint, open_checkpoint
 from .files import WEIGHT_SUFFIXES, read_json
 from .lora import loras_for
-from .release import names_of, release_called, told_causal
+from .release import Role, names_of, noise_role, release_called, role_of, told_causal
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
@@ -207,7 +206,7 @@ def _expert(role: str, items: list[Path]) -> Path | None:
     named = [
         item
         for item in items
-        if f"{role}_noise" in item.name.lower()
+        if noise_role(item.name) == role
         and (is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES))
     ]
     folders = {item.name: item for item in items if is_expert_folder(item)}
@@ -251,7 +250,8 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
     """Raise CheckpointError for two experts that cannot be a pair: named for each other's role, of different
     architectures, or the same weights twice."""
     high, low = map(_name, experts)
-    roles = PerExpert(*(named_role(checkpoint.path) for checkpoint in experts))
+    paths = [checkpoint.path for checkpoint in experts]
+    roles = PerExpert(*(named_role(path, paths) for path in paths))
     if roles.high == "low" and roles.low != "low" or roles.low == "high" and roles.high != "high":
         raise CheckpointError(
             f"the experts look swapped: high-noise is {high}, low-noise is {low}; "
@@ -274,13 +274,9 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
         )
 
 
-def named_role(path: Path) -> str | None:
-    """ "high" or "low" where the file's name, or else its folder's, says so; None when they do not tell."""
-    for name in (path.name, path.parent.name):
-        roles = set(re.findall(r"(?<![a-z])(high|low)(?![a-z])", name.lower()))
-        if roles:
-            return roles.pop() if len(roles) == 1 else None
-    return None
+def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
+    """Return "high" or "low" where the file's name, or else its folder's, says so; None where neither does."""
+    return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 
 def _name(checkpoint: Checkpoint) -> str:

@@ -6,7 +6,7 @@ expert. Where there is no config.json the folder's name says it, as officially. 
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import CheckpointError, InputError
 from ..model.config import ModelConfig
@@ -25,15 +25,51 @@ _NAMED = {
     "v1": r"fast",
 }
 """What the names of a release have in them. 2.0's may have all of it: the first counts."""
+Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
-_EXPERT = re.compile(r"(high|low)_noise")
+_HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NOISE = re.compile(r"(?<![a-z])(?:(high|low|hi|lo)[ _.-]?noise|noise[ _.-]?(high|low)(?![a-z]))")
+_BARE = re.compile(r"(?<![a-z])(high|low)(?![a-z])")
+_HUB = "models--"
+"""How the folder of a repository in Hugging Face's cache begins: models--OWNER--NAME/snapshots/REVISION."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """What a model is called, the surest first: the `source` that a quantizer noted, its own name and those of two
-    folders around it; and the same where a link leads."""
-    return (source, *reversed(path.parts[-3:]), *reversed(path.resolve().parts[-3:]))
+    """Return the names of a model, the surest first: the `source` that a quantizer noted, its own name, those of two
+    folders around it, and its repository in Hugging Face's cache; then the same for the target of a link."""
+    hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
+    return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
+
+
+def noise_role(name: str) -> Role | None:
+    """Return the expert that a name with "noise" in it is for, such as `high_noise`, HighNoise, hinoise; else None."""
+    found = {(match[1] or match[2])[0] for match in _NOISE.finditer(_HUMPS.sub("_", name).lower())}
+    return None if len(found) != 1 else "high" if "h" in found else "low"
+
+
+def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
+    """Return the expert that a file or folder is for by its name; None where the name says nothing or both.
+
+    A bare "high" or "low" says something only where a file with the other word lies next to it, or is one of `others`:
+    low_poly is no low-noise expert.
+    """
+    if role := noise_role(path.name):
+        return role
+    words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))
+    if len(words) != 1:
+        return None
+    role = "high" if words == {"high"} else "low"
+    known = {other.name for other in others}
+    twins = _twins(path.name, role)
+    return role if any(twin in known or path.with_name(twin).exists() for twin in twins) else None
+
+
+def _twins(name: str, role: Role) -> set[str]:
+    """The names that the other expert's file may have."""
+    other = "low" if role == "high" else "high"
+    spellings = ((role, other), (role.title(), other.title()), (role.upper(), other.upper()))
+    return {name.replace(word, twin) for word, twin in spellings} - {name}
 
 
 def named_release(names: Iterable[str]) -> str | None:
@@ -47,8 +83,8 @@ def named_release(names: Iterable[str]) -> str | None:
 
 def named_causal(names: Iterable[str]) -> bool:
     """Whether the first of the names that is a causal model's or an expert's is a causal model's."""
-    told = (name for name in map(str.lower, names) if _CAUSAL.search(name) or _EXPERT.search(name))
-    return not _EXPERT.search(next(told, "high_noise"))
+    told = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
+    return noise_role(next(told, "high_noise")) is None
 
 
 def told_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:

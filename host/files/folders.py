@@ -26,7 +26,7 @@ from ...loaders.package import (
     is_expert_folder,
     tokenizer_in,
 )
-from ...loaders.release import named_causal
+from ...loaders.release import named_causal, noise_role
 from .names import parts_of
 
 PACKAGES = "lingbot_world"
@@ -68,7 +68,11 @@ def lay_out_example() -> None:
 def package_choices() -> list[str]:
     """Names of the packages: folders of `models/lingbot_world` that hold a high-noise expert."""
     return sorted(
-        {folder.name for folder in _folders() if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir()}
+        {
+            folder.name
+            for folder in _folders()
+            if any(noise_role(item.name) == "high" for item in folder.iterdir()) or (folder / "transformer_2").is_dir()
+        }
     )
 
 
@@ -225,7 +229,7 @@ def _unfinished(folder: Path) -> bool:
 
 def _package_experts() -> Iterator[str]:
     for package in _folders():
-        patterns = ("*/*", "*_noise*", *(() if _is_causal(package) else ("model.safetensors",)))
+        patterns = ("*/*", "*[nN]oise*", *(() if _is_causal(package) else ("model.safetensors",)))
         files = (
             file
             for pattern in patterns

@@ -11,11 +11,12 @@ from typing import Any
 
 import comfy.model_management
 import comfy.model_sampling
+import folder_paths
 import torch
 from comfy.patcher_extension import WrappersMP
 
 from ...errors import InputError
-from ...loaders.lora import is_lora_of
+from ...loaders.release import role_of
 from ..prompt.notice import running_node
 from ..prompt.queue import kind_of, loras_of
 
@@ -229,7 +230,7 @@ def loras_of_the_other(patcher) -> Iterator[str]:
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):
-            own = is_lora_of(name)
+            own = role_of(Path(folder_paths.get_full_path("loras", name) or name))
             if own not in (None, role):
                 yield (
                     f"{name} is the {own}-noise expert's LoRA by its name, and hangs on the {role}-noise expert: "

@@ -295,6 +295,7 @@ def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
         },
         file,
     )
+    file.with_name("night_low.safetensors").touch()  # a bare "high" says something next to it
     given = ["generate", "--ckpt_dir", str(toy_package), "--image", str(tmp_path / "two.webp"), "--device", "cpu"]
     given += ["--output", str(tmp_path / "video.mp4"), "--dry_run", "--frame_num", "5", "--prompt"]
 

@@ -159,6 +159,7 @@ def test_paths_that_do_not_exist_are_named(tmp_path, arguments):
     ],
 )
 def test_roles_are_read_from_names(tmp_path, name, role):
+    (tmp_path / "high").mkdir()  # next to which a bare "low" says something
     assert package.named_role(tmp_path / name) == role
 
 
