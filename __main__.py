@@ -20,6 +20,6 @@ def _import_folder() -> None:
 if __name__ == "__main__":
     if not __package__:
         _import_folder()
-    from lingbot_world.headless.command.cli import main
+    from lingbot_world.headless.command.entry import main
 
     sys.exit(main())

@@ -3,6 +3,7 @@
 The command turns them into exit code 2, ComfyUI into an error on the node. An option stands in backticks under its name
 in Python, `action_path`; the command shows it as a flag, --action_path."""
 
+import errno
 import importlib
 import sys
 from types import ModuleType
@@ -34,6 +35,20 @@ class InputError(LingBotError):
 
 class DependencyError(LingBotError):
     """A package that is missing or broken; the message names the interpreter and what to install."""
+
+
+def describe_os_error(error: OSError | ValueError) -> str:
+    """Return what the system says of a file, and what to do about it."""
+    said = str(getattr(error, "strerror", None) or error)
+    remedies = {
+        errno.ENOSPC: "make room, or write elsewhere",
+        errno.EDQUOT: "make room, or write elsewhere",
+        errno.EFBIG: "write to a disk that takes files of this size",
+        errno.EROFS: "write elsewhere",
+        errno.EACCES: "change its permissions, or choose another place",
+    }
+    remedy = remedies.get(getattr(error, "errno", None) or 0, "")
+    return f"{said}; {remedy}" if remedy else said
 
 
 def require(module: str, package: str = "") -> ModuleType:

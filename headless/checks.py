@@ -1,6 +1,7 @@
 """What can be checked before anything heavy is loaded, whatever model the run is of."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -241,6 +242,8 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
     """What should be known of the prompts."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
+    if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
+        notes.append(f"The prompt is the text {options.prompt!r}, not what a file holds; `prompt_file` reads a file.")
     if options.negative is not None and not guided:
         notes.append("Guidance is 1: the negative prompt has no effect.")
     elif options.negative == options.prompt:

@@ -14,8 +14,9 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """In a process of our own SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Gives a list of those that
-    came. One that the process was started to ignore, as `nohup` asks for, stays ignored."""
+    """In a process of our own SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Yields a list of the signals
+    that came. A signal that the process was started to ignore, as by `nohup`, stays ignored. After the block these
+    signals end the process in silence: Python would print a traceback for one that comes while it exits."""
     came: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -23,7 +24,8 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
         raise KeyboardInterrupt
 
     ours = own_process and _in_main_thread()
-    taken = [number for number in ENDING if ours and signal.getsignal(number) is signal.SIG_DFL]
+    default = (signal.SIG_DFL, signal.default_int_handler)
+    taken = [number for number in ENDING if ours and signal.getsignal(number) in default]
     for number in taken:
         signal.signal(number, interrupt)
     try:

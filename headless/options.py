@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
+from ..errors import InputError
 from ..options import (
     BOUNDARY,
     FPS,
@@ -41,6 +43,9 @@ CAMERAS = ("action_path", "preset", "keys")
 
 STDOUT = "-"
 """The output that is standard output."""
+
+AN_ADDRESS = "an address; a path on this machine is expected: download what is there first (models: `hf download`)"
+"""What is wrong with an address in place of a path."""
 
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """How the command writes a LoRA (see `lora_of`)."""
@@ -155,7 +160,11 @@ class GenerateOptions:
 
     def __post_init__(self) -> None:
         """Raises InputError for a value of a wrong type. Numpy's numbers become Python's: torch takes no others."""
-        check_types(vars(self), get_type_hints(type(self)))
+        hints = get_type_hints(type(self))
+        check_types(vars(self), hints)
+        for name, value in vars(self).items():
+            if (name == "image" or Path in get_args(hints[name])) and isinstance(value, str) and is_address(value):
+                raise InputError(f"`{name}` {value}: {AN_ADDRESS}")
         for name, value in list(vars(self).items()):
             if isinstance(value, Number) and hasattr(value, "item"):
                 object.__setattr__(self, name, value.item())
@@ -170,10 +179,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """The options that take one of a few words."""
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text is an address of the web, or of a service that keeps files, and no path."""
+    return re.match(r"(https?|ftp|hf|s3|gs)://", text) is not None
+
+
 def lora_of(text: str) -> LoraFile:
-    """A LoRA from FILE, FILE:0.8 or high=FILE:0.8. A colon that no number follows belongs to the file's name."""
+    """A LoRA from FILE, FILE:0.8 or high=FILE:0.8. A colon that no number follows belongs to the file's name. Raises
+    ArgumentTypeError for an address."""
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
+    if is_address(name):
+        raise ArgumentTypeError(f"{name}: {AN_ADDRESS}")
     path, _, strength = name.rpartition(":")
     try:
         return LoraFile(Path(path or name).expanduser(), float(strength) if path else 1.0, expert)

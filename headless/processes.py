@@ -163,15 +163,25 @@ def _join() -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
-def start(count: int, arguments: list[str]) -> int:
-    """Runs `python -m lingbot_world ARGUMENTS` in `count` processes; returns the exit code. Raises LingBotError where a
-    process was killed."""
+def check_gpus(count: int, device: str | None) -> None:
+    """Raise InputError where there are fewer GPUs than processes that use one each. Without a GPU, processes compute on
+    the CPU unless `device` names one."""
+    found = torch.cuda.device_count()
+    if device != "cpu" and found < count and (found or device is not None):
+        fewer = f"`gpus` {found}" if found else "`device` cpu"
+        raise InputError(f"`gpus` {count}: torch sees {found} CUDA GPUs here; give {fewer}")
+
+
+def start(count: int, arguments: list[str], device: str | None = None) -> int:
+    """Run `python -m lingbot_world ARGUMENTS` in `count` processes and return the exit code. Raises InputError for too
+    few GPUs, LingBotError where a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    check_gpus(count, device)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     config = LaunchConfig(
         min_nodes=1,

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..pipeline.two_experts import ParallelGroups, Video
 from ..sampling import StepReuse
 from ..typed import checked
 from .decoding import decode_together
+from .files.recipe import make_recipe
 from .files.video import write_frames
 from .options import GenerateOptions
 from .plan import AnyPlan, SamplingPlan, make_plan
@@ -63,6 +64,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
     stage's progress display."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
+    if processes.first:
+        plan = with_recipe(plan, seed, processes.size)
     with StageRecorder(plan.device, show) as stages:
         try:
             path = _run_stages(plan, stages, seed, processes, reuse)
@@ -76,6 +79,13 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
     if not kept:
         return Result(path, seed, stages.stages, reuse.calls)
     return Result(None, seed, stages.stages, reuse.calls, np.concatenate(kept))
+
+
+def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
+    """Return the plan with its record for the video's metadata; the plan itself where no file is written."""
+    if plan.target.kept is not None:
+        return plan
+    return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
 
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:

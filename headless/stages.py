@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from ..pipeline.geometry import Geometry, image_conditioning
 from ..pipeline.memory import Residency
 from ..pipeline.two_experts import ONE_PROCESS, Conditioning, ParallelGroups, Video, sample_videos
 from ..sampling import first_low_step
-from ..text import NEGATIVE_PROMPT, encode
+from ..text import NEGATIVE_PROMPT, encode, load_tokenizer
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
 from .checks import Plan, text_dtype
@@ -44,6 +45,15 @@ def prompts_of(plan: AnyPlan) -> list[str]:
     if not plan.guided:
         return [plan.options.prompt]
     return [plan.options.prompt, NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative]
+
+
+def cut_prompts(plan: AnyPlan) -> list[str]:
+    """Return a warning for each prompt of the run that is longer than the text encoder takes."""
+    tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
+    warnings = list[str]()
+    for prompt in prompts_of(plan):
+        tokenizer.encode(prompt, warnings.append)
+    return warnings
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     import torch
 
 
+def let_waiting_threads_sleep() -> None:
+    """Have OpenMP's threads sleep while they wait. By default each one spins for milliseconds, at the cost of whatever
+    else runs on its core: a run on two busy cores takes ten times as long. This has no effect once torch is imported.
+    A choice that the environment makes stays."""
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+
+
 def start_cuda() -> None:
     """Have a thread start CUDA's driver, 0.3 s, while the caller imports torch. Then it starts cuDNN, half a second,
     and another thread Triton, a second, while the run's files are opened. Nothing happens where there is no such

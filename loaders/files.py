@@ -60,10 +60,19 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
             names = ", ".join(item.name for item in preferred[:5])
             raise CheckpointError(f"{folder}: several weight files ({names}); give the one that is meant")
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
+    left = download_left(folder)
     raise CheckpointError(
         f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
-        "model.pt or a set of shards with their index"
+        f"model.pt or a set of shards with their index{left and '; '}{left}"
     )
+
+
+def download_left(folder: Path) -> str:
+    """Return a message on a file below `folder` that `hf download` has begun and not finished; else an empty string."""
+    for place in (folder, folder.parent):
+        for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
+            return f"a download there was not finished ({part.name}): the same `hf download` goes on with it"
+    return ""
 
 
 def _indexed_files(index: Path) -> list[Path]:
@@ -85,7 +94,7 @@ def _existing(path: Path, files: list[Path]) -> list[Path]:
     if absent:
         raise CheckpointError(
             f"{path.name}: {len(absent)} of its {len(files)} shards missing in {path.parent}: "
-            f"{', '.join(absent[:5]):.500}; download them"
+            f"{', '.join(absent[:5]):.500}; {download_left(path.parent) or 'download them'}"
         )
     return files
 
@@ -124,7 +133,7 @@ def read_json(path: Path, *, optional: bool = False) -> dict:
     if optional and not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors put a mark before it
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:

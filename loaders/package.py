@@ -12,7 +12,7 @@ import torch
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
 from .checkpoint import Checkpoint, open_checkpoint
-from .files import WEIGHT_SUFFIXES, read_json
+from .files import WEIGHT_SUFFIXES, download_left, read_json
 from .lora import loras_for
 from .release import Role, names_of, noise_role, release_called, role_of, told_causal
 
@@ -67,7 +67,9 @@ def find_package(
     """
     root = None if folder is None else Path(folder).expanduser()
     if root is not None and not root.exists():
-        raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package")
+        name = f"; a repository of that name is downloaded by `hf download {root} --local-dir FOLDER`"
+        repository = name if len(root.parts) == 2 and not root.is_absolute() and not root.parent.exists() else ""
+        raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package{repository}")
     given = {part: Path(path).expanduser() for part, path in overrides.items() if path is not None}
     for part, path in given.items():
         if not path.exists():
@@ -187,7 +189,7 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
-    hint = ""
+    hint = "" if root is None or not (left := download_left(root)) else f" {left[0].upper()}{left[1:]}."
     if root is not None and is_expert_folder(root):
         kind = open_checkpoint(root).kind  # raises for another model
         hint = (

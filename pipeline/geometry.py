@@ -75,7 +75,8 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
     Bicubic (a = -0.75) without antialiasing and without clamping, as officially: values beyond -1..1 reach the VAE.
     """
-    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].float()
+    own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns of memory that it may not write
+    pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width
     return F.interpolate(pixels / 255 * 2 - 1, size=size, mode="bicubic", align_corners=False)[0]
 

@@ -8,18 +8,34 @@ make_environment() {
         return
     fi
     if [ ! -x .venv/bin/python ]; then
-        say "making .venv with $(find_python); the first time it takes some minutes and gigabytes"
+        say "making a virtual environment in .venv with $(find_python); your other Python packages stay as they are"
         "$(find_python)" -m venv .venv
     fi
-    # torch alone first: the version that the goldens were checked with, and a CPU build where pip is set up for one.
-    if ! .venv/bin/python -c "import torch" 2>/dev/null; then
-        say "installing torch, by far the largest part"
-        .venv/bin/python -m pip install --no-compile "torch==2.13.0"
-    fi
+    install_torch
     install_comfy_kitchen
     say "installing this package and what it needs ($extras)"
     .venv/bin/python -m pip install --no-compile --quiet --editable ".[$extras]"
     touch "$stamp"
+}
+
+# The version that the goldens were checked with. PyPI's torch for Linux needs 6 GB of CUDA libraries, of no use without
+# an NVIDIA GPU. uv knows where PyTorch keeps its CPU builds; pip does too where it is set up for them.
+install_torch() {
+    if .venv/bin/python -c "import torch" 2>/dev/null; then
+        return
+    fi
+    if [ "$(uname)" = Linux ] && ! command -v nvidia-smi >/dev/null; then
+        say "no NVIDIA GPU here: installing the CPU build of torch, 0.2 GB"
+        if .venv/bin/python -m pip install --quiet uv &&
+            .venv/bin/uv pip install --quiet --python .venv/bin/python --torch-backend cpu "torch==2.13.0"; then
+            return
+        fi
+        say "that did not work; pip installs the torch that it finds. If it begins to fetch nvidia-* packages, these are"
+        say "6 GB: press Ctrl-C, install torch into .venv as PyTorch's own page says for CPU, and start again"
+    else
+        say "installing torch; on Linux pip fetches 6 GB of CUDA libraries with it"
+    fi
+    .venv/bin/python -m pip install --no-compile "torch==2.13.0"
 }
 
 say() {

@@ -23,20 +23,26 @@ MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 def add_queue_command(commands: Any) -> None:
     """Adds `queue`, which sets `run(arguments)`."""
-    parser = commands.add_parser("queue", help="queue a workflow on a running ComfyUI and save its video")
+    parser = commands.add_parser("queue", help="run a workflow on a ComfyUI server and save its video")
     parser.set_defaults(run=queue)
     add = parser.add_argument
-    add("workflow", type=Path, help="a file of workflows/api/, or what the canvas saves with Export (API)")
-    add("--server", default="http://127.0.0.1:8188", metavar="URL", help="where ComfyUI listens (%(default)s)")
+    add("workflow", type=Path, help="a file of workflows/api/, or of the canvas: Export (API)")
+    add("--server", default="http://127.0.0.1:8188", metavar="URL", help="ComfyUI's address (default: %(default)s)")
     add("--image", type=Path, help="the start image")
     add("--prompt", help="what the video shows")
     add("--negative", help="what it should not show")
     add("--poses", type=Path, help="a folder with poses.npy and intrinsics.npy")
     add("--seed", type=int, help="of the noise")
-    add("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", help="another value; the node by title or id")
-    add("--output", type=Path, default=Path("."), help="file or folder to save to (%(default)s)")
-    add("--overwrite", action="store_true", help="replace an output that is there already")
-    add("--list", action="store_true", help="show the workflow's nodes and values, queue nothing")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NODE.INPUT=VALUE",
+        help="set a value; the node by title or id",
+    )
+    add("--output", type=Path, default=Path("."), help="file or folder to save to (default: this folder)")
+    add("--overwrite", action="store_true", help="replace an output that is already there")
+    add("--list", action="store_true", help="print the workflow's nodes and values, and run nothing")
 
 
 def queue(options: argparse.Namespace) -> None:
@@ -66,7 +72,7 @@ def queue(options: argparse.Namespace) -> None:
 def load_workflow(path: Path) -> dict:
     """The nodes of an API-format workflow by id. Raises InputError."""
     try:
-        workflow = json.loads(path.read_text(encoding="utf-8"))
+        workflow = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except ValueError as error:

@@ -11,13 +11,13 @@ from PIL import Image
 from ... import measure
 from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
-from ...camera.explained import doubts, explained
+from ...camera.explained import doubts, explained, in_short
 from ...camera.formats import CONVENTIONS, FORMATS, check_written, read_camera, write_camera
 from ...camera.moves import PRESETS, path_from_keys, preset_path
 from ...camera.moves.presets import DEFAULT_RADIUS
 from ...camera.path import DEFAULT_FOV_DEG, CameraPath
 from ...camera.preview import render_preview
-from ...errors import CameraError
+from ...errors import CameraError, describe_os_error
 from ...options import FRAMES
 from ..files.drawing import check_drawing, save_drawing
 from ..files.existing import refuse_existing
@@ -30,7 +30,7 @@ from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 def add_camera_command(subparsers: Any) -> None:
     """Adds `camera` with its five actions; each sets `run(arguments)`."""
-    parser = subparsers.add_parser("camera", help="show, convert, make, find and measure camera paths")
+    parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
     _add_convert(actions)
@@ -43,6 +43,7 @@ def _add_show(actions: Any) -> None:
     parser = actions.add_parser("show", help="draw a path and say what the model will not follow")
     parser.set_defaults(run=_show)
     _add_input(parser)
+    _add_verbose(parser)
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
     parser.add_argument("--image", help="first frame, drawn where the camera starts")
     parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
@@ -56,6 +57,7 @@ def _add_convert(actions: Any) -> None:
     parser.set_defaults(run=_convert)
     _add_input(parser)
     _add_output(parser)
+    _add_verbose(parser)
     parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (taken down to 4n+1)")
 
 
@@ -112,6 +114,11 @@ def _add_from_video(actions: Any) -> None:
     parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across; left out: found, or 79")
 
 
+def _add_verbose(parser: argparse.ArgumentParser) -> None:
+    about = "also explain how the file was read, the scale and the speed"
+    parser.add_argument("-v", "--verbose", action="store_true", help=about)
+
+
 def _add_output(parser: argparse.ArgumentParser) -> None:
     about = "a folder for poses.npy and intrinsics.npy, or a transforms.json"
     parser.add_argument("output", type=some_path, help=about)
@@ -136,21 +143,21 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 def _show(arguments: argparse.Namespace) -> None:
     output = arguments.output or "camera.png"
     check_drawing(output, arguments.overwrite or arguments.output is None, arguments.image)
-    path, notes = _read(arguments)
+    path, notes = _path(arguments)
     frames = len(path) if arguments.frames is None else arguments.frames
     image = None if arguments.image is None else Image.fromarray(read_image(arguments.image))
     drawing = render_preview(path, image, frames, arguments.size)
     save_drawing(drawing, output)
+    _report(path, frames, notes, arguments.verbose)
     print(output)
-    _warn(path, frames, notes)
 
 
 def _convert(arguments: argparse.Namespace) -> None:
     _check_output(arguments)
-    path, notes = _read(arguments)
+    path, notes = _path(arguments)
     path = path if arguments.frames is None else path.for_video(arguments.frames)
     _write(path, arguments)
-    _warn(path, len(path), notes)
+    _report(path, len(path), notes, arguments.verbose)
 
 
 def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
@@ -164,7 +171,7 @@ def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
                 raise CameraError(f"`{name}` is for presets: keys say how far and for how long; leave it out")
         path = path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
     _write(path, arguments)
-    _warn(path, len(path))
+    _report(path, len(path))
 
 
 def _measure(arguments: argparse.Namespace) -> None:
@@ -191,29 +198,30 @@ def _from_video(arguments: argparse.Namespace) -> None:
         print(f"note: {note}")
     print(*measure.found_words(camera, path, arguments.fov_deg is not None), sep="\n")
     _write(path, arguments)
-    _warn(path, len(path))
+    _report(path, len(path))
 
 
-def _warn(path: CameraPath, frames: int, notes: Sequence[str] = ()) -> None:
-    """Says what was read of the path's file, and what `notes` on that have not said before."""
-    for words in explained(path, frames):
-        print(words)
-    for warning in (*doubts(path), *warnings(path, frames)):
-        if warning not in notes:
-            print(f"! {warning}")
-    for hint in hints(path, frames):
-        print(hint)
-
-
-def _read(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
-    """The path that the arguments name, and notes on its file, which are printed."""
-    path, notes = _path(arguments)
+def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
+    """Print a verdict on the path in a video of `frames` frames, then `notes` on its file, warnings and, if `verbose`,
+    how the file was read."""
+    found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
+    read = in_short(path)
+    if notes or found:
+        print(f"Look at this path before a run. {read}".rstrip())
+    else:
+        print(f"Nothing in this path is unusual for the model. {read}".rstrip())
     for note in notes:
         print(f"note: {note}")
-    return path, notes
+    for warning in found:
+        print(f"! {warning}")
+    for words in (*explained(path, frames), *hints(path, frames)) if verbose else ():
+        print(words)
+    if read and not verbose:
+        print("-v explains how the file was read.")
 
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
+    """Return the path that the arguments name, and notes on its file."""
     return read_camera(
         arguments.input,
         arguments.format,
@@ -237,5 +245,5 @@ def _write(path: CameraPath, arguments: argparse.Namespace) -> None:
     try:
         write_camera(path, arguments.output)
     except OSError as error:
-        raise CameraError(f"{arguments.output}: cannot be written ({error})") from error
+        raise CameraError(f"{arguments.output}: cannot be written ({describe_os_error(error)})") from error
     print(arguments.output)

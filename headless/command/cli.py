@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,20 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ...errors import InputError, LingBotError
+from ...errors import InputError, LingBotError, describe_os_error
 from ...fields import Reported
 from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
 from ..client.queue import add_queue_command
 from ..interrupts import Written, end_at_further_ones, told_by_signals
-from ..options import PARTS, STDOUT, GenerateOptions
-from ..starting import spared_imports, start_cuda
+from ..options import PARTS, GenerateOptions
+from ..starting import let_waiting_threads_sleep, spared_imports
 from .completion import add_completion_command
 from .doctor import add_doctor_command
-from .flags import Help, Parser, add_settings, add_size, adder, count, seed, settings_of, some_path
+from .flags import Help, Parser, add_settings, add_size, count, seed, settings_of, some_path, with_flags
+from .generate import add_generate_command
 from .live import add_live_command
 from .measure import add_measure_command
 from .quantize import add_quantize_command, add_verify_command
 
+CAMERA_HELP = "check, convert, make, find and measure camera paths"
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
@@ -38,13 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages of very different sizes follow each other: fixed segments would fragment
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if own_process:
+        let_waiting_threads_sleep()
     if own_process and getattr(sys.stdout, "errors", None) == "strict":  # of an encoding that lacks most letters
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     arguments = argparse.Namespace(own_process=own_process)
     with told_by_signals(own_process) as signals:
         try:
-            build_parser(argv).parse_args(argv, arguments)
             return _run(arguments, argv)
         except KeyboardInterrupt as error:
             if own_process:
@@ -58,10 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
     """The exit code of what is not interrupted."""
     try:
+        build_parser(argv).parse_args(argv, arguments)
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
             from ..processes import start
 
-            return start(arguments.gpus, argv)
+            return start(arguments.gpus, argv, arguments.device)
         arguments.run(arguments)
         if sys.stdout is not None:  # closed with >&-
             sys.stdout.flush()
@@ -71,9 +74,20 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
     except LingBotError as error:
         return _failed(arguments, with_flags(str(error)))
     except OSError as error:  # a folder that may not be read, a disk that went away
-        where = f"{error.filename}: " if error.filename else ""
-        return _failed(arguments, f"{where}{error.strerror or error}")
+        where = error.filename or ("standard output" if _is_output_broken() else "")
+        return _failed(arguments, f"{where}{where and ': '}{describe_os_error(error)}")
     return 0
+
+
+def _is_output_broken() -> bool:
+    """Return whether standard output takes no more, as on a full disk; then what is left for it is dropped."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
+        return True
+    return False
 
 
 def _failed(arguments: argparse.Namespace, said: str) -> int:
@@ -84,17 +98,13 @@ def _failed(arguments: argparse.Namespace, said: str) -> int:
     return BAD_INPUT
 
 
-def with_flags(message: str) -> str:
-    """An error's message with each option of Python, `action_path`, as the command's flag, --action_path."""
-    return type(message)(re.sub(r"`(\w+)`", r"--\1", message))
-
-
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The command's options. Those of `camera` are added only when `argv` asks for it, because they need torch."""
-    parser = Parser(prog="lingbot-world", description="Camera-controlled video from one image.")
+    about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
+    parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_generate(commands)
+    add_generate_command(commands, progress_bar, argv)
     _add_batch(commands)
     _add_inspect(commands)
     add_doctor_command(commands)
@@ -110,131 +120,62 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
 
         add_camera_command(commands)
     else:
-        commands.add_parser("camera", help="show, convert, make, find and measure camera paths")
+        commands.add_parser("camera", help=CAMERA_HELP)
     return parser
 
 
-def _add_generate(commands: Any) -> None:
-    parser = commands.add_parser("generate", help="make a video", formatter_class=Help)
-    parser.set_defaults(run=_generate, interrupted="nothing was written")
-    add = adder(parser)
-    add("image", "first frame; stretched to the video's size")
-    add("prompt", "what the video shows")
-    add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
-    add("preset", "in place of a folder: a move of `camera make`, at its defaults", metavar="NAME")
-    add("keys", "in place of a folder: keys held and for how many frames: w-10,iw-15,none-10", metavar="SCRIPT")
-    add("seed", "left out: drawn, and printed at the end", type=int)
-    parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video, a process each")
-    add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")
-    parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
-    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check everything, say what would be made")
-    add = adder(add_settings(parser))
-    add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
-    add(
-        "continue_from",
-        "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
-        metavar="FILE",
-    )
-
-
 def _add_batch(commands: Any) -> None:
-    parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=Help)
+    usage = "%(prog)s JOBS OUT --ckpt_dir FOLDER [options]"
+    parser = commands.add_parser(
+        "batch", help="make many videos from a file of jobs", usage=usage, formatter_class=Help
+    )
     parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
     add = partial(parser.add_argument, type=some_path)
     add(
         "jobs",
-        help="x.jsonl with an object a line, or x.csv: image, prompt, one of action_path, preset or keys, "
-        "seed, size, name, and options of `generate`",
+        help="x.jsonl (one object per line) or x.csv, with image, prompt, seed, size, name, one of action_path, preset "
+        "or keys, and other options of `generate`",
     )
-    add("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
+    add("out", help="folder for the videos and manifest.jsonl; jobs that are done are skipped")
     parser.add_argument(
         "--ray",
         nargs="?",
         const="local",
         metavar="ADDRESS",
-        help="spread over the GPUs of a Ray cluster; without an address, over those of this machine",
+        help="use the GPUs of a Ray cluster; without an address, the GPUs of this machine",
     )
-    parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
-    parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one for each GPU")
-    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check every job, say what would be made")
+    parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
+    parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one per GPU")
+    parser.add_argument("--dry_run", action="store_true", help="check every job and print what would be made")
     add_settings(parser)
 
 
 def _add_inspect(commands: Any) -> None:
-    about = "say what a checkpoint is and what memory each stage will need"
+    about = "print what a model is and how much memory each stage needs"
     parser = commands.add_parser("inspect", help=about, formatter_class=Help)
     parser.set_defaults(run=_inspect)
-    parser.add_argument("path", type=some_path, help="a package's folder, an expert, a text encoder or a VAE")
-    parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="of `generate`")
-    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="of `generate`")
-    parser.add_argument("--assets_dir", type=some_path, metavar="PATH", help="of `generate`")
-    parser.add_argument("--release", choices=tuple(RELEASES), help="of `generate`, for a causal model")
-    parser.add_argument("--window", type=int, help="of `generate`, for a causal model; left out: its own")
-    parser.add_argument("--sink", type=int, help="of `generate`, for a causal model; left out: its own")
+    parser.add_argument("path", type=some_path, help="a package's folder, or a file: expert, text encoder or VAE")
+    parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="as for `generate`")
+    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="as for `generate`")
+    parser.add_argument("--assets_dir", type=some_path, metavar="FOLDER", help="as for `generate`")
+    parser.add_argument("--release", choices=tuple(RELEASES), help="causal models: as for `generate`")
+    parser.add_argument("--window", type=int, metavar="N", help="causal models: as for `generate`")
+    parser.add_argument("--sink", type=int, metavar="N", help="causal models: as for `generate`")
     add_size(parser, "height*width of the video")
 
 
 def _add_toy(commands: Any) -> None:
-    parser = commands.add_parser("toy", help="write a package of tiny models, an image and a camera path")
+    parser = commands.add_parser("toy", help="write a package of tiny models to try everything without a download")
     parser.set_defaults(run=_toy)
-    parser.add_argument("folder", help="where to write it")
+    parser.add_argument("folder", type=some_path, help="the folder to write")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--maze", action="store_true", help="a maze to walk in with `live`, in place of little rooms")
+    kind.add_argument("--maze", action="store_true", help="a maze for `live` instead of small rooms")
     kind.add_argument(
         "--random",
         action="store_true",
-        help="random weights of every kind of model, the causal one too, in place of trained ones",
+        help="random weights for every kind of model instead of trained ones",
     )
-    parser.add_argument("--seed", type=seed, help="of the random weights; left out: 0")
-
-
-def _generate(arguments: argparse.Namespace) -> None:
-    if arguments.own_process and arguments.device in (None, "cuda"):
-        start_cuda()  # while torch is imported
-    with spared_imports(arguments.own_process):
-        from ..expected import expected, remember
-        from ..files.target import files_left
-        from ..plan import make_plan
-        from ..processes import joined
-        from ..profile import silent, table
-        from ..run import divided, run
-
-    values = settings_of(arguments)
-    with joined() as processes:
-        values["device"] = processes.device(arguments.device)
-        plan = make_plan(GenerateOptions(**values))
-        if arguments.dry_run:
-            divided(plan, processes)  # raises what the run would
-        if not processes.first:
-            if not arguments.dry_run:
-                run(plan, silent, processes)
-            return
-        state = [] if plan.options.save_state is None else [Path(plan.options.save_state)]
-        if plan.target.is_pipe:
-            del arguments.interrupted  # nobody knows what its reader has kept
-        else:
-            grown = [] if plan.target.pattern else [plan.target.growing]
-            arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *grown, *state])
-        size, steps = plan.geometry, arguments.sampling_steps
-        took = "; ".join([f"{plan.work} on {plan.device}", *filter(None, [expected(plan)])])
-        _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
-        _tell(arguments, *map(with_flags, plan.notes), *files_left(plan.target, plan.frames_before + size.frames))
-        if arguments.dry_run:
-            return
-        result = run(plan, silent if arguments.quiet else progress_bar, processes)
-        remember(plan, result.stages)
-        if arguments.reuse_threshold:
-            _tell(arguments, f"\nthe model predicted {result.model_steps} of {steps} steps")
-        _tell(arguments, f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
-
-
-def _tell(arguments: argparse.Namespace, *lines: str) -> None:
-    """On the screen; on standard error where the video goes to standard output, and with --quiet, which leaves reports
-    on files."""
-    lines = tuple(line for line in lines if not arguments.quiet or isinstance(line, Reported))
-    if lines:
-        to_errors = arguments.quiet or arguments.output == STDOUT
-        print(*lines, sep="\n", file=sys.stderr if to_errors else sys.stdout, flush=True)
+    parser.add_argument("--seed", type=seed, metavar="N", help="of the random weights; left out: 0")
 
 
 def _batch(arguments: argparse.Namespace) -> None:
@@ -301,8 +242,6 @@ def _inspect(arguments: argparse.Namespace) -> None:
 def _toy(arguments: argparse.Namespace) -> None:
     from ...toy import write_maze, write_toy_package, write_toy_world
 
-    if not arguments.folder:
-        raise InputError("the folder has an empty name; say where to write")
     if arguments.seed is not None and not arguments.random:
         raise InputError("`seed` is of the random weights: give `random` too, or leave it out")
     trained = write_maze if arguments.maze else write_toy_world

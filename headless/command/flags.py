@@ -2,18 +2,26 @@
 
 import argparse
 import os
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_type_hints
 
+from ...errors import InputError
 from ...options import FRAMES, RELEASES, SIZE
-from ..options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
+from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_address, lora_of, two_sides
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with words that it cannot read in one line, as the command says everything else."""
+    """Reads options with dashes as with underscores, and reports words that it cannot read in one line."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        words = sys.argv[1:] if args is None else list(args)
+        end = words.index("--") if "--" in words else len(words)
+        return super().parse_known_args([*map(_with_underscores, words[:end]), *words[end:]], namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"lingbot-world: {message}; `{self.prog} --help` says what there is\n")
@@ -26,73 +34,101 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action) if action.default not in (None, False, (), []) else action.help
 
 
+def _with_underscores(word: str) -> str:
+    """Return --ckpt-dir=a-b as --ckpt_dir=a-b."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
+    """Add --prompt and --prompt_file, which `given_prompt` reads."""
+    parser.add_argument("--prompt", metavar="TEXT", help=about)
+    of_file = "a UTF-8 text file with the prompt, in place of --prompt"
+    parser.add_argument("--prompt_file", type=some_path, metavar="FILE", help=of_file)
+
+
+def given_prompt(arguments: argparse.Namespace) -> str | None:
+    """Return the prompt of --prompt or --prompt_file. Raises InputError."""
+    if arguments.prompt_file is None:
+        return arguments.prompt
+    if arguments.prompt is not None:
+        raise InputError("`prompt` and `prompt_file` exclude each other: a video has one prompt")
+    return read_text("prompt_file", Path(arguments.prompt_file))
+
+
+def read_text(option: str, file: Path) -> str:
+    """Return the text of the option's `file`, without its outer white space. Raises InputError."""
+    try:
+        return file.read_text(encoding="utf-8-sig").strip()
+    except OSError as error:
+        raise InputError(f"`{option}` {file}: {error.strerror}; name a text file") from error
+    except ValueError as error:
+        raise InputError(f"`{option}` {file}: not UTF-8 text ({error}); save it as UTF-8") from error
+
+
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Options of `generate` that may hold for many videos; returns the group of those for causal models."""
+    """Add the options of `generate` that may hold for many videos; return the group of those for causal models."""
     add = adder(parser)
-    add("ckpt_dir", "the package's folder, as `hf download` leaves it; or a causal model's file")
-    add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
-    add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
-    add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
-    add("overwrite", "replace a video or state that is there already", action="store_true")
-    add("sampling_steps", "steps of both experts together")
+    add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
+    add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
+    add("action_path", "camera path: a folder with poses.npy and intrinsics.npy; left out: none", metavar="FOLDER")
+    add_size(parser, "height*width, as an area: the image's aspect ratio gives the sides")
+    add("overwrite", "replace a video or state that is already there", action="store_true")
+    add("fps", "frames per second of the file", metavar="N")
+    add("noise_device", "cuda draws the noise of the official code; cpu draws the same on every machine")
+    _add_base(adder(parser.add_argument_group("base model (two experts, many steps)")))
+    _add_memory(adder(parser.add_argument_group("memory, speed and precision", "see docs/memory.md")))
+    _add_parts(adder(parser.add_argument_group("other files")))
+    causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: the values the model was trained with")
+    _add_causal(adder(causal))
+    return causal
+
+
+def _add_base(add: Callable[..., None]) -> None:
+    add("sampling_steps", "steps of both experts together", metavar="N")
     add(
         "shift",
-        "of the noise schedule: higher spends more steps on the layout; left out: what the model was made for",
+        "noise schedule: higher spends more steps on the layout; left out: the model's",
         type=float,
+        metavar="X",
     )
-    add("boundary", "share of the noise above which the high-noise expert works")
-    add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
-    add("solver", "what makes a step out of the model's prediction")
-    add(
-        "reuse_threshold",
-        "such as 0.02: makes a step without the model where the steps before predict it to within this share; 0: never",
-    )
-    add("noise_device", "cuda gives the official code's noise")
-    add("fps", "frames a second of the file")
-    add("device", "left out: the GPU if there is one")
+    add("boundary", "noise level, 0 to 1, above which the high-noise expert works", metavar="X")
+    add("guide_scale", "guidance; 1 drops the negative prompt, half the time", type=_scales, metavar="LOW[,HIGH]")
+    add("solver", "how a step is computed from the model's prediction")
+    about = "such as 0.02: skip the model in a step that earlier steps predict to within this share; 0: never"
+    add("reuse_threshold", about, metavar="X")
+
+
+def _add_memory(add: Callable[..., None]) -> None:
+    add("device", "cpu, cuda or cuda:1; left out: the GPU if there is one", metavar="NAME")
     add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
-    add(
-        "arithmetic",
-        "numbers that the linear layers multiply; fp8 and int8 are less exact, and faster where the GPU "
-        "can multiply them",
-    )
-    add("attention", "8bit is less exact, and faster where a kernel for it is installed")
-    add("residency", "experts in GPU memory at a time; stream keeps as little of one there as possible")
-    add(
-        "camera_cache",
-        "keep what the camera layers compute for the next step: auto where memory is free, off never, gpu always",
-    )
-    add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
-    add("vae_dtype", "of decoding; auto: fp16 on a GPU, and fp32 again where a number is too large; several GPUs: fp32")
-    add(
-        "lora",
-        "added to the weights whenever they are used, 4-bit ones too; for one expert or both; strength 1 if "
-        "none is named",
-        type=lora_of,
-        nargs="+",
-        metavar=LORA,
-    )
-    add(
-        "assets_dir",
-        "folder with T5, tokenizer and VAE, such as the 14B's for the 1.3B; left out: looked for in the "
-        "model's folder and beside it",
-        metavar="PATH",
-    )
+    add("arithmetic", "linear layers; fp8 and int8 are faster on GPUs that support them, and less exact")
+    add("attention", "8bit is faster where a kernel for it is installed, and less exact")
+    add("residency", "experts in GPU memory at a time; stream keeps as little there as possible")
+    add("camera_cache", "keep the camera layers' results for the next step: where memory is free, never, always")
+    add("vae_tiling", "decode in tiles: less memory, more time; automatic when memory runs out", action="store_true")
+    add("vae_dtype", "decoding; auto: fp16 on a GPU, fp32 where a number overflows and with several GPUs")
+
+
+def _add_parts(add: Callable[..., None]) -> None:
+    about = "LoRAs for one expert or all of the model, on 4-bit weights too; the strength is 1 if none is given"
+    add("lora", about, type=lora_of, nargs="+", metavar=LORA)
+    about = "folder with T5, tokenizer and VAE; left out: the model's folder and the folders next to it are searched"
+    add("assets_dir", about, metavar="FOLDER")
     for name in PARTS:
-        add(name, "in place of the package's own", metavar="PATH")
-    causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
-    add = adder(causal)
-    add("release", "which one it is, where its files leave a doubt", choices=tuple(RELEASES))
-    add("chunk", "latent frames, of four frames each, made at a time: more cost less a frame", type=int)
-    add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
-    add("sink", "of these, latent frames from the video's beginning, which are never dropped", type=int)
-    add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
-    add(
-        "kv_cache",
-        "where keys and values are kept: on the GPU, there in 8 bits, or in host memory; auto: by what is free",
-    )
-    add("decoder_device", "another GPU, such as cuda:1, that decodes a chunk's frames while the next is made")
-    return causal
+        add(name, "use this one instead of the package's", metavar="PATH")
+
+
+def _add_causal(add: Callable[..., None]) -> None:
+    add("release", "which release it is, where its files do not tell", choices=tuple(RELEASES))
+    add("chunk", "latent frames made at a time, 1 to 4; one makes four frames", type=int, metavar="N")
+    add("window", "latent frames that a chunk looks back on, itself included; 0: all", type=int, metavar="N")
+    add("sink", "latent frames of the window that stay the video's first", type=int, metavar="N")
+    add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750", metavar="STEPS")
+    add("kv_cache", "keep keys and values on the GPU, there in 8 bits, or in host memory; auto: what fits")
+    add("decoder_device", "another GPU, such as cuda:1, that decodes while the next chunk is made", metavar="NAME")
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
@@ -121,11 +157,17 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
     """The flags of a video's size; `meaning` is what --size says. `frames`: it has an end."""
     size = "{}*{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
-    parser.add_argument("--width", type=int, help="exact, a multiple of 16; with --height, in place of --size")
-    parser.add_argument("--height", type=int, help="exact, a multiple of 16")
+    exact = "exact, a multiple of 16; with --height, in place of --size"
+    parser.add_argument("--width", type=int, metavar="PIXELS", help=exact)
+    parser.add_argument("--height", type=int, metavar="PIXELS", help="exact, a multiple of 16")
     if frames:
-        about = "4n+1; a shorter pose file shortens the video"
-        parser.add_argument("--frame_num", type=int, default=FRAMES, help=about)
+        about = "frames of the video, 4n+1; a shorter camera path shortens it"
+        parser.add_argument("--frame_num", type=int, default=FRAMES, metavar="N", help=about)
+
+
+def with_flags(message: str) -> str:
+    """An error's message with each option of Python, `action_path`, as the command's flag, --action_path."""
+    return type(message)(re.sub(r"`(\w+)`", r"--\1", message))
 
 
 def add_measuring(
@@ -146,7 +188,7 @@ def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there already")
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that is already there")
 
 
 def seed(text: str) -> int:
@@ -168,6 +210,8 @@ def some_path(text: str) -> str:
     Raises ArgumentTypeError."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
+    if is_address(text):
+        raise argparse.ArgumentTypeError(f"{text}: {AN_ADDRESS}")
     return os.path.expanduser(text)
 
 

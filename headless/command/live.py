@@ -14,36 +14,36 @@ from ..live.beginning import find_beginning, state_of
 from ..live.previews import find_tiny_decoder
 from ..options import LORA, GenerateOptions, lora_of
 from ..starting import spared_imports, start_cuda
-from .flags import Help, add_size, adder, seconds, settings_of, some_path
+from .flags import Help, add_prompt, add_size, adder, given_prompt, seconds, settings_of, some_path
 
 _state_of = state_of
 """The state that `--continue_from` names."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
-    about = "walk through a world while it is made, in the browser"
+    about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
     parser.add_argument(
-        "ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model (Fast, 2.0), or of a toy package"
+        "ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model (Fast, 2.0) or of a toy package"
     )
-    parser.add_argument("--port", type=int, default=8765, help="0 picks one that is free")
-    parser.add_argument("--no_open", action="store_true", help="do not open the page in the browser")
-    parser.add_argument("--lan", action="store_true", help="listen to other machines; the address has a token")
+    parser.add_argument("--port", type=int, default=8765, metavar="N", help="0 picks a free one")
+    parser.add_argument("--no_open", action="store_true", help="do not open a browser")
+    parser.add_argument("--lan", action="store_true", help="let other machines connect, by an address with a token")
     parser.add_argument(
         "--allow_origin",
         action="append",
         default=[],
         metavar="ORIGIN",
         type=_origin,
-        help="a page of another address that may connect, such as http://localhost:8000; can be given again",
+        help="let a page of this address connect, such as http://localhost:8000; may be repeated",
     )
     parser.add_argument(
         "--walks",
         default="walks",
         metavar="FOLDER",
         type=some_path,
-        help="where what is walked is kept: state, camera path and video, a folder a walk",
+        help="where walks are kept, a folder each with state, camera path and video",
     )
     parser.add_argument(
         "--bench",
@@ -51,59 +51,54 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         const=20.0,
         type=seconds,
         metavar="SECONDS",
-        help="walk by itself for so long and print what was measured as JSON",
+        help="walk by itself for so long and print the measurements as JSON",
     )
-    parser.add_argument(
-        "--moving", action="store_true", help="the world goes on where nobody does anything: things move by themselves"
-    )
+    parser.add_argument("--moving", action="store_true", help="let the world go on while nobody presses anything")
     parser.add_argument(
         "--speed",
         type=_speed,
         default=0.5,
-        help="W's, as a share of the longest step that the model knows, 0.05 to 1; with Shift twice as much",
+        metavar="X",
+        help="of W, as a share of the longest step that the model knows, 0.05 to 1; Shift doubles it",
     )
     parser.add_argument(
         "--decoder",
         metavar="FILE",
         type=some_path,
-        help="the tiny decoder that shows the frames: a file, or taew2_1, which is looked for in models/vae_approx. "
-        "What is seen is a preview; the VAE decodes walk.mp4 after the walk",
+        help="show frames by a tiny decoder: a file, or taew2_1 of models/vae_approx; the VAE decodes walk.mp4 later",
     )
     parser.add_argument(
         "--replay",
         metavar="FOLDER",
         type=some_path,
-        help="make the walk of this folder again, to the same bits, and end",
+        help="repeat the walk of this folder to the same bits, and end",
     )
-    parser.add_argument("--prompt", help="what the world shows; left out: the example's, or a state's last")
+    add_prompt(parser, "what the world shows; left out: the prompt of the example or of the state")
     add = adder(parser)
-    add("image", "where a walk begins, until another picture is dropped; left out: the package's example")
-    add("seed", "of the noise; left out: 0", type=int)
-    add("continue_from", "a state, or the folder of a walk, to go on from", metavar="PATH")
-    add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them", frames=False)
-    _add_model(adder(parser.add_argument_group("model", "as of `generate`")))
+    add("image", "the image in which a walk begins; left out: the package's example", metavar="FILE")
+    add("seed", "of the noise; left out: 0", type=int, metavar="N")
+    add("continue_from", "continue from a state or the folder of a walk", metavar="PATH")
+    add_size(parser, "height*width, as an area: the image's aspect ratio gives the sides", frames=False)
+    _add_model(adder(parser.add_argument_group("model", "as for `generate`")))
 
 
 def _add_model(add: Callable[..., None]) -> None:
-    add("window", "latent frames that a chunk looks back on; left out: the model's own, or 18", type=int)
-    add(
-        "chunk",
-        "latent frames that are made at a time: 1 answers soonest, more are faster; left out: the model's own",
-        type=int,
-    )
-    add("sink", "of these, latent frames from the walk's beginning", type=int)
-    add("schedule", "v1, v2, or the indices of the steps")
-    add("shift", "of the noise schedule", type=float)
+    add("window", "latent frames that a chunk looks back on; left out: the model's, or 18", type=int, metavar="N")
+    about = "latent frames made at a time: 1 answers soonest, more are faster; left out: the model's"
+    add("chunk", about, type=int, metavar="N")
+    add("sink", "latent frames of the window that stay the walk's first", type=int, metavar="N")
+    add("schedule", "v1, v2, or the indices of the steps", metavar="STEPS")
+    add("shift", "noise schedule", type=float, metavar="X")
     for name in ("kv_cache", "camera_cache", "residency", "arithmetic", "attention", "device"):
-        add(name, "see `generate`")
+        add(name, "see `generate --help`")
     for name in ("dtype", "vae_dtype"):
-        add(name, "see `generate`; here it is bf16 on processors that multiply that too")
-    add("decoder_device", "another GPU, such as cuda:1, that decodes a chunk's frames while the next is made")
-    add("vae_tiling", "less memory, more time", action="store_true")
-    add("lora", "added to the weights", type=lora_of, nargs="+", metavar=LORA)
-    add("release", "where the files leave a doubt which it is: see `generate`")
+        add(name, "see `generate --help`; here bf16 on CPUs that support it")
+    add("decoder_device", "another GPU, such as cuda:1, that decodes while the next chunk is made", metavar="NAME")
+    add("vae_tiling", "decode in tiles: less memory, more time", action="store_true")
+    add("lora", "LoRAs, on 4-bit weights too", type=lora_of, nargs="+", metavar=LORA)
+    add("release", "which release it is, where its files do not tell: see `generate --help`")
     for name in ("assets_dir", "text_encoder", "tokenizer", "vae"):
-        add(name, "in place of the package's own", metavar="PATH")
+        add(name, "use this one instead of the package's", metavar="PATH")
 
 
 def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
@@ -168,7 +163,7 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
 
 def _found(arguments: argparse.Namespace) -> dict[str, Any]:
     """The model's folder, image and prompt: of a toy package its causal model, and its example where none is named."""
-    return find_beginning(arguments.ckpt, vars(arguments))
+    return find_beginning(arguments.ckpt, vars(arguments) | {"prompt": given_prompt(arguments)})
 
 
 def _speed(text: str) -> float:

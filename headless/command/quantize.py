@@ -16,35 +16,34 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     add = parser.add_argument
     place = partial(add, type=some_path)
     place("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
-    place("dest", help="the folder to make; the same command continues one that was stopped")
+    place("dest", help="the folder to make; after a stop the same command continues")
     add(
         "--format",
         default="nf4",
         choices=QUANTIZE_FORMATS,
-        help="what the weights become: 4-bit ones, or float8 with "
-        "ComfyUI's metadata, which its own loaders read too; a text encoder is always 4-bit",
+        help="4-bit weights, or float8 that ComfyUI's own loaders read too; a text encoder is always 4-bit "
+        "(default: nf4)",
     )
     add(
         "--search",
         action="store_true",
-        help="scales of least error instead of the largest value: 9 %% less error in "
-        "the same format and size, takes several times as long",
+        help="search for the best scales: 9 %% less error at the same size, several times the time",
     )
-    add("--t5", action="store_true", help="quantize a package's text encoder as well: 11.4 GB become 3.2 GB")
+    add("--t5", action="store_true", help="quantize the package's text encoder too: 11.4 GB become 3.2 GB")
     several = partial(add, nargs="+", default=[], action="extend")
-    several("--keep", metavar="LAYER", help="linear layers that stay bf16: head.head, blocks.0.*")
-    several("--lora", type=lora_of, metavar=LORA, help="merged into the weights before; for one expert or both")
-    add("--blocksize", "--block_size", type=int, default=64, choices=BLOCK_SIZES, help="values that share a scale")
-    place("--assets_dir", metavar="PATH", help="folder with T5, tokenizer and VAE for the package, as of `generate`")
-    add("--device", help="left out: the GPU if there is one")
+    several("--keep", metavar="LAYER", help="linear layers that stay bf16, such as head.head or blocks.0.*")
+    several("--lora", type=lora_of, metavar=LORA, help="LoRAs to merge into the weights first")
+    add("--blocksize", "--block_size", type=int, default=64, choices=BLOCK_SIZES, help="values per scale (default: 64)")
+    place("--assets_dir", metavar="FOLDER", help="folder with T5, tokenizer and VAE for the package")
+    add("--device", metavar="NAME", help="left out: the GPU if there is one")
 
 
 def add_verify_command(commands: Any, show: ShowProgress) -> None:
     """Adds `verify`, which sets `run(arguments)`."""
-    parser = commands.add_parser("verify", help="check a package's files against the checksums written with them")
+    parser = commands.add_parser("verify", help="check a package's files against their checksums")
     parser.set_defaults(run=lambda arguments: _verify(arguments, show))
     parser.add_argument("package", type=some_path, help="a package's folder, a model or a text encoder")
-    parser.add_argument("--fast", action="store_true", help="headers, shapes and scales only")
+    parser.add_argument("--fast", action="store_true", help="check only headers, shapes and scales")
 
 
 def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:

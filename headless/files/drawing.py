@@ -5,7 +5,7 @@ from pathlib import Path
 from PIL import Image
 
 from ...camera.formats.writing import written_whole
-from ...errors import InputError
+from ...errors import InputError, describe_os_error
 from .existing import refuse_existing
 
 
@@ -27,7 +27,7 @@ def save_drawing(picture: Image.Image, file: str | Path) -> None:
         with written_whole(file) as (part,):
             picture.save(part, _kind(file))
     except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be written ({error})") from error
+        raise InputError(f"{file}: cannot be written ({describe_os_error(error)})") from error
 
 
 def _kind(file: Path) -> str | None:

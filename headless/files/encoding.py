@@ -12,17 +12,21 @@ from .video_reader import on_disk
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """By the suffixes of videos."""
+RECIPE = "lingbot_world"
+"""The key in a video's or a PNG file's metadata under which the record of its run is kept, as JSON."""
 
 
 class WholeVideo:
     """A video in a file, for a name with that suffix."""
 
-    def __init__(self, file: Path, suffix: str, fps: int) -> None:
+    def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
         self._frame = av.VideoFrame.from_ndarray
         container = CONTAINERS[suffix.lower()]
-        options = {} if container == "matroska" else {"movflags": "+faststart"}  # which matroska says it does not know
-        self._container = av.open(on_disk(file), "w", format=container, options=options)
+        # Matroska's tracks get random numbers without the flag.
+        own = {"fflags": "+bitexact"} if container == "matroska" else {"movflags": "+faststart+use_metadata_tags"}
+        self._container = av.open(on_disk(file), "w", format=container, options=own)
+        self._container.metadata.update({RECIPE: recipe} if recipe else {})
         self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
         self._stream.pix_fmt = "yuv420p"
 
@@ -50,13 +54,15 @@ class VideoParts:
     of its own and begins with a key frame. The container's writer closes a frame's fragment when the next frame comes:
     the last frame of a part waits for the part that follows."""
 
-    def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium") -> None:
+    def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
         self._frame, self._new_encoder = av.VideoFrame.from_ndarray, av.CodecContext.create
         self._options = {**_encoding(), "preset": preset}
         self._pipe, self._made, self._fps, self.frames = pipe, BytesIO(), fps, 0
-        options = {"movflags": "+frag_every_frame+empty_moov+default_base_moof+skip_trailer", "flush_packets": "1"}
+        flags = "+frag_every_frame+empty_moov+default_base_moof+skip_trailer+use_metadata_tags"
+        options = {"movflags": flags, "flush_packets": "1"}
         self._container = av.open(_Written(self._made), "w", format="mp4", options=options)
+        self._container.metadata.update({RECIPE: recipe} if recipe else {})
         self._stream = self._container.add_stream("libx264", rate=fps, options=self._options)
         self._stream.pix_fmt = "yuv420p"
 

@@ -26,6 +26,8 @@ class Target:
     pattern: str | None = None
     kept: list[np.ndarray] | None = None
     """Gets the frames of a video that is not written."""
+    recipe: str = ""
+    """How the video is made, for its metadata."""
 
     @property
     def is_pipe(self) -> bool:
@@ -67,6 +69,8 @@ def find_target(output: str | Path | None) -> Target:
         raise InputError("`output` -: standard output is closed; lead it into a program or a file")
     if Target(path).is_pipe:
         return Target(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"`output` {path} is a device; name a video's file or a folder, or - for standard output")
     if path.suffix.lower() == ".png":
         parts = _NUMBER.split(path.name)
         if len(parts) != 3:

@@ -15,7 +15,7 @@ import numpy as np
 from ...options import FPS, Progress
 from ..interrupts import LaterInterruptsWait
 from ..options import STDOUT
-from .encoding import VideoParts, WholeVideo
+from .encoding import RECIPE, VideoParts, WholeVideo
 from .target import Target
 
 FRAMES_AT_ONCE = 12
@@ -69,7 +69,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         if target.is_pipe:
             to_stdout = str(target.path) == STDOUT
             pipe = sys.stdout.buffer if to_stdout else self._stack.enter_context(target.path.open("wb"))
-            return _Pipe(VideoParts(pipe, fps))
+            return _Pipe(VideoParts(pipe, fps, recipe=target.recipe))
         target.folder.mkdir(parents=True, exist_ok=True)
         if target.pattern is not None:
             return _PngFiles(target, first, self._keep_partial)
@@ -135,9 +135,14 @@ class _PngFiles:
         files = self._target.files(self._next, len(frames))
         self._next += len(frames)
         from PIL import Image
+        from PIL.PngImagePlugin import PngInfo
+
+        texts = PngInfo()
+        if self._target.recipe:
+            texts.add_text(RECIPE, self._target.recipe)
 
         def save(file: Path, frame: np.ndarray) -> None:
-            Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4)
+            Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4, pnginfo=texts)
 
         try:
             with ThreadPoolExecutor() as pool:
@@ -166,7 +171,7 @@ class _VideoFile:
 
     def __init__(self, target: Target, fps: int) -> None:
         self._path, self._part = target.path, _part(target.path)
-        self._video = WholeVideo(self._part, target.path.suffix, fps)
+        self._video = WholeVideo(self._part, target.path.suffix, fps, target.recipe)
 
     def write(self, frames: np.ndarray) -> None:
         self._video.write(frames)
@@ -189,7 +194,7 @@ class _GrowingVideo(_VideoFile):
         super().__init__(target, fps)
         self._growing = target.growing
         self._file = self._growing.open("wb")
-        self._parts = VideoParts(self._file, fps, preset="ultrafast")
+        self._parts = VideoParts(self._file, fps, preset="ultrafast", recipe=target.recipe)
 
     def write(self, frames: np.ndarray) -> None:
         self._parts.write(frames)

@@ -27,7 +27,7 @@ from ..files.video import write_frames
 from ..options import GenerateOptions
 from ..plan import AnyPlan, SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
-from ..run import run
+from ..run import run, with_recipe
 from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .jobs import Job
 from .kept import Kept, OpenFiles
@@ -228,7 +228,8 @@ def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -
     with StageRecorder(base[0].device, show) as stages:
         for seeded, plan, latent in zip(group, base, _latents(base, stages, kept), strict=True):
             frames = decode(plan, latent, stages.begin("VAE decode", "chunk"), kept.vae(plan))
-            write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
+            target = with_recipe(plan, seeded.seed).target
+            write_frames(frames.numpy(), target, plan.options.fps, stages.begin("write", "frame"))
             yield seeded
 
 

@@ -25,7 +25,7 @@ class Inputs:
         """A mark for each option that names files, and for each part of the package. What cannot be found is left out:
         a job that needs it fails with its own message."""
         marks = {}
-        for name, files in {**_named(options), **_parts(options)}.items():
+        for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
                 if all(file.is_file() for file in files):  # a pipe has no end
                     marks[name] = hashlib.sha256(json.dumps(list(map(self._written, files))).encode()).hexdigest()
@@ -42,7 +42,7 @@ class Inputs:
         return stat.st_size, self._contents[key]
 
 
-def _named(options: GenerateOptions) -> dict[str, list[Path]]:
+def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
     """The files that the options name themselves, of those that are there."""
     given = {name: getattr(options, name) for name in ("image", "continue_from")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
@@ -55,7 +55,7 @@ def _named(options: GenerateOptions) -> dict[str, list[Path]]:
     return found
 
 
-def _parts(options: GenerateOptions) -> dict[str, list[Path]]:
+def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
     """The files of the package's parts; none where the package cannot be found."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):

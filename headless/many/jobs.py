@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ...errors import InputError
+from ...errors import InputError, describe_os_error
 from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
 
 FOR_ALL = (
@@ -87,7 +87,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error})") from error
+        raise InputError(f"{path}: cannot be read as text ({describe_os_error(error)})") from error
     if path.suffix.lower() == ".csv":
         yield from _rows(path, text)
         return

@@ -36,9 +36,12 @@ def test_show_draws_and_warns(tmp_path, capsys):
     arguments = ["--frames", "161", "--image", str(image), "--size", "640*400", "--output", str(target)]
     assert main(["camera", "show", folder, *arguments]) == 0
     assert Image.open(target).size == (640, 400)
-    said = capsys.readouterr().out
-    assert "Shorter than the video" in said
-    assert "Even speed" in said
+    brief = capsys.readouterr().out.splitlines()
+    assert brief[-4] == "Look at this path before a run. Read as lingbot, opencv_c2w: the path alone cannot tell."
+    assert "Shorter than the video" in brief[-3]
+    assert "Even speed" not in brief
+    assert main(["camera", "show", folder, *arguments, "-v", "--overwrite"]) == 0
+    assert "Even speed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,8 @@ def test_a_path_and_a_drawing_stay_where_the_next_cannot_be_written(tmp_path, mo
     monkeypatch.setattr(Image.Image, "save", lambda _self, file, *_: disk_full(file))
     assert main(["camera", "make", path, "--preset", "pan_left", "--overwrite"]) == 2
     assert main(["camera", "show", path, "--output", drawing, "--overwrite"]) == 2
-    assert capsys.readouterr().err.count("cannot be written ([Errno 28] No space left on device)") == 2
+    full = "cannot be written (No space left on device; make room, or write elsewhere)"
+    assert capsys.readouterr().err.count(full) == 2
     assert contents(tmp_path) == before
 
 

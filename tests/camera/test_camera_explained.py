@@ -92,7 +92,7 @@ def test_nothing_is_said_of_a_path_that_is_not_as_it_was_read():
 def test_show_says_it_and_the_drawing_does(tmp_path, capsys):
     (tmp_path / "m.json").write_text(json.dumps(walk().tolist()))
     file, png = str(tmp_path / "m.json"), str(tmp_path / "a.png")
-    assert main(["camera", "show", file, "--convention", "opengl_c2w", "--output", png]) == 0
+    assert main(["camera", "show", file, "--convention", "opengl_c2w", "--output", png, "-v"]) == 0
     said = capsys.readouterr().out
     assert "Read as matrices: 61 poses" in said
     assert "! The camera goes backwards for most of its way; read as opencv_c2w it goes where it looks." in said

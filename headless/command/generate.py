@@ -1,0 +1,108 @@
+"""`lingbot-world generate`: a video from an image, a prompt and a camera path."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...fields import Reported
+from ...options import ShowProgress
+from ..interrupts import Written
+from ..options import STDOUT, GenerateOptions
+from ..starting import spared_imports, start_cuda
+from .flags import Help, add_prompt, add_settings, adder, count, given_prompt, settings_of, with_flags
+from .like import add_like
+
+
+def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
+    """Add `generate`, which sets `run(arguments)`. Raises InputError for a video that `--like` cannot read."""
+    usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
+    parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
+    parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
+    add = adder(parser)
+    add("image", "the first frame, stretched to the video's size", metavar="FILE")
+    add_prompt(parser, "what the video shows")
+    add("output", "x.mp4, .mkv or .mov; a folder or dir/*.png for PNG files; - for standard output", metavar="FILE")
+    add("preset", "camera path: a move, such as dolly_in; `camera make --help` lists them", metavar="NAME")
+    add("keys", "camera path: keys held and for how many frames: w-10,iw-15,none-10", metavar="SCRIPT")
+    add("seed", "of the noise; left out: drawn, and printed", type=int, metavar="N")
+    parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video together")
+    add("shard", "with --gpus: split the weights over the GPUs", action="store_true")
+    parser.add_argument("--quiet", action="store_true", help="print only warnings, errors and a seed that was drawn")
+    parser.add_argument("--dry_run", action="store_true", help="check everything and print what would be made")
+    add = adder(add_settings(parser))
+    add("save_state", "write a file from which a later run continues the video", metavar="FILE")
+    about = "continue the video of a file that --save_state wrote; PNG files are numbered on"
+    add("continue_from", about, metavar="FILE")
+    add_like(parser, argv)
+
+
+def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
+    if arguments.own_process and arguments.device in (None, "cuda"):
+        start_cuda()  # while torch is imported
+    with spared_imports(arguments.own_process):
+        import torch
+
+        from ..expected import expected, remember
+        from ..files.recipe import changes_since
+        from ..files.target import files_left
+        from ..plan import make_plan
+        from ..processes import joined
+        from ..profile import silent, table
+        from ..run import divided, run
+        from ..stages import cut_prompts
+
+    arguments.prompt = given_prompt(arguments)
+    if arguments.prompt is None:
+        raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
+    if arguments.record is not None and arguments.own_process and arguments.record.get("threads"):
+        torch.set_num_threads(arguments.record["threads"])  # another number adds up in another order
+    values = settings_of(arguments)
+    with joined() as processes:
+        values["device"] = processes.device(arguments.device)
+        plan = make_plan(GenerateOptions(**values))
+        if arguments.dry_run:
+            divided(plan, processes)  # raises what the run would
+        if not processes.first:
+            if not arguments.dry_run:
+                run(plan, silent, processes)
+            return
+        state = [] if plan.options.save_state is None else [Path(plan.options.save_state)]
+        if plan.target.is_pipe:
+            del arguments.interrupted  # nobody knows what its reader has kept
+        else:
+            grown = [] if plan.target.pattern else [plan.target.growing]
+            arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *grown, *state])
+        size, steps = plan.geometry, arguments.sampling_steps
+        took = "; ".join([f"{plan.work} on {plan.device}", *filter(None, [expected(plan)])])
+        _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
+        _tell(arguments, *map(with_flags, plan.notes), *files_left(plan.target, plan.frames_before + size.frames))
+        if arguments.record is not None:
+            _tell(arguments, *map(with_flags, changes_since(arguments.record, plan.options)))
+        if arguments.dry_run:
+            _tell(arguments, *cut_prompts(plan))
+            return
+        result = run(plan, silent if arguments.quiet else show, processes)
+        remember(plan, result.stages)
+        if arguments.reuse_threshold:
+            _tell(arguments, f"\nthe model predicted {result.model_steps} of {steps} steps")
+        if arguments.quiet and arguments.seed is None:
+            _print(arguments, f"seed {result.seed}")  # nobody could make the video again without it
+        _tell(arguments, f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
+
+
+def _tell(arguments: argparse.Namespace, *lines: str) -> None:
+    """Print lines; with --quiet only reports on files, on standard error."""
+    if not arguments.quiet:
+        _print(arguments, *lines)
+    elif reports := [line for line in lines if isinstance(line, Reported)]:
+        print(*reports, sep="\n", file=sys.stderr, flush=True)
+
+
+def _print(arguments: argparse.Namespace, *lines: str) -> None:
+    """Print on the screen; on standard error where the video goes to standard output."""
+    if lines:
+        print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)

@@ -1,0 +1,42 @@
+"""`generate --like VIDEO`: the options of the run that made a video, in place of the command's defaults."""
+
+import argparse
+from collections.abc import Sequence
+
+from ..options import CAMERAS
+
+TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
+"""Options of which one that is given replaces all that the video had."""
+
+
+def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Add `--like` to `generate`. Where `argv` has it, what made that video becomes the defaults. Raises InputError."""
+    about = "repeat the run that made this video or PNG file, with the options that you give besides"
+    parser.add_argument("--like", metavar="VIDEO", help=about)
+    video = _named(argv)
+    if video is None:
+        parser.set_defaults(record=None)
+        return
+    from ..files.recipe import options_of, read_recipe
+
+    record = read_recipe(video)
+    options = options_of(record)
+    given = {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
+    for group in TOGETHER:
+        if given & set(group):
+            options = {name: value for name, value in options.items() if name not in group}
+    if "max_area" in options:
+        options["size"] = (1, options.pop("max_area"))  # the image shapes it: only the product counts
+    own = {"record": record, "gpus": record.get("processes", 1), "device": record.get("device")}
+    for action in parser._actions:
+        if action.dest in options:
+            action.required = False
+    parser.set_defaults(**own, **options)
+
+
+def _named(argv: Sequence[str]) -> str | None:
+    if argv[:1] != ["generate"]:
+        return None
+    finder = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    finder.add_argument("--like", nargs="?")
+    return finder.parse_known_args(list(argv))[0].like

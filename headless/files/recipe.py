@@ -1,0 +1,126 @@
+"""How a video was made, in its metadata: `generate --like VIDEO` makes it again."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from ... import __version__
+from ...errors import InputError, require
+from ...options import LoraFile
+from ..checks import Plan
+from ..many.inputs import named_files, part_files
+from ..options import GenerateOptions
+from .encoding import RECIPE
+from .pictures import BROKEN, on_disk
+
+NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
+SAMPLED, SAMPLES = 2**16, 64
+"""Bytes of a sample of a large file, and samples of it."""
+
+
+def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
+    """Return the record of a run as JSON: version, seed, options that are not the defaults, and a hash of each file."""
+    options = plan.options
+    defaults = {field.name: field.default for field in fields(GenerateOptions)}
+    given = {name: value for name, value in vars(options).items() if value != defaults[name] and name not in NOT_KEPT}
+    if isinstance(options.image, str | Path):
+        given["image"] = options.image
+    given["lora"] = [asdict(lora) for lora in options.lora]
+    record = {
+        "version": __version__,
+        "seed": seed,
+        "device": plan.device.type,
+        "threads": torch.get_num_threads() if plan.device.type == "cpu" else None,
+        "processes": processes,
+        "options": {name: value for name, value in given.items() if value != []},
+        "files": hash_files(options),
+    }
+    return json.dumps(record, default=str)
+
+
+def hash_files(options: GenerateOptions) -> dict[str, str]:
+    """Return a hash for each option, and each part of the package, that names files."""
+    files = {**named_files(options), **part_files(options)}
+    return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
+
+
+def _hash(paths: list[Path]) -> str:
+    """Return a hash of all bytes of small files; of a large file, of its size and of samples, a few milliseconds."""
+    digest = hashlib.sha256()
+    for path in paths:
+        size = path.stat().st_size
+        digest.update(size.to_bytes(8, "little"))
+        with path.open("rb") as file:
+            if size <= SAMPLED * SAMPLES:
+                digest.update(file.read())
+                continue
+            for index in range(SAMPLES):
+                file.seek((size - SAMPLED) * index // (SAMPLES - 1))
+                digest.update(file.read(SAMPLED))
+    return digest.hexdigest()[:32]
+
+
+def read_recipe(video: str | Path) -> dict[str, Any]:
+    """Return the record in the metadata of a video, a PNG file or a folder of PNG files. Raises InputError."""
+    path = Path(video)
+    if not path.exists():
+        raise InputError(f"`like` {path}: no such file; name a video that `lingbot-world generate` made")
+    if path.is_dir():
+        path = min(path.glob("*.png"), default=path)
+    found = _metadata(path)
+    try:
+        record = json.loads(found[RECIPE])
+        record["seed"], record["options"]["prompt"], record["files"]  # noqa: B018 - a KeyError is what is looked for
+    except (KeyError, ValueError, TypeError) as error:
+        canvas = "; ComfyUI made it: drop it onto the canvas, which opens its workflow" if "prompt" in found else ""
+        lost = "no record of a run in its metadata, which other programs drop when they write a video again"
+        raise InputError(f"`like` {video}: {lost}{canvas or '; give the options themselves'}") from error
+    return record
+
+
+def _metadata(path: Path) -> Mapping[str, str]:
+    try:
+        if path.suffix.lower() == ".png":
+            with Image.open(path) as image:
+                image.load()
+                return {name: value for name, value in image.info.items() if isinstance(value, str)}
+        av = require("av", '"lingbot-world[cli]"')
+        with av.open(on_disk(path)) as container:
+            return {name.lower(): value for name, value in container.metadata.items()}  # matroska has capitals
+    except BROKEN as error:
+        raise InputError(f"`like` {path}: not a video or PNG file that can be read ({error})") from error
+
+
+def options_of(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a record as GenerateOptions takes them. Raises InputError for an unknown option."""
+    known = {field.name for field in fields(GenerateOptions)}
+    unknown = [name for name in record["options"] if name not in known]
+    if unknown:
+        raise InputError(
+            f"`like`: version {record.get('version')} made it with `{unknown[0]}`, which this version does not have"
+        )
+    as_tuples = {name: tuple(value) for name, value in record["options"].items() if isinstance(value, list)}
+    options = {**record["options"], **as_tuples, "seed": record["seed"]}
+    if "lora" in options:
+        options["lora"] = tuple(map(_lora, options["lora"]))
+    return options
+
+
+def _lora(values: dict[str, Any]) -> LoraFile:
+    return LoraFile(**{**values, "path": Path(values["path"])})
+
+
+def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
+    """Return a note for each file that is not what it was when the recorded video was made."""
+    before, now = record["files"], hash_files(options)
+    changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
+    notes = [f"`{name}` has other contents than the file that made that video had." for name in changed]
+    if record.get("version") != __version__:
+        notes.append(f"Version {record.get('version')} made that video, this is {__version__}: bits may differ.")
+    return notes

@@ -1,0 +1,183 @@
+"""What people who are new to the command type: it is understood, or refused in one line that says what to do."""
+
+import os
+import resource
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from lingbot_world.errors import InputError
+from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.files.pictures import read_image
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.processes import check_gpus
+from lingbot_world.pipeline.geometry import explicit_geometry, first_frame
+from PIL import Image
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ADDRESS = "https://example.org/x"
+
+
+def refusal(arguments, capsys):
+    """The one line that a refused command says."""
+    try:
+        code = main(list(map(str, arguments)))
+    except SystemExit as error:
+        code = error.code
+    said = capsys.readouterr().err
+    assert (code, said.count("\n")) == (2, 1), said
+    return said
+
+
+def test_every_option_may_be_written_with_dashes(command, toy_package, tmp_path, capsys):
+    words = [word.replace("_", "-") if word.startswith("--") else word for word in command()]
+    assert "--ckpt-dir" in words
+    assert main([*words, "--dry-run", "--guide-scale=1,2", "--noise-device", "cpu"]) == 0
+    assert main(["camera", "make", str(tmp_path / "a-path"), "--keys", "w-10,none-7", "--fov-deg", "60"]) == 0
+    assert (tmp_path / "a-path/poses.npy").is_file()
+    said = capsys.readouterr().out
+    assert "48x32, 5 frames" in said
+
+
+def test_a_prompt_that_names_a_file_is_noted_and_a_file_is_read(command, tmp_path, capsys):
+    file = tmp_path / "prompt.txt"
+    file.write_bytes("﻿ein Schloß\n".encode())
+    for prompt in ("prompt.txt", "@prompt.txt"):
+        assert main([*command(prompt=prompt), "--dry_run"]) == 0
+        assert "--prompt_file reads a file" in capsys.readouterr().out
+    videos = []
+    for number, words in enumerate((["--prompt_file", str(file)], ["--prompt", "ein Schloß"])):
+        output = tmp_path / str(number)
+        assert main([*command(prompt=None, sampling_steps=1, output=output), *words]) == 0
+        videos.append([np.array(Image.open(frame)) for frame in sorted(output.iterdir())])
+    assert np.array_equal(*videos)
+    for words, reason in (
+        (["--prompt_file", file, "--prompt", "x"], "exclude each other"),
+        (["--prompt_file", tmp_path], "Is a directory"),
+        (["--prompt_file", tmp_path / "nowhere"], "No such file"),
+        ([], "--prompt is missing"),
+    ):
+        assert reason in refusal([*command(prompt=None), *words], capsys)
+
+
+def test_a_dry_run_says_that_a_prompt_is_cut(command, capsys):
+    assert main([*command(prompt="castle " * 600), "--dry_run"]) == 0
+    assert "the text encoder takes 512: the last" in capsys.readouterr().out
+
+
+def test_more_gpus_than_there_are_is_refused(command, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert "--gpus 2: torch sees 0 CUDA GPUs" in refusal([*command(device="cuda"), "--gpus", "2"], capsys)
+    check_gpus(2, "cpu")
+    check_gpus(2, None)  # processes on the CPU
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for device in (None, "cuda"):
+        with pytest.raises(InputError, match="give `gpus` 1"):
+            check_gpus(2, device)
+
+
+@pytest.mark.parametrize("option", ["ckpt_dir", "image", "action_path", "output", "lora", "vae", "assets_dir"])
+def test_an_address_is_no_path(option, command, capsys):
+    assert "download what is there first" in refusal(command(**{option: ADDRESS}), capsys)
+    if option != "lora":
+        given = {"ckpt_dir": "x", "prompt": "x", "output": None, option: ADDRESS}
+        with pytest.raises(InputError, match=f"`{option}` {ADDRESS}: an address"):
+            GenerateOptions(**given)
+
+
+def test_addresses_are_refused_by_the_other_commands_too(tmp_path, capsys):
+    for words in (
+        ["inspect", ADDRESS],
+        ["live", ADDRESS],
+        ["verify", ADDRESS],
+        ["quantize", ADDRESS, tmp_path / "q"],
+        ["camera", "show", ADDRESS],
+        ["measure", ADDRESS],
+        ["toy", ADDRESS],
+    ):
+        assert "download what is there first" in refusal(words, capsys)
+    assert "`hf download no-owner/no-model --local-dir FOLDER`" in refusal(["live", "no-owner/no-model"], capsys)
+
+
+def test_what_the_download_left_is_named(toy_package, tmp_path, capsys):
+    place = tmp_path / "package/.cache/huggingface/download"
+    place.mkdir(parents=True)
+    (place / "abc.incomplete").touch()
+    assert "a download there was not finished (abc.incomplete)" in refusal(
+        ["inspect", tmp_path / "package"], capsys
+    ).replace("A download", "a download")
+
+
+def test_json_of_windows_is_read(toy_package, tmp_path, capsys):
+    import shutil
+
+    model = tmp_path / "fast"
+    shutil.copytree(toy_package / "lingbot_world_fast", model)
+    config = model / "config.json"
+    config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes())
+    assert main(["inspect", str(model)]) == 0
+    (tmp_path / "workflow.json").write_bytes(b"\xef\xbb\xbf{}")
+    assert main(["queue", str(tmp_path / "workflow.json"), "--list"]) == 0
+
+
+def test_devices_and_phones_photos_are_named(command, tmp_path, capsys):
+    photo = tmp_path / "photo.HEIC"
+    photo.write_bytes(b"\0\0\0\x18ftypheic")
+    assert "a HEIC file; save it as PNG or JPEG" in refusal(command(image=photo), capsys)
+    assert "/dev/null is a device" in refusal(command(output="/dev/null"), capsys)
+
+
+def test_a_full_disk_behind_standard_output_is_named(toy_package):
+    words = [sys.executable, "-m", "lingbot_world", "inspect", str(toy_package)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    reason = "standard output: No space left on device; make room, or write elsewhere"
+    assert (done.returncode, done.stderr) == (2, f"lingbot-world: {reason}\n")
+
+
+def test_a_disk_without_room_for_a_path_is_named(tmp_path, capsys):
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+    try:
+        said = refusal(["camera", "make", tmp_path / "path", "--preset", "dolly_in"], capsys)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert f"{tmp_path / 'path'}: cannot be written (File too large; write to a disk" in said
+    assert os.listdir(tmp_path / "path") == []
+
+
+def test_a_picture_of_pillow_gives_no_warning_of_memory_that_may_not_be_written():
+    picture = np.asarray(Image.new("RGB", (48, 32), "red"))
+    assert not picture.flags.writeable
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame = first_frame(read_image(picture), explicit_geometry(48, 32, 5, None))
+    assert torch.equal(frame, first_frame(picture.copy(), explicit_geometry(48, 32, 5, None)))
+
+
+@pytest.mark.parametrize("moment", ["import numbers", "import torch", "exit"])
+def test_ctrl_c_prints_no_traceback_while_the_command_starts_and_ends(moment, toy_package):
+    """A signal comes exactly when a module is imported, or when the interpreter exits."""
+    wait = f"""
+import builtins, os, signal, sys, atexit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit an ignored SIGINT
+name, plain = {moment.removeprefix("import ")!r}, builtins.__import__
+def hooked(asked, *rest):
+    if asked == name:
+        builtins.__import__ = plain
+        os.kill(os.getpid(), signal.SIGINT)
+    return plain(asked, *rest)
+from lingbot_world.headless.command.entry import main
+if name == "exit":
+    atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+else:
+    builtins.__import__ = hooked
+sys.argv = ["lingbot-world", "inspect", {str(toy_package)!r}]
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", wait], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (-2, 130)
