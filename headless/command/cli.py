@@ -83,7 +83,7 @@ def _is_output_broken() -> bool:
     """Return whether standard output takes no more, as on a full disk; then what is left for it is dropped."""
     try:
         if sys.stdout is not None:
-            sys.stdout.flush()
+            print(flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
         return True

@@ -17,8 +17,6 @@ from .video_reader import even_rate, video_frames
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
 """Kinds of files that a folder of frames may hold; PNG first, which other files lie next to."""
 LARGEST_IMAGE = 200_000_000  # pixels
-OF_PHONES = (".heic", ".heif")
-"""Suffixes of photos that Pillow does not read."""
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """What Pillow raises for a file that it cannot read."""
 
@@ -51,8 +49,6 @@ def _read(path: Path) -> Picture:
     except Image.DecompressionBombError as error:
         raise InputError(f"`image` {path}: too many pixels; scale it down ({error})") from error
     except BROKEN as error:
-        if path.suffix.lower() in OF_PHONES:
-            raise InputError(f"`image` {path}: a {path.suffix[1:].upper()} file; save it as PNG or JPEG") from error
         raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
 
 

@@ -17,7 +17,8 @@ from ..checks import Plan
 from ..many.inputs import named_files, part_files
 from ..options import GenerateOptions
 from .encoding import RECIPE
-from .pictures import BROKEN, on_disk
+from .pictures import BROKEN
+from .video_reader import on_disk
 
 NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
 SAMPLED, SAMPLES = 2**16, 64
