@@ -74,7 +74,7 @@ def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = json.loads(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise InputError(f"{file}: not JSON ({error}); write the package again, or remove this file") from error
     if not isinstance(told, dict) or not told.keys() <= set(WISHED):
