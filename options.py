@@ -30,8 +30,8 @@ Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
 fp8 or int8, whichever suits the card."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """How the blocks' self-attention is computed; auto means exact."""
-QuantizeFormat = Literal["nf4", "comfy-fp8"]
-"""What `quantize` makes: 4-bit weights as bitsandbytes has them, or 8-bit ones that ComfyUI's own loaders read too."""
+QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
+"""What `quantize` writes: 4-bit weights of bitsandbytes, or a format that ComfyUI's own loaders read too."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
 """What the VAE decodes in."""

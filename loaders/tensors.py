@@ -39,6 +39,7 @@ DTYPES = {
     "BOOL": torch.bool,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
 }
 _HEADER_LIMIT = 100_000_000
 _SIZE_LIMIT = 1 << 48
@@ -274,7 +275,10 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
         except (TypeError, KeyError, ValueError) as error:
             raise CheckpointError(f"{path}: the header entry of {name} is broken: {item!r:.200}") from error
         if not isinstance(dtype, str) or dtype not in DTYPES:
-            raise CheckpointError(f"{path}: {name} has the unknown dtype {dtype!r}")
+            raise CheckpointError(
+                f"{path}: {name} is {dtype!r:.30}, which is not read here, expected one of {', '.join(DTYPES)}; use "
+                "another file of this model"
+            )
         if not whole or stop - begin != math.prod(shape) * DTYPES[dtype].itemsize:
             raise CheckpointError(
                 f"{path}: {name} is {dtype} {list(shape)}, which does not fill its byte range "

@@ -16,11 +16,12 @@ from ..loaders.quantized import quantized_tensors
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
 from ..model.layers.operations import materialise
-from ..model.quantized import codec, scaled
+from ..model.quantized import codec
 from ..options import LoraFile, Progress, QuantizeFormat
+from . import comfy
 from .journal import Journal, Written
 from .source import Source
-from .writer import FP8, QUANT, TensorFile
+from .writer import QUANT, TensorFile
 from .writer import Source as Stored
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
@@ -49,7 +50,12 @@ class QuantizeOptions:
 
     @property
     def quant_type(self) -> str:
-        return FP8 if self.format == "comfy-fp8" else self.format
+        return self.format.removeprefix("comfy-")
+
+    @property
+    def multiple(self) -> int:
+        """The number that divides the sizes of every matrix which the format can hold."""
+        return 16 if self.format == "nvfp4" else 1
 
 
 def quantize_source(
@@ -193,9 +199,9 @@ def _stored(source: Source, name: str, tensor: Tensor, options: QuantizeOptions)
         )
     if name not in source.quantized:
         return tensor, None
-    if options.quant_type == FP8:
-        values, scale = scaled.encode(tensor)
-        return (values, scale), math.sqrt(scaled.squared_error(tensor, values, scale) / total) if total else 0.0
+    if options.quant_type in comfy.FORMATS:
+        values, scales, error = comfy.encode(tensor, options.quant_type)
+        return (values, scales), math.sqrt(error / total) if total else 0.0
     candidates = [codec.encode(tensor, options.blocksize, search=search) for search in {False, options.search}]
     errors = [codec.squared_error(tensor, *candidate) for candidate in candidates]
     best = errors.index(min(errors))
@@ -203,9 +209,10 @@ def _stored(source: Source, name: str, tensor: Tensor, options: QuantizeOptions)
 
 
 def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Written]) -> dict:
+    kind = options.quant_type
     quant = QUANT | {"blocksize": options.blocksize, "scales": "searched" if options.search else "largest value"}
     return {
-        "quant": {"format": options.format, "quant_type": FP8} if options.quant_type == FP8 else quant,
+        "quant": {"format": options.format, "quant_type": kind} if kind in comfy.FORMATS else quant,
         "source": source.folder_name,
         "kept": sorted(
             name for name, shape in source.shapes.items() if len(shape) == 2 and name not in source.quantized
@@ -223,5 +230,5 @@ def report(file: Path, meta: dict) -> str:
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])
-    bits = 8 if meta["quant"]["quant_type"] == FP8 else 4
+    bits = 8 if meta["quant"]["quant_type"] in ("fp8", "int8") else 4
     return "\n".join((f"{file}: {len(errors)} weights in {bits} bits, relative error {mean:.4f} on average", *worst))

@@ -19,7 +19,7 @@ from .writer import file_bytes, write_json
 
 WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
-_SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8"}
+_SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
 """What the names of experts' folders end with."""
 _SPARE = 64 << 20
 """Bytes that stay free: journals and small files."""
@@ -71,7 +71,7 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
     if destination.exists():
         raise InputError(f"{destination} exists already; name a folder that does not, or remove it")
     if options.format != "nf4" and (options.search or options.blocksize != QuantizeOptions.blocksize):
-        raise InputError(f"`search` and `blocksize` are for 4 bits, `format` is {options.format}; leave them out")
+        raise InputError(f"`search` and `blocksize` are for nf4, `format` is {options.format}; leave them out")
     if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):
         return _plan_package(source, destination, options)
     if is_text_encoder(source):
@@ -100,7 +100,7 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
         yield _single("causal model", package.causal, options)
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = loras_for(options.loras, role)
-        source = open_model(path, options.keep, loras)
+        source = open_model(path, options.keep, loras, options.multiple)
         yield Job(
             f"{role}-noise expert",
             source,
@@ -111,7 +111,7 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
 
 def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
     refuse_for_one_expert(options.loras, path)
-    return Job(name, open_model(path, options.keep, options.loras), Path(WEIGHTS), options)
+    return Job(name, open_model(path, options.keep, options.loras, options.multiple), Path(WEIGHTS), options)
 
 
 def _text_job(path: Path, options: QuantizeOptions) -> Job:

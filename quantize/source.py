@@ -50,8 +50,9 @@ class Source:
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 
 
-def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> Source:
+def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
     """An expert or causal model. `keep` names linear layers (`head.head`, `blocks.0.*`) that are to stay as they are.
+    Matrices of other sizes than multiples of `multiple` stay as well.
 
     Raises CheckpointError for 4-bit weights of bitsandbytes, for another model and for a LoRA that does not fit,
     InputError for a name in `keep` that fits no layer, or if nothing is left to quantize.
@@ -62,8 +63,9 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> So
     if "dim" not in config:
         config = config_json(checkpoint.config, checkpoint.release is not None and checkpoint.release.guided)
     parameters = _in_file_order({name: checkpoint.entries([name]) for name in checkpoint.shapes})
-    changes, picked = read_loras(loras, checkpoint.shapes), _picked(checkpoint.shapes, keep)
-    return Source(path, parameters, checkpoint.shapes, picked, config, checkpoint.quantized, changes)
+    changes, shapes = read_loras(loras, checkpoint.shapes), checkpoint.shapes
+    fitting = {name: shape for name, shape in shapes.items() if not any(size % multiple for size in shape)}
+    return Source(path, parameters, shapes, _picked(fitting, keep), config, checkpoint.quantized, changes)
 
 
 def open_text_encoder(path: Path) -> Source:

@@ -12,24 +12,22 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..loaders.formats.comfy import E4M3, METADATA
 from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig
 from ..model.quantized.codec import NESTED_BLOCKSIZE, Scales, components
+from . import comfy
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 # More bytes than any quant_state has: it is JSON of two sizes, two block sizes and an offset.
 _STATE_LIMIT = 240
-_DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.uint8)
+_DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8, torch.uint8)
 
 _READ_BYTES = 1 << 20
 QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
 """`quant` in quantization_meta.json."""
-FP8 = "fp8"
-"""The `quant_type` of float8 weights as ComfyUI's files have them (see loaders/quantized.py)."""
 
-Source = Tensor | tuple[Tensor, Scales | Tensor]
+Source = Tensor | tuple[Tensor, Scales | dict[str, Tensor]]
 Shapes = Mapping[str, tuple[int, ...]]
 Layout = dict[str, tuple[torch.dtype, list[int], int]]
 """Of each tensor of the file, by key: dtype, shape and byte offset."""
@@ -38,7 +36,8 @@ Layout = dict[str, tuple[torch.dtype, list[int], int]]
 class TensorFile(AbstractContextManager["TensorFile"]):
     """A safetensors file of known shapes that is written parameter by parameter, in any order and from any thread.
 
-    The parameters named in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, "fp8"),
+    The parameters named in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, or a
+    key of `comfy.FORMATS`),
     the others in `dtype`. With `resume` a file that is there is kept, and its parameters need not be written again.
     Until `finish` the file has no header, so that no reader takes it for a whole one.
     """
@@ -59,7 +58,8 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self.states: dict[str, bytes] = {}
         """The quant_states by key. They are written by `finish`, because their lengths depend on the data."""
         self._layout = _layout(_tensors(shapes, self._quantized, quant_type, blocksize, dtype))
-        self._header_bytes = len(_header(self._layout))
+        self._metadata = comfy.metadata(self._quantized, quant_type)
+        self._header_bytes = len(_header(self._layout, self._metadata))
         self._file = path.open("r+b" if resume and path.exists() else "w+b")
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +108,9 @@ class TensorFile(AbstractContextManager["TensorFile"]):
             self._file.write(self.states[key])
             end += len(self.states[key])
         self._file.seek(0)
-        self._file.write(self._header_bytes.to_bytes(8, "little") + _header(layout).ljust(self._header_bytes))
+        self._file.write(
+            self._header_bytes.to_bytes(8, "little") + _header(layout, self._metadata).ljust(self._header_bytes)
+        )
         if states:
             self._file.truncate(8 + self._header_bytes + end)
         self._file.flush()
@@ -120,9 +122,9 @@ class TensorFile(AbstractContextManager["TensorFile"]):
     def _stored(self, name: str, source: Source) -> dict[str, Tensor]:
         if name not in self._quantized:
             return {name: cast(Tensor, source).to(self._dtype)}
-        packed, scales = cast(tuple[Tensor, Scales | Tensor], source)
-        if isinstance(scales, Tensor):
-            return {name: packed, f"{name}_scale": scales}
+        packed, scales = cast(tuple[Tensor, Scales | dict[str, Tensor]], source)
+        if isinstance(scales, dict):
+            return {name: packed} | {name + suffix: scale for suffix, scale in scales.items()}
         parts = components(scales, self._shapes[name], self._quant_type, self._dtype)
         return {name: packed} | {name + suffix: component for suffix, component in parts.items()}
 
@@ -130,7 +132,8 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
     """Bytes of a file of these parameters; a few KB too many, because a quant_state's length depends on data."""
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
-    return len(_header(layout)) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
+    header = _header(layout, comfy.metadata(quantized, quant_type))
+    return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
@@ -150,9 +153,8 @@ def _tensors(
         if name not in quantized:
             yield name, dtype, list(shape)
             continue
-        if quant_type == FP8:
-            yield name, torch.float8_e4m3fn, list(shape)
-            yield f"{name}_scale", torch.float32, []
+        if quant_type in comfy.FORMATS:
+            yield from comfy.stored_tensors(name, shape, quant_type)
             continue
         values = torch.Size(shape).numel()
         blocks = -(-values // blocksize)
@@ -175,11 +177,8 @@ def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
     return layout
 
 
-def _header(layout: Layout) -> bytes:
-    layers = [key.removesuffix(".weight") for key, (dtype, *_) in layout.items() if dtype == torch.float8_e4m3fn]
-    stated = {"format_version": "1.0", "layers": {layer: {"format": E4M3} for layer in layers}}
-    metadata = {METADATA: json.dumps(stated)} if layers else {}
-    header: dict[str, dict] = {"__metadata__": {"format": "pt"} | metadata}
+def _header(layout: Layout, metadata: Mapping[str, str]) -> bytes:
+    header: dict[str, dict] = {"__metadata__": {"format": "pt", **metadata}}
     for key, (dtype, shape, begin) in layout.items():
         end = begin + torch.Size(shape).numel() * dtype.itemsize
         header[key] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": [begin, end]}

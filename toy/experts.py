@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ..model.config import ModelConfig
-from ..model.quantized import codec, scaled
-from ..quantize.writer import FP8, QUANT, TensorFile, config_json, linear_weights, write_json
+from ..model.quantized import codec
+from ..quantize import comfy
+from ..quantize.writer import QUANT, TensorFile, config_json, linear_weights, write_json
 
 
 def write_expert(
@@ -28,9 +29,10 @@ def write_expert(
             tensor = tensor.to(dtype)
             if name not in quantized:
                 file.write(name, tensor)
+            elif kind in comfy.FORMATS:
+                file.write(name, comfy.encode(tensor, kind)[:2])
             else:
-                encoded = codec.encode(tensor, blocksize, quant_type=kind) if kind != FP8 else scaled.encode(tensor)
-                file.write(name, encoded)
+                file.write(name, codec.encode(tensor, blocksize, quant_type=kind))
         file.finish()
 
 

@@ -21,8 +21,8 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
         "--format",
         default="nf4",
         choices=QUANTIZE_FORMATS,
-        help="4-bit weights, or float8 that ComfyUI's own loaders read too; a text encoder is always 4-bit "
-        "(default: nf4)",
+        help="4-bit weights, or float8, int8 or nvfp4 that ComfyUI's own loaders read too; a text encoder is always "
+        "4-bit (default: nf4)",
     )
     add(
         "--search",

@@ -35,7 +35,10 @@ TOY, NIGHT = "toy", "loras/night"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
 _EXAMPLE = Path(__file__).parents[2] / "toy" / "trained" / "example" / "image.png"
-_WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
+_GGUF = ".gguf"
+_WEIGHTS = (".safetensors", ".sft", ".pt", ".pth", _GGUF)
+_WITH_GGUF = ("diffusion_models", "text_encoders")
+"""ComfyUI's folders in which people keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
@@ -48,6 +51,14 @@ def register() -> None:
     LoRA loaders list the toy's, once it is made."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     folder_paths.add_model_folder_path("loras", str(toy_folder() / NIGHT))
+    for name in _WITH_GGUF:  # the list of folders itself: folders that are added to it later are searched as well
+        folders = folder_paths.folder_names_and_paths[name][0]
+        folder_paths.folder_names_and_paths[_gguf_files(name)] = (folders, {_GGUF})
+
+
+def _gguf_files(model_folder: str) -> str:
+    """ComfyUI's name of the GGUF files in one of its folders."""
+    return f"{PACKAGES}_gguf_{model_folder}"
 
 
 def toy_folder() -> Path:
@@ -108,8 +119,9 @@ def causal_choices() -> list[str]:
 
 def _by_its_file(root: Path, name: str) -> str:
     """The folder's name, with the file or the shards in it."""
-    if (root / name / _ONE_FILE).is_file():
-        return f"{name}/{_ONE_FILE}"
+    alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
+    if (root / name / alone).is_file():
+        return f"{name}/{alone}"
     return f"{name}/{SHARDS}" if any(_SHARD.search(file.name) for file in (root / name).glob(SHARDS)) else name
 
 
@@ -250,8 +262,10 @@ def _package_parts(pattern: str, part: str) -> Iterator[str]:
 
 
 def _listed(model_folder: str) -> Iterator[str]:
+    if model_folder in _WITH_GGUF:
+        yield from (name.replace(os.sep, "/") for name in folder_paths.get_filename_list(_gguf_files(model_folder)))
     names = folder_paths.get_filename_list(model_folder)
-    return (name.replace(os.sep, "/") for name in names if name.endswith(_WEIGHTS))
+    yield from (name.replace(os.sep, "/") for name in names if name.endswith(_WEIGHTS))
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:

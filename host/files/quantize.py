@@ -18,8 +18,8 @@ from ...options import Progress
 from . import folders
 from .names import new_parts
 
-_MODEL, _TEXT_ENCODER = "patch_embedding.weight", ("token_embedding.weight", "shared.weight", "embed_tokens.weight")
-_SCALED = ("scale_weight", "weight_scale", "scaled_fp8")
+_MODEL = "patch_embedding.weight"
+_TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight", "token_embd.weight")
 
 
 def source_choices() -> list[str]:
@@ -81,7 +81,8 @@ def _fits(path: Path) -> bool:
 
 @lru_cache(1024)
 def _fits_as_it_is(path: Path, _written: str) -> bool:
-    """Whether a file or folder holds a model or a text encoder in 16 or 32 bits. `_written` changes with it."""
+    """Whether a file or folder holds a model or a text encoder in anything but bitsandbytes' 4 bits. `_written` changes
+    with it."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
-    return known and not any(component_owner(name) or name.endswith(_SCALED) for name in names)
+    return known and not any(map(component_owner, names))

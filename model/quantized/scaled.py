@@ -40,6 +40,7 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
-    """The sum of the squared differences between a weight and what was encoded: float32 within each part."""
-    parts = slices(len(weight), _ROWS)
-    return sum((values[part].float() * scale).sub_(weight[part]).square_().sum().item() for part in parts)
+    """Return the sum of the squared differences between a weight and its encoded values, which have one scale or one
+    for each row: float32 within each part."""
+    scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
+    return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)

@@ -1,14 +1,17 @@
 """Files as other programs write them, on a real ComfyUI: diffusers' layout, fp8 and int8 with ComfyUI's metadata."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from diffusers_cases import write_diffusers, write_official
 from host_runner import Report, run_checks
+from lingbot_world.loaders.files import read_tensors
 from quantize_cases import run
 
 pytestmark = pytest.mark.host
 DIFFUSERS = "lingbot-world-fast-diffusers"
+GGUF = "lingbot-world-fast-gguf/lingbot-world-fast-Q4_K.gguf"
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +23,17 @@ def found(comfy_host, toy_package, tmp_path_factory) -> Report:
         shutil.copy(part, packages / "official")
     shutil.copytree(official.tokenizer, packages / "official/tokenizer")
     write_diffusers(packages / DIFFUSERS, official)
-    run(official.causal, base / "fp8", format="comfy-fp8")
+    for name in ("comfy-fp8", "int8", "nvfp4"):
+        run(official.causal, base / name, format=name)
+    write_gguf(base / "models", official)
     return run_checks(comfy_host, "files_checks.py", str(base), shared=False)
 
 
 def test_a_package_in_diffusers_layout_is_offered_part_by_part(found):
     choices = found["choices"]
     official = "official/lingbot_world_fast/model.safetensors"
-    assert choices["causal"] == [f"{DIFFUSERS}/transformer/*.safetensors", official]
-    assert choices["experts"] == [f"{DIFFUSERS}/transformer", official]
+    assert choices["causal"] == [f"{DIFFUSERS}/transformer/*.safetensors", GGUF, official]
+    assert choices["experts"] == [f"{DIFFUSERS}/transformer", GGUF, official]
     assert choices["vaes"] == ["official/Wan2.1_VAE.pth", f"{DIFFUSERS}/vae"]
     assert f"{DIFFUSERS}/text_encoder" in choices["text encoders"]
     assert choices["tokenizers"] == ["auto", f"{DIFFUSERS}/tokenizer", "official/tokenizer"]
@@ -44,11 +49,38 @@ def test_its_text_encoder_gives_the_official_embeddings_to_the_bit(found):
     assert found["diffusers_text_encoder"] == [True, True]
 
 
-def test_core_reads_the_fp8_files_that_quantize_writes(found):
-    read = found["fp8_written_for_core"]
-    assert read["layouts"] == {"TensorCoreFP8E4M3Layout": read["layers"]}
-    assert read["layers"] == 51
-    assert read["other weights"] == []
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("comfy-fp8", "TensorCoreFP8E4M3Layout"),
+        ("int8", "TensorWiseINT8Layout"),
+        ("nvfp4", "TensorCoreNVFP4Layout"),
+    ],
+)
+def test_core_reads_the_files_that_quantize_writes(found, name, layout):
+    assert found["written_for_core"][name] == {"layouts": {layout: 51}, "other weights": []}
+
+
+def write_gguf(models: Path, official) -> None:
+    """A causal model and a text encoder in blocks, where ComfyUI's users keep them."""
+    pytest.importorskip("gguf")
+    from gguf_cases import llama_names, write
+
+    folder = models / "diffusion_models/lingbot-world-fast-gguf"
+    folder.mkdir(parents=True)
+    shutil.copy(official.causal / "config.json", folder)
+    tensors = {name: entry.view() for name, entry in read_tensors(official.causal).items()}
+    write(folder / "lingbot-world-fast-Q4_K.gguf", tensors, "Q4_K")
+    (models / "text_encoders").mkdir(exist_ok=True)
+    tensors = {name: entry.view() for name, entry in read_tensors(official.text_encoder).items()}
+    write(models / "text_encoders/umt5-Q8_0.gguf", llama_names(tensors), "Q8_0", arch="t5encoder")
+
+
+def test_gguf_files_are_offered_loaded_and_changed_by_loras(found):
+    read, names = found["gguf_files"], [GGUF, "umt5-Q8_0.gguf"]
+    assert (read["names"], read["sources"]) == (names, names)
+    assert (read["others"], read["in_blocks"], read["text"]) == ([], 51, True)
+    assert read["lora"] < 0.02
 
 
 @pytest.mark.parametrize(
@@ -57,6 +89,9 @@ def test_core_reads_the_fp8_files_that_quantize_writes(found):
         ("float8_e4m3fn", "fp8"),
         ("float8_e5m2", "fp8_e5m2"),
         ("int8_tensorwise", "int8"),
+        ("int8_convrot", "int8_convrot"),
+        ("nvfp4", "nvfp4"),
+        ("mxfp8", "mxfp8"),
     ],
 )
 def test_files_that_core_writes_are_decoded_to_its_bits(found, name, kind):

@@ -16,6 +16,7 @@ asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
 
 from collections import Counter  # noqa: E402
 
+import comfy.model_management  # noqa: E402
 import comfy.ops  # noqa: E402
 import comfy.utils  # noqa: E402
 import torch  # noqa: E402
@@ -24,10 +25,12 @@ from common import check, gap, report  # noqa: E402
 from lingbot_world.host.files import folders  # noqa: E402
 from lingbot_world.host.files.quantize import source_choices  # noqa: E402
 from lingbot_world.host.loading import load_causal  # noqa: E402
+from lingbot_world.host.model.operations import is_quantized  # noqa: E402
 from lingbot_world.loaders import load_expert, open_checkpoint  # noqa: E402
 from lingbot_world.model.layers.operations import materialise, prepared  # noqa: E402
 from lingbot_world.nodes.load_models import LingBotWorldLoadCausal, LingBotWorldLoadVAE  # noqa: E402
 from lingbot_world.nodes.text import LingBotWorldLoadTextEncoder, LingBotWorldTextEncode  # noqa: E402
+from lingbot_world.text import encode  # noqa: E402
 
 OFFICIAL, DIFFUSERS = "official", "lingbot-world-fast-diffusers"
 MODEL = BASE / "models/lingbot_world" / OFFICIAL / "lingbot_world_fast"
@@ -87,7 +90,8 @@ def core_layers(file):
     for name in [key.removesuffix(".weight") for key in tensors if key.endswith(".weight")]:
         weight = tensors[f"{name}.weight"]
         if weight.ndim == 2:
-            layer = operations.Linear(*weight.shape[::-1], dtype=torch.bfloat16)
+            width = weight.shape[1] * (2 if weight.dtype == torch.uint8 else 1)  # nvfp4 has two values in a byte
+            layer = operations.Linear(width, len(weight), dtype=torch.bfloat16)
             part = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
             layer.load_state_dict(part)
             layers[name] = layer
@@ -95,19 +99,60 @@ def core_layers(file):
 
 
 @check
-def fp8_written_for_core():
-    """Of the file that `quantize --format comfy-fp8` has written: what core's reader makes of its layers, those whose
+def written_for_core():
+    """Of each file that `quantize --format` has written: what core's reader makes of its layers, and those whose
     decoded weight is not ours."""
-    file = BASE / "fp8/model.safetensors"
+    return {name: read_by_core(BASE / name / "model.safetensors") for name in ("comfy-fp8", "int8", "nvfp4")}
+
+
+def read_by_core(file):
     layers, ours = core_layers(file), load_expert(file)
     return {
         "layouts": Counter(layer.weight._layout_cls for layer in layers.values()),
-        "layers": len(layers),
         "other weights": [
             name
             for name, layer in layers.items()
             if not torch.equal(layer.weight.dequantize(), ours.get_parameter(f"{name}.weight").decode(torch.bfloat16))
         ],
+    }
+
+
+@check
+def gguf_files():
+    """Of a causal model and a text encoder in GGUF: where they are offered, weights of the MODEL that are not the
+    engine's, the difference of a layer's product with a LoRA, and whether the prompt's embedding is the engine's."""
+    name = next(name for name in folders.causal_choices() if name.endswith(".gguf"))
+    encoder = next(name for name in folders.text_encoder_choices() if name.endswith(".gguf"))
+    assert LingBotWorldLoadCausal.validate_inputs(name) is True
+    model = LingBotWorldLoadCausal.execute(name, "bf16").result[0]
+    ours, x = load_expert(folders.resolve_causal(name)), torch.empty(0, dtype=torch.bfloat16)
+    loaded = model.model.diffusion_model
+    others = [
+        key
+        for key, parameter in ours.named_parameters()
+        if not torch.equal(materialise(loaded.get_parameter(key), x), materialise(parameter, x))
+    ]
+    key = "diffusion_model.blocks.0.self_attn.q.weight"
+    down, up = torch.randn(2, 4, loaded.config.dim, generator=torch.manual_seed(0)).bfloat16()
+    patched = model.clone()
+    patched.add_patches({key: ("diff", ((up.t() @ down).contiguous(),))}, 1.0)
+    comfy.model_management.load_models_gpu([patched])
+    ours.get_submodule("blocks.0.self_attn.q").changes = [(up.t(), down)]
+    made, wanted = product(patched.model.diffusion_model).float(), product(ours).float()
+    made = float((made - wanted).norm() / wanted.norm())
+    embedding = LingBotWorldTextEncode.execute(encoder, "a castle", "").result[0][0][0]
+    path = folders.resolve_text_encoder(encoder)
+    (wanted,) = encode("a castle", path, folders.resolve_tokenizer("auto", path), dtype=torch.float32)
+    sources = [name for name in source_choices() if name.endswith(".gguf")]
+    same = torch.equal(embedding[0, : len(wanted)], wanted)
+    quantized = sum(is_quantized(parameter) for parameter in loaded.parameters())
+    return {
+        "names": [name, encoder],
+        "others": others,
+        "lora": made,
+        "text": same,
+        "sources": sources,
+        "in_blocks": quantized,
     }
 
 
@@ -121,6 +166,9 @@ def written_by_core():
         "float8_e4m3fn": ("TensorCoreFP8E4M3Layout", {"scale": "recalculate"}),
         "float8_e5m2": ("TensorCoreFP8E5M2Layout", {"scale": "recalculate"}),
         "int8_tensorwise": ("TensorWiseINT8Layout", {"per_channel": True}),
+        "int8_convrot": ("TensorWiseINT8Layout", {"per_channel": True, "convrot": True, "convrot_groupsize": 16}),
+        "nvfp4": ("TensorCoreNVFP4Layout", {}),
+        "mxfp8": ("TensorCoreMXFP8Layout", {}),
     }.items():
         folder = BASE / "models/diffusion_models" / name
         wanted = save_by_core(plain, name, layout, options, folder)
@@ -159,7 +207,8 @@ def save_by_core(plain, name, layout, options, folder):
         weight = QuantizedTensor.from_float(tensor, layout, **options)
         wanted[key.removesuffix(".weight")] = weight.dequantize()
         layer = comfy.ops.mixed_precision_ops().Linear(*tensor.shape[::-1], bias=False)
-        layer.weight, layer.quant_format = torch.nn.Parameter(weight, requires_grad=False), name
+        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+        layer.quant_format = name.replace("int8_convrot", "int8_tensorwise")
         tensors |= layer.state_dict(prefix=key.removesuffix("weight"))
     folder.mkdir(parents=True)
     comfy.utils.save_torch_file(tensors, str(folder / "model.safetensors"))

@@ -10,15 +10,17 @@ from contextlib import nullcontext
 
 import torch
 import triton
+from block_cases import blocks
 from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.kernels import convolution, sizes
 from lingbot_world.model.kernels import fused as kernels_of_several
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
 from lingbot_world.model.kernels import pointwise as kernels
 from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
+from lingbot_world.model.kernels import weights_blocks as block_kernels
 from lingbot_world.model.ops import matrix_8bit as quantized
 from lingbot_world.model.ops import plain
-from lingbot_world.model.quantized import codec
+from lingbot_world.model.quantized import codec, ggml
 from lingbot_world.toy.weights import Weights, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
 from lingbot_world.vae.pooled import PooledDecoder
@@ -203,6 +205,14 @@ def four_bits(settings: dict, dtype: torch.dtype) -> None:
         same(four_bit_kernels.decode_4bit(packed, scales, shape, dtype), codec.decode(packed, scales, shape, dtype))
 
 
+def in_blocks(kind: str, dtype: torch.dtype) -> None:
+    """Of a number of blocks that one program works on, and of fewer."""
+    for shape in ((6, 512), (3, 256)):
+        packed = torch.from_numpy(blocks(kind, shape[0] * shape[1]))
+        got, want = block_kernels.decode_blocks(packed, kind, shape, dtype), ggml.decode(packed, kind, shape, dtype)
+        assert not COMPUTED or torch.equal(got, want)
+
+
 def recoded(settings: dict, eight_bit: torch.dtype) -> None:
     four_bit_kernels.recode_4bit(*codec.encode(torch.randn(5, 384) / 30, **settings), (5, 384), eight_bit)
 
@@ -263,6 +273,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         yield f"attention, {dtype}", lambda dtype=dtype: attention_operands(dtype)
         for settings in WEIGHTS:
             yield f"4 bits {settings}, {dtype}", lambda settings=settings, dtype=dtype: four_bits(settings, dtype)
+        for kind in ggml.BLOCKS:
+            yield f"blocks {kind}, {dtype}", lambda kind=kind, dtype=dtype: in_blocks(kind, dtype)
         for kind in EIGHT_BITS:
             yield f"8 bits, {dtype}, {kind}", lambda dtype=dtype, kind=kind: into_8_bits(kind, dtype)
     for shape in ((96, 96, 3, 3), (32, 192, 3, 3), (192, 96, 3, 1), (32, 64, 1, 3), (96, 3, 3, 3)):

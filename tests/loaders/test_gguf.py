@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from block_cases import blocks
 from checkpoint_cases import refused
 from lingbot_world.errors import CheckpointError, DependencyError
 from lingbot_world.headless.command.cli import main
@@ -27,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from test_model_accuracy import relative_rms
 
 gguf = pytest.importorskip("gguf")
-from gguf_cases import KINDS, blocks, decoded, llama_names, write  # noqa: E402
+from gguf_cases import KINDS, decoded, llama_names, write  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = "blocks.1.ffn.0"

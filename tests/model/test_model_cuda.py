@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from block_cases import blocks
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.attention import choose_8bit as eight_bit_attention
@@ -18,8 +19,8 @@ from lingbot_world.model.ops import scatter as puts
 from lingbot_world.model.ops.matrix_8bit import EightBit
 from lingbot_world.model.ops.pointwise import encode_8bit, implementation, layer_norm_8bit
 from lingbot_world.model.ops.products_8bit import plain_product
-from lingbot_world.model.quantized import codec
-from lingbot_world.model.quantized.parameters import FourBitParameter
+from lingbot_world.model.quantized import codec, ggml
+from lingbot_world.model.quantized.parameters import BlockParameter, FourBitParameter
 from lingbot_world.options import Precision
 from model_cases import random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check
@@ -172,6 +173,18 @@ def test_triton_recodes_4_bits_as_plain_torch_does(caplog, arithmetic, width, se
         codec.recode(packed, scales, tuple(weight.shape), dtype),
         2e-2 if fp4 else 2e-3,
     )
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.mark.parametrize("kind", ggml.BLOCKS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_triton_decodes_blocks_to_the_bits_of_plain_torch(caplog, kind, dtype):
+    pytest.importorskip("triton")
+    for shape in ((5120, 13824), (77, 2816), (8, 32)):
+        shape = (shape[0], max(shape[1], ggml.BLOCKS[kind].values))
+        packed = torch.from_numpy(blocks(kind, shape[0] * shape[1]))
+        got = BlockParameter.of(packed.to(GPU), kind, shape).decode(dtype)
+        assert torch.equal(got.cpu(), ggml.decode(packed, kind, shape, dtype))
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 

@@ -1,0 +1,79 @@
+"""ComfyUI's formats that are written: the tensors that a weight becomes, and the metadata that names the format."""
+
+import json
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..loaders.formats.comfy import E4M3, INT8, METADATA, NVFP4
+from ..model.ops.pointwise import encode_8bit, slices
+from ..model.quantized import scaled
+from ..model.quantized.parameters import LayoutParameter, load_layouts
+
+FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
+"""ComfyUI's name of each format, by our name of it."""
+_ROWS = 1024
+"""Rows of a weight that become nvfp4 at a time: whole tiles of 128 rows, whose block scales lie together."""
+_LARGEST = 448 * 6
+"""The largest block scale times the largest value of nvfp4."""
+
+
+class Encoded(NamedTuple):
+    """A weight's values, its scales by the ends of their names, and the sum of the squared errors."""
+
+    values: Tensor
+    scales: dict[str, Tensor]
+    squared_error: float
+
+
+def encode(weight: Tensor, quant_type: str) -> Encoded:
+    """Return a matrix in the format `quant_type`, a key of `FORMATS`."""
+    if quant_type == "nvfp4":
+        return _nvfp4(weight)
+    values, scale = scaled.encode(weight) if quant_type == "fp8" else encode_8bit(weight.float(), dtype=torch.int8)
+    return Encoded(values, {"_scale": scale}, scaled.squared_error(weight, values, scale))
+
+
+def _nvfp4(weight: Tensor) -> Encoded:
+    """Return a matrix of multiples of 16: two values to a byte, a float8 scale for 16 values, and one scale for all."""
+    layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
+    scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
+    values, blocks, error = [], [], 0.0
+    for rows in slices(len(weight), _ROWS):
+        part = weight[rows].float()
+        packed, params = layout.quantize(part, scale=scale)
+        fields = {"scale": scale, "block_scale": params.block_scale}
+        decoded = LayoutParameter.of(packed, "TensorCoreNVFP4Layout", tuple(part.shape), fields).decode(torch.float32)
+        error += decoded.sub_(part).square_().sum().item()
+        values.append(packed)
+        blocks.append(params.block_scale)
+    return Encoded(
+        torch.cat(values), {"_scale": torch.cat([_bytes(each) for each in blocks]), "_scale_2": scale}, error
+    )
+
+
+def _bytes(scales: Tensor) -> Tensor:
+    return scales.view(torch.uint8)
+
+
+def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterator[tuple[str, torch.dtype, list[int]]]:
+    """Yield the key, dtype and shape of each tensor that a matrix becomes."""
+    rows, width = shape
+    if quant_type == "nvfp4":
+        yield name, torch.uint8, [rows, width // 2]
+        yield f"{name}_scale", torch.float8_e4m3fn, [-(-rows // 128) * 128, -(-width // 64) * 4]
+        yield f"{name}_scale_2", torch.float32, []
+        return
+    dtype = torch.int8 if quant_type == "int8" else torch.float8_e4m3fn
+    yield name, dtype, list(shape)
+    yield f"{name}_scale", torch.float32, [rows, 1] if quant_type == "int8" else []
+
+
+def metadata(quantized: Collection[str], quant_type: str) -> dict[str, str]:
+    """Return the header's metadata, which names the format of each quantized weight; empty for other formats."""
+    if quant_type not in FORMATS or not quantized:
+        return {}
+    layers = {name.removesuffix(".weight"): {"format": FORMATS[quant_type]} for name in sorted(quantized)}
+    return {METADATA: json.dumps({"format_version": "1.0", "layers": layers})}
