@@ -100,7 +100,7 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
         part = names.part_of(key)
         if part is not None and (kind := other_kind(part.name)) is not None:
             raise CheckpointError(f"{lora.path}: {kind} ({key}), and a plain LoRA is expected; it cannot be applied")
-        if part is None or part.layer is None or not entry.dtype.is_floating_point and part.name not in SCALES:
+        if part is None or part.layer is None or entry.dtype not in PLAIN and part.name not in SCALES:
             strange.append(key)
             continue
         found = layers.setdefault(part.layer, _Layer(part.layer, part.raw, {})).parts
