@@ -14,6 +14,7 @@ from ..options import LoraFile
 from .files import read_tensors
 from .loras.names import SCALES, LayerNames, other_kind
 from .loras.scale import StatedScale, stated_scale
+from .quantized import PLAIN
 from .tensors import MappedFile, TensorEntry
 
 
