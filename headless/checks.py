@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from ..camera import read_pose_folder
+from ..camera.explained import doubts
+from ..camera.formats import FORMATS
 from ..camera.moves import path_from_keys, preset_path
-from ..camera.path import CameraPath
+from ..camera.path import CameraPath, Origin
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
@@ -187,9 +189,15 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Raises CameraError, which says for a file of another kind, or none, how it becomes a pose folder."""
+    """The folder's path, with a note if its poses look like those of another convention.
+
+    Raises CameraError, which says for a file of another kind, or none, how it becomes a pose folder.
+    """
     try:
-        return read_pose_folder(path, actions=actions)
+        folder = read_pose_folder(path, actions=actions)
+        origin = Origin("lingbot", FORMATS["lingbot"].convention)
+        doubted = doubts(CameraPath(folder.c2w, folder.intrinsics[:1], origin=origin))
+        return replace(folder, notes=(*folder.notes, *doubted))
     except CameraError as error:
         file = path / "poses.npy" if path.is_dir() else path
         if not path.exists() or (file.is_file() and file.suffix == ".npy"):
