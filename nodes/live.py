@@ -2,6 +2,7 @@
 
 from comfy_api.latest import io
 
+from ..host.files import folders
 from ..host.prompt.notice import show_warning
 from .inputs import (
     UNSET,
@@ -15,11 +16,12 @@ from .inputs import (
     seed_input,
     whole,
 )
-from .refusal import refusal
+from .refusal import NamesToCheck, refusal
 from .rollout import request
 
 WAIT = 30
 """Seconds."""
+VAE_ALONE = "the VAE"
 ME, PATH = "me, or else the recorded path", "the recorded path"
 
 
@@ -100,6 +102,23 @@ class LingBotWorldLive(io.ComfyNode):
                     "recorded path is walked, or without one the run ends with a sentence.",
                     advanced=True,
                 ),
+                io.Boolean.Input(
+                    "moving",
+                    display_name="moves by itself",
+                    default=False,
+                    optional=True,
+                    advanced=True,
+                    tooltip="On: the world goes on while nobody presses anything, since things move in it. Off: it waits "
+                    "as a still picture, which it would lose within seconds.",
+                ),
+                choice(
+                    "decoder",
+                    NamesToCheck([VAE_ALONE, *folders.tiny_decoder_choices()]),
+                    "What decodes the frames that are seen: the VAE, or a tiny decoder (taew2_1) of models/vae_approx, "
+                    "a preview in a fraction of the time. The images that the node hands out are the VAE's.",
+                    optional=True,
+                    advanced=True,
+                ),
             ],
             outputs=[
                 io.Image.Output("images", display_name="images", tooltip="The frames of the walk."),
@@ -139,6 +158,8 @@ class LingBotWorldLive(io.ComfyNode):
         start_image=None,
         state=None,
         camera=None,
+        moving=False,
+        decoder=VAE_ALONE,
     ) -> io.NodeOutput:
         from ..host.checks.text import unseen_words
         from ..host.sampling.live import first_prompt, prepare_live, run_live
@@ -158,6 +179,8 @@ class LingBotWorldLive(io.ComfyNode):
                 seed=seed,
                 kv_cache=kv_cache,
                 clip=clip,
+                moving=moving,
+                decoder=None if decoder == VAE_ALONE else decoder,
             )
             for words in (" ".join(run.rollout.notes), *unseen_words()):
                 show_warning(words)

@@ -164,6 +164,20 @@ def _holds_weights(path: Path) -> bool:
     return path.is_file() or is_expert_folder(path)
 
 
+def tiny_decoder_choices() -> list[str]:
+    """The files of `models/vae_approx` that the names of TAEHV's and LightTAE's decoders of Wan 2.1 begin."""
+    found = [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("vae_approx")]
+    return [name for name in found if "taew2_1" in name.lower()]
+
+
+def resolve_tiny_decoder(name: str) -> Path:
+    """The file of a choice. Raises InputError."""
+    path = folder_paths.get_full_path("vae_approx", name)
+    if path is None:
+        raise InputError(f"{name} is no longer in models/vae_approx; choose another decoder, or the VAE")
+    return Path(path)
+
+
 def tokenizer_choices() -> list[str]:
     """`auto` (beside the text encoder), then the tokenizer folder of each package."""
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)

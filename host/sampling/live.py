@@ -26,9 +26,18 @@ from ...pipeline.memory import estimate_vae
 from ...pipeline.spec import RolloutRequest, RolloutSpec
 from ...pipeline.state import WorldState
 from ...pipeline.world import CausalModel, World
-from ...vae import VAE, VideoDecoder, load_vae, vae_width
+from ...vae import (
+    TINY_DECODER,
+    VAE,
+    PreviewDecoder,
+    VideoDecoder,
+    load_tiny_decoder,
+    load_vae,
+    vae_width,
+)
 from ..checks.conditioning import text_of_rollout
 from ..checks.text import embedding_words
+from ..files.folders import resolve_tiny_decoder
 from ..prompt.notice import show_warning
 from .live_view import LiveView
 from .rollout import NodeRollout, encode_image, prepare_rollout
@@ -53,7 +62,8 @@ class Walked(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class LiveRun:
     """A walk that can begin: `rollout` has the plan. `path`: the poses that are walked where nobody steers; `steered`:
-    somebody may, who is waited for. `frames`: how many are made at most. `text`: the prompt's words, if they are known.
+    somebody may, who is waited for. `moving`: the world goes on where nothing is asked for. `decoder`: the file of
+    models/vae_approx that shows the frames. `frames`: how many are made at most. `text`: the prompt's words, if they are known.
     `clip` encodes what the person says."""
 
     rollout: NodeRollout
@@ -64,6 +74,8 @@ class LiveRun:
     seed: int
     kv_cache: KeyValueMode
     clip: Any = None
+    moving: bool = False
+    decoder: str | None = None
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
@@ -163,7 +175,17 @@ def _engine(
         encode_image=lambda _frame: image,
         encode_prompt=_Prompts(run),
         notes=run.rollout.notes,
+        dtype=str(run.rollout.patcher.model.get_dtype()).removeprefix("torch."),
+        decoder="vae" if run.decoder is None else TINY_DECODER,
+        new_preview=None if run.decoder is None else _preview(run.decoder, run.rollout.patcher.load_device),
     )
+
+
+def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
+    """Makes decoders of walks' frames by a file of models/vae_approx. Raises a LingBotError."""
+    half = torch.float16 if device.type == "cuda" else torch.float32
+    tiny = load_tiny_decoder(resolve_tiny_decoder(name), device=device, dtype=half)
+    return lambda: PreviewDecoder(tiny.anew())
 
 
 @contextmanager
@@ -180,6 +202,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
         fps=FPS if path is None else 0,
         path=None if path is None else path.c2w,
         whole=True,
+        moving=run.moving,
     )
     try:
         if spec.state is not None:
@@ -198,6 +221,8 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
     walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
     album, kept = walking.album, session.walk.kept
+    if run.decoder is not None and album.frames:
+        album = _album_by_vae(session)
     if kept.failure:
         lost[:] = [reason for reason in lost if reason != kept.failure]  # said below
         _cut(album, kept)
@@ -206,6 +231,21 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
     state = session.state()
     latent = run.rollout.patcher.model.process_latent_out(state.latent.clone())
     return Walked(album.images(), {"samples": latent}, state, CameraPath(kept.poses(), kept.lens, FPS))
+
+
+def _album_by_vae(session: Session) -> "_Album":
+    """The frames of a walk whose frames were a preview."""
+    for exact in (False, True):
+        album = _Album()
+        try:
+            for frames in session.walk.decode_again(exact=exact):
+                management.throw_exception_if_processing_interrupted()
+                album.add(frames)
+        except OverflowError as error:
+            logging.warning("The walk is decoded again in fp32: %s.", error)
+        else:
+            break
+    return album
 
 
 def _cut(album: "_Album", kept: Kept) -> None:

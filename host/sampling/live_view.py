@@ -126,6 +126,8 @@ class LiveView:
         told = await self._facts(client, inbox)
         if told is None:
             return
+        if client.moving is not None:
+            self._session.moving = client.moving
         client.tell({**told, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
         if self._steered:
             self._session.controls.let_go()

@@ -28,7 +28,7 @@ class Client:
     event loop's."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
-        self.id, self.ours = uuid4().hex, init.ours
+        self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
         self.dropped = self.sent_bytes = 0
         self._socket, self._threads, self._init, self._codec = socket, threads, init, codec
         self._encoder = Encoder(init.output, init.fps)

@@ -76,7 +76,8 @@ class Walker:
         options.setdefault("suppress_origin", "origin" not in options)
         self.socket = websocket.create_connection(address, timeout=SECONDS, **options)
         self.told, self.frames = [], 0
-        self.send({"type": "init", "lingbot_world": True, "realtime_output_format": "jpeg"})
+        moving = {"lingbot_world": True, "lingbot_moving": True}
+        self.send({"type": "init", **moving, "realtime_output_format": "jpeg"})
 
     def send(self, message: dict) -> None:
         self.socket.send(json.dumps(message))
