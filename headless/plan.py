@@ -1,7 +1,7 @@
 """A run that can start: what was asked for is checked, and every file that it needs is open."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from ..model.config import ModelConfig
 from ..options import SHIFT, PerExpert, torch_dtype
 from ..pipeline.geometry import first_frame
 from ..pipeline.memory import SamplingWork
+from ..pipeline.state import last_prompt
 from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, TwoExpertSchedule
 from ..sampling import guide_scales
 from ..text import load_tokenizer
@@ -44,6 +45,7 @@ from .checks import (
 from .embedded import KnownPrompts
 from .files.pictures import image_notes, read_image
 from .files.target import check_new, check_target, find_target
+from .live.beginning import state_of
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
 from .rollout_plan import RolloutPlan, plan_causal
 
@@ -93,6 +95,7 @@ def make_plan(
 ) -> AnyPlan:
     """Checks the options and opens every file, the cheapest first. Raises a LingBotError for what is wrong.
     `open_file(opener, path)`, of models with their LoRAs behind it, may give what it has opened before."""
+    options = with_state(options)
     check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output)
@@ -135,6 +138,17 @@ def make_plan(
     source = options.image if isinstance(options.image, str | Path) else None
     check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
     return plan
+
+
+def with_state(options: GenerateOptions) -> GenerateOptions:
+    """The options with the state of a walk's folder in its place, and a state's last prompt where there is none.
+    Raises InputError."""
+    if options.continue_from is None:
+        return options
+    state = state_of(options.continue_from)
+    assert state is not None  # one is named
+    prompt = options.prompt if options.prompt.strip() else last_prompt(state)
+    return replace(options, continue_from=state, prompt=prompt)
 
 
 @cache  # what was opened is kept with its opener

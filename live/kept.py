@@ -78,6 +78,12 @@ class Kept:
         if first and reason:
             raise InputError(f"the walk cannot be kept in {self.folder}: {reason}")
 
+    def note(self, name: str, value: Any) -> None:
+        """Add a fact of how the walk is made to `walk.json`."""
+        self._facts = {**self._facts, name: value}
+        if not self.failure:
+            self._try(lambda: self._write_facts({}))
+
     def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray, wishes: Wishes) -> None:
         """Add a chunk: its latent float32 [1, 16, n, h, w], what the model was given [n, 4, 4], the poses of the video
         frames, and the inputs."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from ..errors import InputError
 from ..pipeline.state import WorldState, load_state
@@ -69,7 +70,10 @@ class Replay(Controls):
         return True
 
     def prepare(self, walk: Walk) -> None:
-        """Do what was done before the walk's next chunk: a step back first, then prompts."""
+        """Do what was done before the walk's next chunk: a step back first, then prompts. On a CPU this thread computes
+        with as many others as the walk did."""
+        if "threads" in self.head:
+            torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk
         rebuilds = [row["refresh"] for row in self._rows.get(self._at, ()) if row.get("rebuild")]
         if False in rebuilds:

@@ -242,6 +242,8 @@ class Walk:
             yield frames
 
     def _keep(self, made: _Made) -> None:
+        if self._made == 0 and self.engine.device.type == "cpu":
+            self.kept.note("threads", torch.get_num_threads())  # another number adds up in another order
         self.kept.append(made.copy, made.steps, made.poses, made.wishes)
         self._made += 1
 

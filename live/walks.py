@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from ..errors import InputError, LingBotError
+from ..model.host_memory import give_back_memory
 from ..pipeline.state import WorldState
 from .engine import Start, WalkVideo
 from .kept import save_whole
@@ -55,6 +56,7 @@ class Walks:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
             raise
+        give_back_memory()  # that of a large picture
         self.video = None if self._temporary else _new_video(self.now, self._fps, self._tell_video)
         return self.now
 

@@ -1,14 +1,23 @@
 """What passes between host memory and a GPU beside its computing: without a wait, and at the bus's speed."""
 
+import ctypes
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
+
+
+def give_back_memory() -> None:
+    """Have the allocator give freed memory back to the system, where it is glibc's: tensors of many sizes, made in
+    several threads, leave holes that it keeps otherwise."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:

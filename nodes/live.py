@@ -108,8 +108,8 @@ class LingBotWorldLive(io.ComfyNode):
                     default=False,
                     optional=True,
                     advanced=True,
-                    tooltip="On: the world goes on while nobody presses anything, since things move in it. Off: it waits "
-                    "as a still picture, which it would lose within seconds.",
+                    tooltip="On: the world goes on while nobody presses anything, since things move in it. Off: it "
+                    "waits as a still picture, which it would lose within seconds.",
                 ),
                 choice(
                     "decoder",
