@@ -23,6 +23,7 @@ from ..pipeline.state import WorldState
 from .camera import WALKING_SPEED
 from .controls import FRAMES_OF_ONE, Controls, Steered
 from .decoding import DecodingThread
+from .drift import HINT, DriftWatch
 from .engine import Engine, Start, WalkVideo
 from .pace import Pace
 from .replay import Replay
@@ -43,7 +44,8 @@ QUIET = 10.0
 
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
-"""tell(kind, facts): prompt, paused, resumed, still, back, restarted, kept (no longer), failed."""
+"""tell(kind, facts): prompt, paused, resumed, still, drift, back, restarted, kept (no longer),
+failed."""
 
 
 def _nobody(_kind: str, _facts: dict[str, Any]) -> None:
@@ -81,10 +83,12 @@ class Session(Steered):
         """`speed`: the share of the longest step that W walks by; with Shift it is twice as much. `path`: poses c2w
         [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state and a camera path are
         kept too (None: where there is a folder). `moving`: the threads of `start` and `run` make chunks also where
-        nothing is asked for, since things move by themselves. `controls`: in place of new ones. Raises InputError."""
+        nothing is asked for, since things move by themselves. `controls`: in place of new ones. Where
+        `restart_on_drift` is set, a world that dissolves begins anew. Raises InputError."""
         self.engine, self.controls = engine, controls or Controls()
         self.pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         self.controls.changed = self._wake
+        self.drift, self.restart_on_drift = DriftWatch(engine.chunk), False
         self.moving, self.speed, self._still, self._awake = moving, speed, False, 0
         self._begin = begin
         self._tell: Tell = _nobody
@@ -396,6 +400,19 @@ class Session(Steered):
             if video is not None:
                 video.add(frames)
             yield frames
+            if frames.last:
+                self._watch_drift(frames)
+
+    def _watch_drift(self, frames: Frames) -> None:
+        kept, size = self.walk.kept, self.engine.chunk
+        if kept.chunks <= frames.chunk:  # the disk is full, or somebody went back
+            return
+        latent = kept.latent(frames.chunk * size, (frames.chunk + 1) * size)
+        if self.drift.see(latent, frames.pixels[-1]):
+            log.warning("The world is dissolving.")
+            self._tell("drift", {"reason": HINT})
+            if self.restart_on_drift:
+                self.restart()
 
     @property
     def video(self) -> WalkVideo | None:
@@ -434,4 +451,5 @@ class Session(Steered):
             self.controls.changed = self._wake
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self.pace.rest()
+        self.drift = DriftWatch(self.engine.chunk)
         self._tell("restarted", {"folder": str(walk.kept.folder)})

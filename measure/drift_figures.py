@@ -83,7 +83,7 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
         change = 0.0 if before is None else float(np.abs(frame.grey - before.grey).mean())
         sharpness = float(cv2.Laplacian(frame.grey, cv2.CV_32F).var() / (frame.grey.var() + 1))
         red, _, blue = (float(frame.colours[..., channel].mean()) for channel in range(3))
-        rows.append((sharpness, _colourfulness(frame.colours), float(frame.grey.mean()), red - blue, change))
+        rows.append((sharpness, colourfulness(frame.colours), float(frame.grey.mean()), red - blue, change))
         small.append(cv2.resize(frame.grey, THUMBNAIL, interpolation=cv2.INTER_AREA))
         steps.append((0.0,) * 4 if before is None else _step(before, frame))
         if number % STRIDE == 0:
@@ -120,7 +120,8 @@ def _with_those_before(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Fram
             earlier = frame
 
 
-def _colourfulness(colours: np.ndarray) -> float:
+def colourfulness(colours: np.ndarray) -> float:
+    """Return the colourfulness of a picture float32 [h, w, 3], after Hasler and Suesstrunk (2003)."""
     red, green, blue = (colours[..., channel] for channel in range(3))
     one, two = red - green, (red + green) / 2 - blue
     return float(np.hypot(one.std(), two.std()) + 0.3 * np.hypot(one.mean(), two.mean()))
@@ -159,7 +160,7 @@ def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> 
     moved, _ = _moved(other.grey, 2 * cv2.resize(there, size))
     sharp = [(cv2.Laplacian(grey, cv2.CV_32F)[places] ** 2).mean() + 0.02 for grey in (moved, onto.grey)]
     colours = _moved(other.small_colours, there)[0][alike], onto.small_colours[alike]
-    lively = [_colourfulness(each) + 1 for each in colours]
+    lively = [colourfulness(each) + 1 for each in colours]
     red, _, blue = np.median(colours[0] - colours[1], axis=0)
     return np.array([np.log(sharp[0] / sharp[1]), np.log(lively[0] / lively[1]), red - blue])
 

@@ -55,6 +55,9 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     )
     parser.add_argument("--moving", action="store_true", help="let the world go on while nobody presses anything")
     parser.add_argument(
+        "--restart_on_drift", action="store_true", help="a world that dissolves begins anew from its picture"
+    )
+    parser.add_argument(
         "--speed",
         type=_speed,
         default=0.5,
@@ -123,7 +126,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     if arguments.decoder is not None:
         arguments.decoder = find_tiny_decoder(arguments.decoder, values["ckpt_dir"])
     opened = Opened(plan_live(GenerateOptions(**values)), show)
-    opened.settings = LiveSettings(arguments.speed, arguments.moving, arguments.decoder)
+    opened.settings = LiveSettings(arguments.speed, arguments.moving, arguments.decoder, arguments.restart_on_drift)
     arguments.interrupted = "what was walked is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are JSON alone
     print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n", file=out)

@@ -66,11 +66,13 @@ NOTHING_ASKED = Asked()
 @dataclass(frozen=True)
 class LiveSettings:
     """What holds for all walks of a server. `speed`: W's, as a share of the longest step. `moving`: the world goes on
-    where nothing is asked for. `decoder`: a file of the tiny decoder that shows the frames, or its name."""
+    where nothing is asked for. `decoder`: a file of the tiny decoder that shows the frames, or its name.
+    `restart_on_drift`: a world that dissolves begins anew from its picture."""
 
     speed: float = WALKING_SPEED
     moving: bool = False
     decoder: str | Path | None = None
+    restart_on_drift: bool = False
 
 
 def open_live(

@@ -44,6 +44,7 @@ class Visit:
             speed = opened.settings.speed if init.speed is None else init.speed
             moving = _moves(opened, init)
             self.session = Session(self._engine, start, folder=folder, fps=init.fps, speed=speed, moving=moving)
+        self.session.restart_on_drift = opened.settings.restart_on_drift
         if init.script is not None:
             self.session.script(init.script)
 

@@ -63,7 +63,7 @@ class Walked(NamedTuple):
 class LiveRun:
     """A walk that can begin: `rollout` has the plan. `path`: the poses that are walked where nobody steers; `steered`:
     somebody may, who is waited for. `moving`: the world goes on where nothing is asked for. `decoder`: the file of
-    models/vae_approx that shows the frames. `frames`: how many are made at most. `text`: the prompt's words, if they are
+    models/vae_approx that shows the frames. `frames`: how many are made at most. `text`: the prompt, if it is
     known. `clip` encodes what the person says."""
 
     rollout: NodeRollout

@@ -104,6 +104,10 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
     }
 
 
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in figures.items()}
+
+
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
     """What our own page is told every second."""
     pace, device = session.pace, session.engine.device
@@ -123,5 +127,6 @@ def figures(session: Session, client: Client | None) -> dict[str, Any]:
         "paused": session.paused,
         "still": session.still,
         "preempted": session.walk.preempted,
+        **({} if session.drift.ratios is None else {"drift": _rounded(session.drift.ratios)}),
         "left_out": 0 if session.video is None else session.video.left_out,
     }

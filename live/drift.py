@@ -1,0 +1,92 @@
+"""Whether a world dissolves while it is walked in: each chunk's figures against those of the first two seconds.
+
+The bounds are those of `lingbot-world measure drift`, which sees places move and so can tell a wall that is dark from a
+world that grows dark. Here only whole frames are compared. So one bound is not enough, unless sharpness passes the
+bound of places, and it has to last."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+from torch import Tensor
+
+from ..measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
+from ..measure.drift_figures import colourfulness
+
+FIRST = 8
+"""Latent frames, of four frames each, that the later ones are compared with: two seconds."""
+LASTS = 16
+"""Latent frames for which bounds have to be passed: four seconds."""
+SIDE = 128
+"""Pixels that the longer side of a frame has at most where it is looked at."""
+HINT = "the world is dissolving: R begins anew from the picture"
+
+Row = dict[str, float]
+
+
+class DriftWatch:
+    """The figures of one walk."""
+
+    def __init__(self, chunk: int) -> None:
+        """`chunk`: latent frames of a chunk."""
+        self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
+        self._first: list[Row] = []
+        self._last: Row | None = None
+        self._passed = 0
+
+    def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
+        """Take a chunk's latent [1, 16, n, h, w] and its last frame uint8 [H, W, 3]; return whether the world has just
+        been found to dissolve."""
+        row = _figures(latent, pixels)
+        if len(self._first) < self._first_chunks:
+            self._first.append(row)
+            return False
+        self._last = row
+        self._passed = self._passed + 1 if self._passes(row) else 0
+        return self._passed == self._lasts
+
+    @property
+    def ratios(self) -> Row | None:
+        """`spread` of the latent, `sharpness` and `colour` as shares of the first two seconds', and how far its `mean`
+        has moved, in spreads. None before these are over."""
+        if self._last is None:
+            return None
+        spread = self._at_first("spread")
+        return {
+            "mean": (self._last["mean"] - self._at_first("mean")) / max(spread, 1e-6),
+            **{name: self._share(self._last, name) for name in ("spread", "sharpness", "colour")},
+        }
+
+    def _passes(self, row: Row) -> bool:
+        sharpness = self._share(row, "sharpness")
+        beyond = (
+            sharpness < BLURRED,
+            self._share(row, "colour") < PALE,
+            abs(row["tint"] - self._at_first("tint")) > TINTED,
+            abs(row["brightness"] - self._at_first("brightness")) > DARKER,
+        )
+        return sum(beyond) > 1 or sharpness < BLURRED_PLACES
+
+    def _share(self, row: Row, name: str) -> float:
+        return row[name] / max(self._at_first(name), 1e-6)
+
+    def _at_first(self, name: str) -> float:
+        return median(row[name] for row in self._first)
+
+
+def _figures(latent: Tensor, pixels: np.ndarray) -> Row:
+    step = -(-max(pixels.shape[:2]) // SIDE)
+    height, width = (side // step * step for side in pixels.shape[:2])
+    small = pixels[:height, :width].reshape(height // step, step, width // step, step, 3)
+    colours = small.mean((1, 3), dtype=np.float32)
+    grey = colours @ np.array([0.299, 0.587, 0.114], np.float32)
+    edges = 4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]
+    return {
+        "mean": float(latent.mean()),
+        "spread": float(latent.std()),
+        "sharpness": float(edges.var() / (grey.var() + 1)),
+        "colour": colourfulness(colours),
+        "tint": float((colours[..., 0] - colours[..., 2]).mean()),
+        "brightness": float(grey.mean()),
+    }
