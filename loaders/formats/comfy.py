@@ -134,7 +134,7 @@ class LayoutWeight:
         return self.shape[1] // (16 if self.format == NVFP4 else 32)
 
     def _decoded(self, values: Tensor, scale: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        parts = tensors | {self.values.name: values, self.scale.name: scale}
+        parts = dict(tensors) | {self.values.name: values, self.scale.name: scale}
         parameter = self.parameter(parts, None, None)
         assert isinstance(parameter, LayoutParameter)
         return parameter.decode(torch.float32)

@@ -127,7 +127,7 @@ def _checked(path: Path, source: MappedFile, found: list, start: int) -> dict[st
 @cache
 def _reader_class() -> type:
     """The library's reader, which reads nothing past the file's end and passes over long lists such as vocabularies."""
-    gguf = require("gguf")
+    gguf: Any = require("gguf")
     array, string = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 
     class HeaderReader(gguf.GGUFReader):

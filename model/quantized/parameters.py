@@ -31,6 +31,10 @@ class DecodedParameter(torch.nn.Parameter):
         again."""
         self._kept, self._place = {}, place
 
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in `dtype`."""
+        raise NotImplementedError
+
     def _kept_or_made(self, dtype: torch.dtype, make: Callable[[], T]) -> T:
         kept = {} if self._kept is None else self._kept
         if dtype not in kept:
