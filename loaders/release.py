@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import CheckpointError, InputError
+from ..fields import Field
 from ..model.config import ModelConfig
 from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
 """`_class_name` in the config.json of LingBot-World Fast and 2.0, and in that of 2.0's causal-pretrain."""
+FIELDS = (
+    Field(("_class_name",), "applied", "Of config.json: whether a model is causal, and whether it is 2.0's pretrain."),
+    Field(("lingbot-world-fast", "v2", "causal-fast", "causal-pretrain", "1.3b"), "applied", "A release."),
+    Field(("models--OWNER--NAME/snapshots/REVISION",), "applied", "Hugging Face's cache: the repository is a name."),
+    Field(("high_noise", "HighNoise", "hinoise", "noise_high"), "applied", "An expert's role, and `low` likewise."),
+    Field(("high", "low"), "applied", "A role only where the file with the other word lies next to it."),
+)
 SMALL = 30, 1536
 """Layers and width of 2.0's 1.3B; with camera layers no other release has them."""
 

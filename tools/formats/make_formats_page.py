@@ -1,0 +1,91 @@
+"""Writes docs/formats.md from the lists of fields that the readers keep.
+
+python tools/formats/make_formats_page.py
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lingbot_world.camera.formats import FORMATS
+from lingbot_world.fields import Field
+from lingbot_world.headless.files import video_reader
+from lingbot_world.loaders import release
+from lingbot_world.loaders.loras import names, scale
+from lingbot_world.pipeline import image_files
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+EFFECTS = {"applied": "applied", "refused": "refused", "reported": "reported", "ignored": "no effect"}
+INTRODUCTION = """\
+# Files: what is read, applied and refused
+
+Every field of a format that changes the meaning of the rest is in one of these tables. *Applied*: the result follows
+the field. *Refused*: an error names the field and the way out. *Reported*: the field has no effect, and a note says so.
+*No effect*: the field cannot change the result. Keys and tensors that no table has are an error or a note.
+
+This page is written from the readers' own lists by `python tools/formats/make_formats_page.py`; a test compares both.
+"""
+
+
+class Section(NamedTuple):
+    """A heading of the page, a paragraph, and tables by their captions."""
+
+    heading: str
+    text: str
+    tables: dict[str, Sequence[Field]]
+
+
+SECTIONS = [
+    Section(
+        "Cameras",
+        "`lingbot-world camera show FILE` reads all of these, and so does *Import LingBot-World Camera*. `--fov_deg` "
+        "stands in for a lens that is missing, unreadable or no pinhole. Poses that differ by the rounding of the "
+        "file's numbers, and no more, are a camera that stands still.",
+        {f"`{name}`: {format.description}": format.fields for name, format in FORMATS.items()},
+    ),
+    Section(
+        "Pictures",
+        "First frames, frames in folders, and pictures that a live client sends. HEIC takes the package `pillow-heif`.",
+        {"PNG, JPEG, WebP, TIFF, AVIF, HEIC and what else Pillow reads": image_files.FIELDS},
+    ),
+    Section(
+        "Videos",
+        "Read by `camera from-video`, `camera measure` and `measure`, through FFmpeg.",
+        {"MP4, MOV, MKV, WebM and what else FFmpeg reads": video_reader.FIELDS},
+    ),
+    Section(
+        "LoRAs",
+        "Files of `--lora`, of `quantize --lora`, and of ComfyUI's LoRA loaders on our models. A folder of PEFT "
+        "will do too. On the canvas, the parts that ComfyUI's loader of one LoRA leaves out are applied, and said.",
+        {"Keys": names.FIELDS, "Scale, in the header or adapter_config.json": scale.FIELDS},
+    ),
+    Section("Names", "What files and folders are called is evidence of what they hold.", {"": release.FIELDS}),
+]
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    return "\n".join([INTRODUCTION, *(part for section in SECTIONS for part in _section(section))]).rstrip() + "\n"
+
+
+def _section(section: Section) -> list[str]:
+    tables = [part for caption, fields in section.tables.items() for part in _table(caption, fields)]
+    return [f"## {section.heading}", "", section.text, "", *tables]
+
+
+def _table(caption: str, fields: Sequence[Field]) -> list[str]:
+    rows = [f"| {_names(field)} | {EFFECTS[field.effect]} | {_cell(field.how)} |" for field in fields]
+    heading = [f"**{caption}**", ""] if caption else []
+    return [*heading, "| field | | |", "|---|---|---|", *rows, ""]
+
+
+def _names(field: Field) -> str:
+    return ", ".join(f"`{_cell(name)}`" for name in field.names)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
