@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .version import __version__
+
 if TYPE_CHECKING:
     from .camera import camera_embedding
     from .errors import CancelledError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from .pipeline import sample
 
 __all__ = [
+    "__version__",
     "CancelledError",
     "GenerateOptions",
     "LoraFile",
@@ -24,8 +27,6 @@ __all__ = [
     "open_live",
     "sample",
 ]
-
-__version__ = "0.1.0"
 
 WEB_DIRECTORY = "./web"
 

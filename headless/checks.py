@@ -37,23 +37,30 @@ MOST_FPS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A run that can start: every file exists, fits the others and is open; the output can be written.
+class Opened:
+    """The options of a run and its open files, but for the model's. Weights are mapped from their files, which takes no
+    memory.
 
-    Weights are mapped from their files, which takes no memory. `frame` [3, H, W] is what the VAE is given of the image.
-    The `tokenizer` is its path where the prompt's embedding is `known`: then it may not be needed.
-    """
+    `tokenizer` is its path where the prompt's embedding is `known`, because then it may not be needed."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
     known: KnownPrompts
     text_encoder: UMT5Weights
     vae: Mapping[str, Tensor]
-    frame: Tensor
-    geometry: Geometry
     target: Target
     device: torch.device
     dtype: torch.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Opened):
+    """A run that can start: every file exists, fits the others and is open; the output can be written.
+
+    `frame` [3, H, W], -1..1, is the first frame that the VAE encodes."""
+
+    frame: Tensor
+    geometry: Geometry
     notes: tuple[str, ...]
 
     @property

@@ -30,6 +30,7 @@ from ..text.tokenizer import find_tokenizer
 from ..text.weights import UMT5Weights, open_weights
 from ..vae import read_vae
 from .checks import (
+    Opened,
     Plan,
     camera_of,
     check_settings,
@@ -112,28 +113,28 @@ def make_plan(
     if tokenizer is not None:
         check_vocabulary(tokenizer, text_encoder)
     dtype = torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16"))
-    opened = {
-        "options": options,
-        "tokenizer": tokenizer or tokenizer_file,
-        "known": known,
-        "text_encoder": text_encoder,
-        "vae": open_file(read_vae, paths["vae"]),
-        "target": target,
-        "device": device,
-        "dtype": dtype,
-    }
+    opened = Opened(
+        options=options,
+        tokenizer=tokenizer or tokenizer_file,
+        known=known,
+        text_encoder=text_encoder,
+        vae=open_file(read_vae, paths["vae"]),
+        target=target,
+        device=device,
+        dtype=dtype,
+    )
     plan: AnyPlan
     if package.causal is not None:
         refuse_for_one_expert(options.lora, package.causal)
         checkpoint = open_file(_model_opener(dtype), package.causal, options.lora)
         checkpoint = checkpoint if options.release is None else checkpoint.taken_for(options.release)
         _check_width(text_encoder, checkpoint.config)
-        plan = plan_causal(options, checkpoint, image, opened)
+        plan = plan_causal(opened, checkpoint, image)
     else:
         assert package.experts is not None  # a package has either
         experts = open_file(_experts_opener(dtype), package.experts, options.lora)
         _check_width(text_encoder, experts.high.config)
-        plan = _plan_sampling(options, experts, image, opened)
+        plan = _plan_sampling(opened, experts, image)
     check_target(target, plan.geometry)
     source = options.image if isinstance(options.image, str | Path) else None
     check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
@@ -170,15 +171,14 @@ def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
         )
 
 
-def _plan_sampling(
-    options: GenerateOptions, experts: PerExpert[Checkpoint], image: np.ndarray | None, opened: dict[str, Any]
-) -> SamplingPlan:
+def _plan_sampling(opened: Opened, experts: PerExpert[Checkpoint], image: np.ndarray | None) -> SamplingPlan:
+    options = opened.options
     refuse_options(options, CAUSAL_ONLY, "the base model makes a video as a whole; causal models take it")
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
     assumed = base_release(experts.high.names)[2]
     told = [] if assumed is None else [assumed]
-    eight_bit = check_8_bits(options.arithmetic, options.attention, opened["device"], experts.high.config)
+    eight_bit = check_8_bits(options.arithmetic, options.attention, opened.device, experts.high.config)
     notes = (
         *told,
         *image_notes(options.image),
@@ -186,13 +186,13 @@ def _plan_sampling(
         *text_notes(options, any(scale != 1 for scale in guide_scales(options.guide_scale))),
         *eight_bit,
     )
-    if opened["device"].type == "cpu" and options.residency != "auto":
+    if opened.device.type == "cpu" and options.residency != "auto":
         notes = (*notes, f"`residency` {options.residency} has no effect on a CPU: experts are their mapped files.")
     camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     warned = [] if camera is None else warnings(camera, geometry.frames)
     return SamplingPlan(
-        **opened,
+        **vars(opened),
         experts=experts,
         camera=camera,
         frame=first_frame(image, geometry),

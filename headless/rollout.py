@@ -1,21 +1,17 @@
-"""One run of a causal model: every chunk is sampled, decoded and written as it comes.
-
-Python queues a chunk's kernels faster than a GPU runs them. So it waits for a chunk's frames only when the next chunk's
-first forward is queued behind them: the GPU never waits for Python to write frames or to compute a camera."""
+"""One run of a causal model: every chunk is sampled, decoded and written as it comes."""
 
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..model.host_memory import queued_on
 from ..options import Progress
+from ..pipeline.delivery import Delivery
 from ..pipeline.memory import MARGIN, estimate_vae, free_memory
 from ..pipeline.state import Prompt
 from ..vae import VideoDecoder, load_vae
@@ -51,8 +47,8 @@ def run_rollout(
     def renoise(shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, generator=generator, device=generator.device)
 
-    delivery = _Delivery(plan, decoder, decoding_processes(memory, processes), run.stages)
-    del decoder  # the delivery may take another
+    frames = _Frames(plan, decoder, decoding_processes(memory, processes), run.stages)
+    del decoder  # `frames` may take another
     latents = spec.loop.run(
         model,
         spec.chunks(image, noise, *contexts),
@@ -60,28 +56,28 @@ def run_rollout(
         device=plan.device,
         memory=memory.world,
         sequence_parallel=run.together.sequence,
-        callback=delivery.forward_done,
+        callback=frames.delivery.forward_done,
     )
     if not processes.first:
-        delivery.make(latents, lambda _frames: None)
+        frames.make(latents, lambda _frames: None)
         return plan.target.path
 
     def save() -> None:
-        if plan.options.save_state is not None and (written := delivery.latents[: delivery.written()]):
+        if plan.options.save_state is not None and (written := frames.latents[: frames.written()]):
             with LaterInterruptsWait(hold=True):
                 prompt = Prompt(plan.options.prompt, contexts[0], 0, *(context.cpu() for context in contexts[1:]))
                 spec.state_after(torch.cat(written, dim=2), prompt).save(plan.options.save_state)
 
     try:
-        _write(delivery, latents, plan, save)
+        _write(frames, latents, plan, save)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(*(["the chunks that were done stay"] if delivery.latents else [])) from error
+        raise KeyboardInterrupt(*(["the chunks that were done stay"] if frames.latents else [])) from error
     finally:
         save()
     return plan.target.path
 
 
-def _write(delivery: "_Delivery", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
+def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
     """The chunks of the first process into the video, and every minute their state, should the run be killed. What ends
     the run early is followed by the last chunk and the end of a file, which no further interrupt may break off; whoever
     reads a pipe may be waited for in vain."""
@@ -101,24 +97,17 @@ def _write(delivery: "_Delivery", latents: Iterator[Tensor], plan: RolloutPlan, 
                 except InputError as reason:
                     log.warning("%s. The run goes on.", reason)
                 saved = time.monotonic()
-            delivery.progress(writer.frames, plan.geometry.frames)
+            made.progress(writer.frames, plan.geometry.frames)
 
-        delivery.written = lambda: writer.parts
-        delivery.make(latents, write)
-
-
-class _Queued(NamedTuple):
-    """A chunk in host memory: its latent and its frames, or this process's stripe of them. If a GPU is still at work on
-    them, they are there after `wait()`."""
-
-    latent: Tensor
-    frames: Tensor | None
-    wait: Callable[[], object] | None
+        made.written = lambda: writer.parts
+        made.make(latents, write)
 
 
-class _Delivery:
-    """The way of each chunk from its latent to its frames. `decoding`: the processes that divide the frames. `written`
-    tells how many chunks are in the video: a state of more would leave a gap before the next one."""
+class _Frames:
+    """Decodes the chunks of a run and delivers their frames.
+
+    `decoding`: the processes that divide the frames. `written` returns how many chunks are in the video: a state of
+    more would leave a gap before the next one."""
 
     progress: Progress
 
@@ -127,26 +116,29 @@ class _Delivery:
     ) -> None:
         self._plan, self._decoder, self._decoding, self._stages = plan, decoder, decoding, stages
         self._before: list[Tensor] = []
-        self._queued: _Queued | None = None
-        self._deliver: Callable[[Tensor], None] = lambda _frames: None
+        self._write: Callable[[Tensor], None] = lambda _frames: None
         self.written: Callable[[], int] = lambda: 0
-        self.latents: list[Tensor] = []
+        self.delivery = Delivery(self._deliver)
 
-    def make(self, latents: Iterator[Tensor], deliver: Callable[[Tensor], None]) -> None:
-        """Take the chunks as the loop makes them. `deliver(frames)` gets the frames uint8 [F, H, W, 3] of each, in the
-        first process. A chunk that was queued when the run is interrupted is delivered too."""
-        self._deliver = deliver
+    @property
+    def latents(self) -> list[Tensor]:
+        """The chunks that were delivered."""
+        return self.delivery.latents
+
+    def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
+        """Decode the chunks as the loop makes them. `write(frames)` receives the frames uint8 [F, H, W, 3] of each, in
+        the first process. A chunk that is queued when the run is interrupted is delivered too."""
+        self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
         try:
             for latent in latents:
-                self._queued = self._decoded(latent)
-                if self._queued.wait is None:
-                    self.finish()
-            self.finish()
+                frames = None if self._decoder is None else self._decoder.decode(latent, later=True)
+                self.delivery.add(latent, frames, *([] if self._decoder is None else [self._decoder.device]))
+            self.delivery.finish()
         except BaseException:
             if self._decoding.size == 1:  # several processes could not join their stripes any more
-                _but_log(self.finish)
+                _but_log(self.delivery.finish)
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
@@ -166,51 +158,34 @@ class _Delivery:
             reason = str(error)  # and no more, since the error holds the decoder
         self._decode_in_fp32(reason)
 
-    def forward_done(self, _chunk: int, _forward: int) -> None:
-        """The loop's callback: the chunk before is finished when the next one's first forward is queued behind it."""
-        self.finish()
+    def _deliver(self, latent: Tensor, frames: Tensor | None) -> None:
+        own = self._checked(latent, frames)
+        joined = None if own is None else join_stripes(own, self._plan.cells, self._decoding)
+        if joined is not None:
+            self._write(joined)
 
-    def finish(self) -> None:
-        """Wait for the queued chunk, if there is one, and deliver it."""
-        if self._queued is not None:
-            if self._queued.wait is not None:
-                self._queued.wait()  # an interrupt while it waits leaves the chunk queued
-            chunk, self._queued = self._queued, None
-            own = self._checked(chunk)
-            self.latents.append(chunk.latent)
-            frames = None if own is None else join_stripes(own, self._plan.cells, self._decoding)
-            if frames is not None:
-                self._deliver(frames)
-
-    def _decoded(self, latent: Tensor) -> _Queued:
-        on_gpu, decoder = latent.device.type == "cuda", self._decoder
-        copy = latent.to("cpu", non_blocking=on_gpu)
-        frames = None if decoder is None else decoder.decode(latent, later=True)
-        if not on_gpu:
-            return _Queued(copy, frames, None)
-        return _Queued(copy, frames, queued_on(latent.device, *(() if decoder is None else (decoder.device,))))
-
-    def _checked(self, chunk: _Queued) -> Tensor | None:
-        """The chunk's frames, decoded again if a number in the VAE was too large for fp16."""
+    def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
+        """Return the chunk's frames, decoded again if a number in the VAE was too large for fp16."""
         if self._decoder is None:
             return None
         try:
             self._decoder.check()
-            return chunk.frames
+            return frames
         except OverflowError as error:
             reason = str(error)  # and no more, since the error holds the decoder
         self._decode_in_fp32(reason)
-        return self._decoder.decode(chunk.latent)
+        return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """From now on: with a decoder that has seen what was made so far. There may be no room for more than tiles."""
+        """Decode in fp32 from now on, with a decoder that has seen the chunks before this one, in tiles where memory is
+        short."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
         needed = estimate_vae(vae.width, plan.chunk_geometry)[1].work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(vae.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        self._show([*self._before, *self.latents][-REACH // plan.spec.chunk :])
+        self._show([*self._before, *self.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
         """Have the decoder see chunks whose frames were made before."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,17 @@ from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import records, vae_width
-from .checks import Plan, camera_of, find_decoding_device, geometry_of, lora_notes, many, refuse_options, text_notes
+from .checks import (
+    Opened,
+    Plan,
+    camera_of,
+    find_decoding_device,
+    geometry_of,
+    lora_notes,
+    many,
+    refuse_options,
+    text_notes,
+)
 from .files.existing import refuse_existing
 from .files.pictures import image_notes
 from .files.target import Target, check_folder, check_name
@@ -72,28 +81,26 @@ class RolloutPlan(Plan):
         return RolloutPlanner(work, self.checkpoint, decoder, self.wishes, self.device)
 
 
-def plan_causal(
-    options: GenerateOptions, checkpoint: Checkpoint, image: np.ndarray | None, opened: dict[str, Any]
-) -> RolloutPlan:
-    """Checks what is asked of a causal model. Raises a LingBotError."""
-    release = checkpoint.release
+def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
+    """Return the checked plan of a causal model's run. Raises a LingBotError."""
+    options, release = opened.options, checkpoint.release
     assert release is not None  # a causal model has one
     if release.guided:
         refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
     of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
     refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
-    eight_bit = check_8_bits(options.arithmetic, options.attention, opened["device"], checkpoint.config)
-    find_decoding_device(options.decoder_device, opened["device"])  # raises
+    eight_bit = check_8_bits(options.arithmetic, options.attention, opened.device, checkpoint.config)
+    find_decoding_device(options.decoder_device, opened.device)  # raises
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
-        _check_saved(Path(options.save_state), options, opened["target"])
+        _check_saved(Path(options.save_state), options, opened.target)
     folder = _camera(options, checkpoint, chunk)
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
     own = () if folder is None else folder.notes
     return RolloutPlan(
-        **opened,
+        **vars(opened),
         checkpoint=checkpoint,
         frame=spec.frame,
         geometry=spec.geometry,

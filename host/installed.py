@@ -8,7 +8,7 @@ import json
 import logging
 from pathlib import Path
 
-from .. import __version__
+from ..version import __version__
 
 PREFIX = "LingBotWorld"
 """How the ids of this pack's nodes begin, and of no other's."""

@@ -22,6 +22,7 @@ from ..camera.poses import check_poses
 from ..errors import InputError
 from ..model.host_memory import queued_on
 from ..options import CELL
+from ..pipeline.delivery import HostCopy
 from ..pipeline.spec import made_chunks
 from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
@@ -225,8 +226,8 @@ class Walk:
         steps = model_steps(world, before, self.camera.unit)
         given = self._noise.begin(self._made), self._y(self._made), self._camera(steps)
         latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, tell)
-        copy = latent.to("cpu", non_blocking=latent.device.type == "cuda")
-        return _Made(latent, copy, queued_on(latent.device), steps, poses, self._made, wishes, began)
+        copy = HostCopy.of(latent)
+        return _Made(latent, copy.latent, copy.wait, steps, poses, self._made, wishes, began)
 
     def _handed_out(self, made: _Made, parts: Iterable[Part]) -> Iterator[Frames]:
         shown = 0

@@ -4,9 +4,9 @@ from importlib import import_module
 
 from comfy_api.latest import ComfyExtension, io
 
-from .. import __version__
 from ..host import installed, needs
 from ..host.files import folders
+from ..version import __version__
 
 MODULES = (
     "load_models",

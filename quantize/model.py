@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import __version__
 from ..errors import CheckpointError
 from ..loaders.quantized import quantized_tensors
 from ..loaders.tensors import MappedFile, TensorEntry
@@ -18,6 +17,7 @@ from ..loaders.uploader import Uploader, UploadSettings
 from ..model.layers.operations import materialise
 from ..model.quantized import codec
 from ..options import LoraFile, Progress, QuantizeFormat
+from ..version import __version__
 from . import comfy
 from .journal import Journal, Written
 from .source import Source

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ... import __version__
 from ...errors import InputError, LingBotError, describe_os_error
 from ...fields import Reported
 from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
+from ...version import __version__
 from ..client.queue import add_queue_command
 from ..interrupts import Written, end_at_further_ones, told_by_signals
 from ..options import PARTS, GenerateOptions

@@ -1,6 +1,5 @@
 """A rollout of a causal model as a node runs it: checked, sampled chunk by chunk, decoded, and kept as a state."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,8 +11,8 @@ from torch import Tensor
 
 from ...camera.path import CameraPath
 from ...errors import CameraError, InputError
-from ...model.host_memory import queued_on
 from ...options import CELL, KeyValueMode
+from ...pipeline.delivery import Delivery
 from ...pipeline.geometry import STEP
 from ...pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ...pipeline.state import Prompt, WorldState
@@ -136,8 +135,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         made = spec.loop.run(model, given, renoise, device=device, memory=memory, callback=chunks.forward_done)
         for number, latent in enumerate(made):
             chunks.add(number, latent)
-        chunks.finish()
-        latents.extend(chunks.latents)
+        chunks.delivery.finish()
+        latents.extend(chunks.delivery.latents)
 
     run_prepared(run.patcher, run.prompts[0], spec.loop, make, seed=seed, held=on_device)
     state = spec.state_after(torch.cat(latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
@@ -147,54 +146,36 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     return Made({"samples": whole}, images, state)
 
 
-class _Queued(NamedTuple):
-    """A chunk that a GPU may still be at work on. `wait()` returns when its latent is in host memory."""
-
-    number: int
-    latent: Tensor
-    wait: Callable[[], None]
-
-
 class _Chunks:
     """The new chunks of a rollout, and what ComfyUI shows of them: a bar that goes on with each forward, and the newest
-    frame of each chunk. `latents`: the chunks that are made, in host memory."""
+    frame of each chunk."""
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
         self._spec, self._done = spec, spec.made // spec.chunk
         self._forwards = len(spec.schedule.timesteps) + 1
         self._bar = comfy.utils.ProgressBar(spec.geometry.frames)
         self._previewer = _previewer(patcher)
-        self._on_gpu = device.type == "cuda"
-        # What a preview asks of the GPU is done in a queue of its own, beside the next chunk's forwards.
-        self._beside = torch.cuda.stream(torch.cuda.Stream(device)) if self._on_gpu else nullcontext()
-        self._queued: _Queued | None = None
-        self.latents: list[Tensor] = []
+        # A preview's work on the GPU runs on a stream of its own, in parallel with the next chunk's forwards.
+        self._aside = torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
+        self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """The loop's callback. The chunk before is shown when the GPU has this one's first forward to go on with."""
-        self.finish()
+        """The loop's callback: show the chunk before, and the progress of this one."""
+        self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """A chunk whose forwards are queued. One of the state is only counted."""
+        """Queue a chunk. One of the state is only counted."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
-            return
-        self._queued = _Queued(number, latent.to("cpu", non_blocking=self._on_gpu), queued_on(latent.device))
-        if not self._on_gpu:
-            self.finish()
+        else:
+            self.delivery.add(latent, number)
 
-    def finish(self) -> None:
-        """Wait for the queued chunk, if there is one, and show it."""
-        if self._queued is None:
-            return
-        chunk, self._queued = self._queued, None
-        chunk.wait()
-        self.latents.append(chunk.latent)
-        with self._beside:  # ComfyUI's previewers do not wait for a latent that is on a GPU
-            picture = self._previewer.decode_latent_to_preview_image("JPEG", chunk.latent[:, :, -1:])
-        self._show(self._frames(chunk.number + 1), picture)
+    def _preview(self, latent: Tensor, number: int) -> None:
+        with self._aside:  # ComfyUI's previewers do not wait for a latent that is on a GPU
+            picture = self._previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
+        self._show(self._frames(number + 1), picture)
 
     def _frames(self, number: int) -> int:
         """How many new frames there are before this chunk."""

@@ -38,6 +38,7 @@ from lingbot_world.model.kv.cache import KeyValueCache  # noqa: E402
 from lingbot_world.model.kv.place import KeyValuePlace  # noqa: E402
 from lingbot_world.options import PerExpert, Window  # noqa: E402
 from lingbot_world.pipeline.chunk_loop import Chunk, ChunkLoop  # noqa: E402
+from lingbot_world.pipeline.delivery import HostCopy  # noqa: E402
 from lingbot_world.pipeline.spec import RolloutRequest  # noqa: E402
 from lingbot_world.pipeline.state import load_state  # noqa: E402
 from lingbot_world.pipeline.world import World, WorldMemory  # noqa: E402
@@ -377,11 +378,13 @@ def pictures():
     spec, device, shown = prepare(toy_model()).spec, torch.device("cpu"), []
     chunks = _Chunks(toy_model(), spec, device)
     preview = chunks._previewer.decode_latent_to_preview_image
-    chunks._on_gpu, made = True, torch.randn(1, 16, spec.chunk, *spec.size)
-    on_gpu = SimpleNamespace(device=device, to=lambda _, non_blocking: made.clone())
+    made, of = torch.randn(1, 16, spec.chunk, *spec.size), HostCopy.of
+    HostCopy.of = classmethod(lambda cls, latent, *_: cls(made.clone(), lambda: None, True))
+    on_gpu = SimpleNamespace(device=device)
     chunks._previewer.decode_latent_to_preview_image = lambda *given: shown.append(given[1]) or preview(*given)
     chunks.add(0, on_gpu)
     waiting = len(shown)
+    HostCopy.of = of
     chunks.forward_done(1, 1)
     return {"waiting": waiting, "shown": [gap(latent, made[:, :, -1:]) for latent in shown]}
 

@@ -21,6 +21,7 @@ from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline import World
+from lingbot_world.pipeline.delivery import HostCopy
 from lingbot_world.pipeline.rollout_memory import RolloutMemory
 from lingbot_world.pipeline.state import WorldState, load_state
 from rollout_run_cases import length_of, words_of
@@ -90,7 +91,7 @@ def test_a_thread_that_runs_out_of_memory_is_told_with_its_stage(causal, monkeyp
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """What happens in a run whose chunks are there only after a wait: the forwards, the waits, the frames written."""
-    happened, decoded, write = [], rollout._Delivery._decoded, FrameWriter.write
+    happened, of, write = [], HostCopy.of, FrameWriter.write
     compute = LingBotWorldModel.forward
 
     def forward(model, *arguments):
@@ -103,11 +104,11 @@ def as_on_a_gpu(monkeypatch):
 
     monkeypatch.setattr(LingBotWorldModel, "forward", forward)
     monkeypatch.setattr(FrameWriter, "write", write_frames)
-    monkeypatch.setattr(
-        rollout._Delivery,
-        "_decoded",
-        lambda run, latent: decoded(run, latent)._replace(wait=lambda: happened.append("wait")),
-    )
+
+    def queue(_cls, latent, *_devices):
+        return of(latent)._replace(wait=lambda: happened.append("wait"), queued=True)
+
+    monkeypatch.setattr(HostCopy, "of", classmethod(queue))
     return happened
 
 
@@ -142,7 +143,7 @@ def test_a_chunk_that_is_queued_when_the_run_is_interrupted_is_written_too(causa
 @pytest.mark.parametrize("wait", [1, 2])
 def test_an_interrupt_while_a_chunk_is_waited_for_loses_nothing(causal, as_on_a_gpu, tmp_path, monkeypatch, wait):
     """A wait for a GPU ends before Python sees the interrupt. The second wait is for the last chunk."""
-    decoded, waits = rollout._Delivery._decoded, []
+    of, waits = HostCopy.of, []
 
     def wait_for_gpu():
         waits.append(1)
@@ -150,7 +151,7 @@ def test_an_interrupt_while_a_chunk_is_waited_for_loses_nothing(causal, as_on_a_
             raise KeyboardInterrupt
 
     monkeypatch.setattr(
-        rollout._Delivery, "_decoded", lambda run, latent: decoded(run, latent)._replace(wait=wait_for_gpu)
+        HostCopy, "of", classmethod(lambda _cls, latent, *_: of(latent)._replace(wait=wait_for_gpu, queued=True))
     )
     with pytest.raises(KeyboardInterrupt):
         run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
