@@ -82,7 +82,9 @@ def make_app(site: Site) -> web.Application:
             app.router.add_get(f"/live/{entry.name}", _page(entry.name))
     app.router.add_get("/v1/models", _json({"object": "list", "data": [model]}))
     app.router.add_get("/models", _json(model))
-    app.router.add_get("/server_info", _json({"version": "lingbot-world", "model": model["id"]}))
+    height, width = opened.start.frame.shape[1:]
+    info = {"version": "lingbot-world", "model": model["id"], "width": width, "height": height}
+    app.router.add_get("/server_info", _json(info))
     offered = examples(opened)
     app.router.add_get("/examples", _json([example.told() for example in offered]))
     app.router.add_get("/example/{number:[0-9]{1,2}}", partial(_example, offered))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...camera.plucker import scaled_intrinsics
 from ...errors import LingBotError
 from ..session import Session
 from .client import Client
@@ -89,7 +90,7 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
         "width": engine.size[1],
         "height": engine.size[0],
         "fps": fps,
-        "lens": [round(float(value), 3) for value in kept.lens],
+        "lens": [round(float(value), 3) for value in scaled_intrinsics(kept.lens[None], *engine.size)],
         "chunk": engine.chunk,
         "window": engine.window.frames,
         "sink": engine.window.sink,

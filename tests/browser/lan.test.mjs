@@ -14,7 +14,7 @@ test("with the token of the address one walks, and saves what was walked", { tim
   await page.goto(process.env.LIVE_URL);
   await page.locator(".pictures button[aria-pressed=true]").waitFor();
   await page.click("[data-command=go]");
-  await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
+  await page.locator(".stage[data-seen]").waitFor();
   const saved = await page.evaluate(async () => {
     const { href } = document.querySelector("[data-save=path]");
     const answer = await fetch(href.split("&token")[0]); // the cookie is enough

@@ -45,8 +45,9 @@ async function tabTo(page, selector) {
 }
 
 async function walk(page) {
+  await page.evaluate(() => document.querySelector(".stage").removeAttribute("data-seen"));
   await page.click("[data-command=go]");
-  await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
+  await page.locator(".stage[data-seen]").waitFor();
 }
 
 const answered = (page) => page.waitForFunction(() => /\d/.test(document.querySelector("[data-figure=latency]").textContent));
@@ -177,6 +178,7 @@ describe("live", () => {
     assert.ok(await page.locator(".stick.move").isVisible());
     await page.evaluate(() => document.querySelector("canvas").dispatchEvent(new PointerEvent("pointerup", { pointerId: 1 })));
     assert.doesNotMatch(page.sent, /refresh\xc3/);
+    await page.locator(".frame").tap(); // the bar has faded
     await page.locator(".bar .refresh").tap();
     await page.locator(".bar [name=prompt]").fill("a maze at night");
     await page.locator(".bar [type=submit]").tap();
@@ -286,7 +288,7 @@ describe("live", () => {
     const page = await open();
     await tabTo(page, "[data-command=go]");
     await page.keyboard.press("Enter");
-    await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
+    await page.locator(".stage[data-seen]").waitFor();
     await page.keyboard.press("Space");
     await page.locator(".notice", { hasText: "Paused" }).waitFor();
     await page.keyboard.press("Space");
@@ -436,6 +438,8 @@ describe("live", () => {
   test("a picture is taken by the camera and walked in, and without one that is said", LIMIT, async () => {
     const page = await open();
     await page.click("[data-command=camera]");
+    await page.waitForFunction(() => document.querySelector("video").videoWidth > 0);
+    await page.click("[data-command=shoot]");
     await page.locator('.pictures button[title="camera"][aria-pressed=true] img').waitFor();
     const taken = () => {
       const image = document.querySelector('.pictures button[title="camera"] img'), canvas = new OffscreenCanvas(64, 36);

@@ -1,20 +1,25 @@
 // Where a walk begins: a picture that is chosen, dropped, pasted or taken, and what it shows.
 
+import { Camera } from "./camera.mjs";
+import { smaller } from "./scaled.mjs";
+
 const KINDS = ["image/png", "image/jpeg", "image/webp"];
-const LONGEST_SIDE = 2048; // larger pictures are scaled down before they are sent
+const ANY_PROMPT = "The place in the picture, seen by someone who walks through it."; // of whom says nothing
 
 export class Begin {
-  /** @param {HTMLElement} root @param {(start: { image: Uint8Array | null, prompt: string }) => void} go */
-  constructor(root, go) {
-    this.root = root;
+  /**
+   * @param {HTMLElement} root
+   * @param {(start: { image: Uint8Array | null, prompt: string }) => void} walk
+   * @param {(address: string) => void} show  shows the picture that is chosen
+   */
+  constructor(root, walk, show) {
+    Object.assign(this, { root, walk, showPicture: show });
     this.image = null; // bytes; null is the server's own picture
     this.prompt = root.querySelector("textarea");
     this.pictures = root.querySelector(".pictures");
-    this.video = root.querySelector("video");
-    this.go = go;
+    this.camera = new Camera(root, (file) => this.#use(file), (text) => this.say(text));
     this.choice = null; // a promise while what was chosen last is read
-    root.querySelector("[data-command=go]").addEventListener("click", () => this.#go());
-    root.querySelector("[data-command=camera]").addEventListener("click", () => this.#camera());
+    root.querySelector("[data-command=go]").addEventListener("click", () => this.go());
     root.querySelector("input[type=file]").addEventListener("change", ({ target }) => this.#use(target.files[0]));
     document.addEventListener("paste", ({ clipboardData }) => this.#use([...clipboardData.files][0]));
     document.addEventListener("dragover", (event) => { event.preventDefault(); root.classList.add("over"); });
@@ -47,13 +52,18 @@ export class Begin {
       const address = `example/${index}${location.search}`;
       const button = this.#offered(address, name);
       button.addEventListener("click", () => {
-        this.prompt.value = prompt;
+        this.#say(prompt);
         this.#choose(async () => ({ button, image: own ? null : await fetched(address) }));
       });
       this.pictures.append(button);
     });
     this.pictures.querySelector("button")?.click();
     return undefined;
+  }
+
+  /** What a picture shows goes into the line. One of a person's own has no words, and takes no other picture's. */
+  #say(prompt) {
+    this.prompt.value = this.offered = prompt;
   }
 
   /** A button that shows a picture. */
@@ -64,29 +74,40 @@ export class Begin {
   }
 
   /** Reads a picture, and chooses it unless another is chosen meanwhile.
-   * @param {() => Promise<{ button: HTMLElement, image: Uint8Array | null }>} read */
+   * @param {() => Promise<{ button: HTMLElement, image: Uint8Array | null, silent?: boolean }>} read  silent: nothing
+   *   is known of what it shows */
   async #choose(read) {
     const choice = (this.choice = read());
     try {
-      const { button, image } = await choice;
+      const { button, image, silent } = await choice;
       if (choice !== this.choice) return;
+      if (silent && this.prompt.value === this.offered) this.#say("");
       this.image = image;
       if (this.refused) this.say("");
       for (const other of this.pictures.children) other.setAttribute("aria-pressed", other === button);
+      this.show();
     } catch (error) {
       if (choice === this.choice) this.#refuse(`The picture cannot be used: ${error.message}.`);
     }
     if (choice === this.choice) this.choice = null;
   }
 
+  /** Shows what is chosen, as the walk will begin. */
+  show() {
+    const chosen = this.pictures.querySelector("[aria-pressed=true] img");
+    if (chosen) this.showPicture(chosen.src);
+  }
+
   /** Walks in what was chosen last, once it is read; nowhere if it cannot be. */
-  async #go() {
-    if (this.goes) return;
+  async go() {
+    if (this.goes || this.root.hidden || !(this.choice || this.pictures.querySelector("[aria-pressed=true]"))) return;
     this.goes = true;
     let read = true;
     while (this.choice) read = await this.choice.then(() => true, () => false);
     this.goes = false;
-    if (read && !this.root.hidden) this.go({ image: this.image, prompt: this.prompt.value });
+    if (!read || this.root.hidden) return;
+    this.camera.close();
+    this.walk({ image: this.image, prompt: this.prompt.value.trim() || (this.image ? ANY_PROMPT : "") });
   }
 
   /** Offers a picture that the person has. */
@@ -96,30 +117,11 @@ export class Begin {
       if (!KINDS.includes(file.type)) throw new Error("that is no PNG, JPEG or WebP picture");
       const image = await smaller(file);
       const button = this.#offered(URL.createObjectURL(new Blob([image])), file.name ?? "picture");
-      button.addEventListener("click", () => this.#choose(async () => ({ button, image })));
+      const chosen = { button, image, silent: true };
+      button.addEventListener("click", () => this.#choose(async () => chosen));
       this.pictures.prepend(button);
-      return { button, image };
+      return chosen;
     });
-  }
-
-  async #camera() {
-    this.say("");
-    if (!navigator.mediaDevices) {
-      this.say("The browser gives a camera only to pages on this machine, or by https.");
-      return;
-    }
-    try {
-      const stream = await navigator.mediaDevices.getUserMedia({ video: { width: 1280 } });
-      Object.assign(this.video, { srcObject: stream, hidden: false });
-      await this.video.play();
-      await new Promise((resolve) => { setTimeout(resolve, 1500); });
-      const bitmap = await createImageBitmap(this.video);
-      stream.getTracks().forEach((track) => track.stop());
-      this.video.hidden = true;
-      await this.#use(new File([await drawn(bitmap)], "camera", { type: "image/jpeg" }));
-    } catch (error) {
-      this.say(`There is no camera that may be used (${error.message}).`);
-    }
   }
 }
 
@@ -127,22 +129,4 @@ async function fetched(address) {
   const response = await fetch(address).catch(() => { throw new Error("the server cannot be reached"); });
   if (!response.ok) throw new Error(`the server answers ${response.status}`);
   return new Uint8Array(await response.arrayBuffer());
-}
-
-async function smaller(file) {
-  const bitmap = await createImageBitmap(file).catch(() => { throw new Error("it cannot be read"); });
-  const small = Math.max(bitmap.width, bitmap.height) <= LONGEST_SIDE && file.size < 8e6;
-  return new Uint8Array(await (small ? file : await drawn(bitmap)).arrayBuffer());
-}
-
-/** A JPEG of a bitmap, none of its sides longer than LONGEST_SIDE; white where it is transparent, as on the server. */
-async function drawn(bitmap) {
-  const scale = Math.min(1, LONGEST_SIDE / Math.max(bitmap.width, bitmap.height));
-  const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.round(side * scale));
-  if (!width || !height) throw new Error("it is too small or too narrow");
-  const canvas = new OffscreenCanvas(width, height), context = canvas.getContext("2d");
-  context.fillStyle = "white";
-  context.fillRect(0, 0, width, height);
-  context.drawImage(bitmap, 0, 0, width, height);
-  return canvas.convertToBlob({ type: "image/jpeg", quality: 0.92 });
 }

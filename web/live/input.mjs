@@ -4,7 +4,8 @@ const KEYS = {
   KeyW: "w", KeyA: "a", KeyS: "s", KeyD: "d", KeyI: "i", KeyJ: "j", KeyK: "k", KeyL: "l",
   ArrowUp: "i", ArrowLeft: "j", ArrowDown: "k", ArrowRight: "l",
 };
-const DEGREES_PER_PIXEL = 0.1, TOUCH_DEGREES = 0.25;
+const RUN = { ShiftLeft: "shift", ShiftRight: "shift" }, WALK = ["w", "a", "s", "d"];
+const DEGREES_PER_PIXEL = 0.1;
 const EVERY_MS = 33; // mouse and sticks are told so often at most
 const DEAD = 0.12, STICK_PIXELS = 50;
 
@@ -21,29 +22,44 @@ export class Input {
     this.send = send;
     this.root = root;
     this.held = new Set();
+    this.pressed = new Set(); // keys that are down, also while nobody walks
     this.look = [0, 0];
     this.stick = [0, 0, 0, 0]; // forward, right, yaw, pitch
     this.touches = new Map();
-    this.active = false;
+    this.walks = false;
+    this.runs = false; // the server knows the key for running
+    this.turned = (turn, at) => {}; // called when the mouse has turned by so many degrees, at a time
     root.addEventListener("keydown", (event) => this.#key(event, true), { signal });
     root.addEventListener("keyup", (event) => this.#key(event, false), { signal });
     root.addEventListener("focusin", ({ target }) => isTyping(target) && this.letGo(), { signal });
     window.addEventListener("blur", () => this.letGo(), { signal });
     const page = root.ownerDocument ?? root; // of a ShadowRoot
     page.addEventListener("visibilitychange", () => page.hidden && this.letGo(), { signal });
-    this.canvas.addEventListener("pointerdown", (event) => this.#down(event));
-    this.canvas.addEventListener("pointermove", (event) => this.#move(event));
-    for (const end of ["pointerup", "pointercancel"]) this.canvas.addEventListener(end, (event) => this.#up(event));
+    const ground = this.canvas.closest?.(".stage") ?? this.canvas, early = { signal, capture: true };
+    ground.addEventListener("pointerdown", (event) => this.#down(event), early);
+    ground.addEventListener("pointermove", (event) => this.#move(event), early);
+    for (const end of ["pointerup", "pointercancel"]) ground.addEventListener(end, (event) => this.#up(event), early);
     root.addEventListener("mousemove", (event) => {
-      if (root.pointerLockElement === this.canvas) this.#turn(event.movementX, event.movementY, DEGREES_PER_PIXEL);
+      if (root.pointerLockElement === this.canvas) this.#turn(event.movementX, event.movementY, event.timeStamp);
     }, { signal });
     const timer = setInterval(() => this.#tell(), EVERY_MS);
     signal.addEventListener("abort", () => clearInterval(timer));
   }
 
+  /** Whether one walks. What is down when a walk begins is held in it. */
+  get active() {
+    return this.walks;
+  }
+
+  set active(walks) {
+    if (walks && !this.walks) this.held = new Set(this.pressed);
+    this.walks = walks;
+  }
+
   /** Nothing is held any more. */
   letGo() {
     this.touches.clear();
+    this.pressed.clear();
     this.#sticksShown();
     if (this.held.size) { this.held.clear(); this.#tellKeys(); }
   }
@@ -57,9 +73,16 @@ export class Input {
     this.send("stick", stick);
   }
 
+  /** How keys and sticks turn the camera: of full speed, right and up. @returns {[number, number]} */
+  get turning() {
+    const { held, stick } = this, axis = (more, less) => Number(held.has(more)) - Number(held.has(less));
+    return [axis("l", "j") + stick[2], axis("i", "k") + stick[3]].map((value) => Math.max(-1, Math.min(1, value)));
+  }
+
   #key(event, down) {
-    const key = KEYS[event.code];
+    const key = KEYS[event.code] ?? (this.runs ? RUN[event.code] : undefined);
     if (event.key === "Meta") this.letGo(); // macOS tells of no key that comes up while Command is held
+    if (key && !down) this.pressed.delete(key); else if (key && !isMeantElsewhere(event)) this.pressed.add(key);
     if (!this.active || !key || (down ? isMeantElsewhere(event) : !this.held.has(key))) return;
     event.preventDefault();
     if (this.held.has(key) === down) return;
@@ -68,22 +91,28 @@ export class Input {
   }
 
   #tellKeys() {
-    const transition = { actions: [...this.held].sort(), client_ts_ms: Math.round(performance.now()) };
+    const runs = WALK.some((key) => this.held.has(key)); // Shift alone asks for nothing
+    const actions = [...this.held].filter((key) => runs || key !== "shift").sort();
+    const transition = { actions, client_ts_ms: Math.round(performance.now()) };
     this.send("camera_actions", { mode: "state", transitions: [transition] });
   }
 
-  #turn(x, y, degrees) {
-    this.look = [this.look[0] + degrees * x, this.look[1] - degrees * y];
+  #turn(x, y, at) {
+    const turn = [DEGREES_PER_PIXEL * x, -DEGREES_PER_PIXEL * y];
+    this.look = [this.look[0] + turn[0], this.look[1] + turn[1]];
+    if (this.active) this.turned(turn, at);
   }
 
   #down(event) {
+    if (event.target.closest?.("button, a, .help")) return;
     this.canvas.focus();
     if (!this.active) return;
     if (event.pointerType === "mouse") {
       if (this.root.pointerLockElement !== this.canvas) Promise.resolve(this.canvas.requestPointerLock?.()).catch(() => {});
       return;
     }
-    const { left, width } = this.canvas.getBoundingClientRect();
+    event.preventDefault();
+    const { left, width } = (this.canvas.closest(".stage") ?? this.canvas).getBoundingClientRect();
     const role = event.clientX - left < width / 2 ? "move" : "look";
     this.canvas.setPointerCapture(event.pointerId);
     this.touches.set(event.pointerId, { role, from: [event.clientX, event.clientY], at: [event.clientX, event.clientY] });
@@ -93,7 +122,6 @@ export class Input {
   #move(event) {
     const touch = this.touches.get(event.pointerId);
     if (!touch) return;
-    if (touch.role === "look") this.#turn(event.clientX - touch.at[0], event.clientY - touch.at[1], TOUCH_DEGREES);
     touch.at = [event.clientX, event.clientY];
     this.#sticksShown();
   }
@@ -117,11 +145,16 @@ export class Input {
     return length > 1 ? [x / length, y / length] : [x, y];
   }
 
-  /** Gamepad and finger: forward, right, yaw, pitch. */
+  /** Gamepad and fingers: forward, right, yaw, pitch. A finger that is held asks as long as it is, as a stick does. */
   #sticks() {
-    const stick = this.#pad(), touch = [...this.touches.values()].find(({ role }) => role === "move");
-    if (touch) { const [x, y] = this.#deflection(touch); stick[0] -= y; stick[1] += x; }
-    return stick;
+    const stick = this.#pad();
+    for (const touch of this.touches.values()) {
+      const [x, y] = this.#deflection(touch);
+      const [across, along] = touch.role === "move" ? [1, 0] : [2, 3];
+      stick[across] += x;
+      stick[along] -= y;
+    }
+    return stick.map((value) => Math.max(-1, Math.min(1, value)));
   }
 
   /** Sticks and mouse, if they have changed. */

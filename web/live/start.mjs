@@ -4,9 +4,10 @@ import { Begin } from "./begin.mjs";
 import { MSGPACK } from "./connection.mjs";
 import { isTyping } from "./input.mjs";
 import { playsH264 } from "./player.mjs";
-import { download, save } from "./save.mjs";
+import { save } from "./save.mjs";
 import { LONG, View } from "./view.mjs";
 
+const WALKS = ["KeyW", "KeyA", "KeyS", "KeyD"]; // who holds one of these walks in
 const ENDPOINT = "v1/realtime_video/generate";
 const LOCAL = ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname);
 const query = (name) => new URLSearchParams(location.search).get(name);
@@ -23,16 +24,22 @@ const view = new View({
     restart: () => view.restart({ prompt: view.bar.prompt.value, first_frame: image ?? undefined }),
     picture: () => { view.show("begin"); begin.say(""); choose(true); view.connection?.send("pause"); },
     return: goBack,
-    measures: () => download("live.json", new Blob([JSON.stringify(view.measures, null, 1)])),
   },
 });
-const begin = new Begin(document.querySelector(".begin"), walk);
+const begin = new Begin(document.querySelector(".begin"), walk, (address) => view.picture.show(address));
+
+fetch(`server_info${location.search}`).then((answer) => answer.json()).then(({ width, height }) => {
+  if (width && !view.facts) view.stage.style.setProperty("--aspect", width / height);
+}).catch(() => {}); // then as pictures mostly are
+choose(false);
 
 document.addEventListener("keydown", (event) => {
   const back = event.code === "Escape" || (event.code === "KeyO" && !isTyping(event.target));
   const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.repeat && !event.isComposing;
   if (back && plain && !event.defaultPrevented) goBack();
+  if (WALKS.includes(event.code) && plain && !isTyping(event.target)) walkIn();
 });
+view.stage.addEventListener("pointerdown", walkIn);
 for (const link of document.querySelectorAll("[data-save]")) link.addEventListener("click", saved);
 
 async function walk(start) {
@@ -48,13 +55,21 @@ async function walk(start) {
 /** Shows the pictures. @param {boolean} walks  there is a walk to go back to */
 function choose(walks) {
   begin.root.hidden = false;
+  view.stage.querySelector(".hold").hidden = walks;
+  if (!walks) begin.show();
   begin.root.querySelector("[data-command=return]").hidden = !walks;
+}
+
+/** Into the picture; a walk that waits goes on. */
+function walkIn() {
+  if (view.connection) goBack(); else begin.go();
 }
 
 /** From the pictures to the walk that waits, if one does. */
 function goBack() {
   if (begin.root.hidden || !view.connection) return;
   begin.root.hidden = true;
+  view.picture.show("");
   view.show("walk");
   view.canvas.focus();
 }

@@ -1,15 +1,19 @@
-// A walk on a page: the picture, the figures over it, and the line of buttons below.
+// A walk on a page: the picture, what is over it, and the line of buttons below.
 
+import { Clip } from "./clip.mjs";
 import { Connection, GIVEN_UP, WALK_OVER } from "./connection.mjs";
+import { Fading } from "./fading.mjs";
+import { Figures } from "./figures.mjs";
 import { Input, isTyping } from "./input.mjs";
+import { Panels } from "./panels.mjs";
+import { Picture } from "./picture.mjs";
 import { playsH264, Player } from "./player.mjs";
 import { Quality } from "./quality.mjs";
 import { Steps } from "./steps.mjs";
 
-const BACK_SECONDS = 2, MOST_ANSWERS = 2000;
+const BACK_SECONDS = 2;
 const BRIEFLY = 2500; // milliseconds that words stay over the picture
 export const LONG = 10000;
-const percentile = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.floor(share * values.length))];
 
 /**
  * @typedef {object} Place  what a view is in
@@ -27,17 +31,23 @@ export class View {
     this.stage = place.root.querySelector(".stage");
     this.bar = place.root.querySelector(".bar");
     this.canvas = this.stage.querySelector("canvas");
-    this.commands = { ...this.#ownCommands(), ...place.commands };
     this.end = new AbortController();
-    this.player = new Player(this.canvas, (frame) => this.#seen(frame));
-    this.input = new Input(this.stage, (kind, payload) => this.connection?.send(kind, payload), place.root, this.end.signal);
-    this.#forget();
     const { signal } = this.end;
+    this.input = new Input(this.stage, (kind, payload) => this.#steer(kind, payload), place.root, signal);
+    this.picture = new Picture(this.stage, this.input, (late) => this.measured.turned(late));
+    this.player = new Player(this.canvas, (frame) => this.#seen(frame), (now, elapsed) => this.picture.tick(now, elapsed));
+    this.measured = new Figures(this.stage, this.player);
+    this.clip = new Clip();
+    const locked = () => place.root.pointerLockElement === this.canvas;
+    this.fading = new Fading([this.stage, this.bar], this.bar, () => this.paused || !this.input.active, locked, signal);
+    this.panels = new Panels(this, signal);
+    this.commands = { ...this.#ownCommands(), ...this.panels.commands, ...place.commands };
+    this.#forget();
     place.root.addEventListener("click", ({ target }) => this.commands[target.closest?.("[data-command]")?.dataset.command]?.(), { signal });
     place.root.addEventListener("keydown", (event) => this.#key(event), { signal });
     this.bar.addEventListener("submit", (event) => this.#prompted(event), { signal });
     this.bar.addEventListener("click", (event) => this.#clicked(event), { signal });
-    this.timer = setInterval(() => this.#figures(), 500);
+    this.timer = setInterval(() => this.measured.show(), 500);
     this.show("begin");
   }
 
@@ -45,13 +55,10 @@ export class View {
   walk(init, address, codec) {
     this.connection?.close();
     this.player.clear();
+    this.stage.removeAttribute("data-seen");
     this.#forget();
-    this.#figures();
     this.connection = new Connection(init, address, codec, {
-      frames: (header, payload) => {
-        if (performance.now() > this.said) this.say();
-        this.player.add(header, payload);
-      },
+      frames: (header, payload) => this.#came(header, payload),
       status: (message) => this.#status[message.content]?.(message),
       failed: (reason) => this.#failed(reason),
       closed: (reason) => this.leave(WALK_OVER.test(reason) ? this.#over : reason),
@@ -91,9 +98,11 @@ export class View {
       if (this.place.root.pointerLockElement === this.canvas) document.exitPointerLock();
     }
     this.input.active = state === "walk";
+    this.input.tellAll(false);
     for (const element of this.bar.elements) element.disabled = state !== "walk";
     const touch = matchMedia("(pointer: coarse)").matches;
     this.stage.querySelectorAll(".stick").forEach((stick) => { stick.hidden = !touch; });
+    this.fading.wake();
   }
 
   /** Says it over the picture, for so many milliseconds at least: later frames take it away. */
@@ -104,26 +113,35 @@ export class View {
 
   /** What was measured. */
   get measures() {
-    const { answers, first, format, facts, figures } = this;
-    return {
-      first_frame_s: first / 1000, keys: answers.length,
-      key_to_pixel_p50_s: (percentile(answers, 0.5) ?? 0) / 1000,
-      key_to_pixel_p95_s: (percentile(answers, 0.95) ?? 0) / 1000,
-      key_to_pixel_most_s: Math.max(0, ...answers) / 1000,
-      frames_a_second: this.player.rate, stalls: this.player.stalls, format, walk: facts, server: figures,
-    };
+    return this.measured.measures(this.format, this.facts);
   }
 
   #forget() {
-    Object.assign(this, { facts: null, figures: {}, answers: [], quality: null, first: 0, began: performance.now() });
-    Object.assign(this, { steps: new Steps(), unsent: false });
+    Object.assign(this, { facts: null, quality: null, steps: new Steps(), unsent: false, format: undefined });
+    this.measured.clear();
+    this.clip.clear();
+    this.picture.clear();
+    this.panels.begin();
     this.#pauseShown(false);
+  }
+
+  #came(header, payload) {
+    if (performance.now() > this.said) this.say();
+    this.clip.keep(header, payload, this.player.fps);
+    this.player.add(header, payload);
   }
 
   #seen(frame) {
     this.steps.seen(frame.chunk);
-    this.first ||= performance.now() - this.began;
-    this.answers = [...this.answers, ...(this.connection?.seen(frame.event) ?? [])].slice(-MOST_ANSWERS);
+    this.stage.dataset.seen = "";
+    this.measured.seen(frame, this.connection?.seen(frame.event) ?? []);
+    this.picture.seen(frame, this.measured.latency);
+    this.panels.seen(frame);
+  }
+
+  #steer(kind, payload) {
+    this.panels.steered(payload);
+    return this.connection?.send(kind, payload);
   }
 
   #status = {
@@ -131,8 +149,11 @@ export class View {
       const again = this.facts !== null;
       this.facts = message;
       this.player.fps = message.fps;
+      this.input.runs = message.speed !== undefined;
+      this.picture.began(message);
       this.#sentAsAsked(this.connection.init, message);
-      this.#figure("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}`);
+      this.measured.set("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}${message.preview ? ", preview" : ""}`);
+      this.panels.started(message);
       this.steps.forget();
       this.#pauseShown(false);
       if (this.unsent) this.say("The prompt in the line was not sent. Say it again.", LONG);
@@ -142,20 +163,31 @@ export class View {
     },
     waiting: ({ place }) => this.say(`Somebody walks here. You are number ${place} in line.`),
     figures: (message) => {
-      this.figures = message;
+      this.measured.server = message;
       this.#adapt(message);
       if (message.paused !== undefined) this.#pauseShown(message.paused);
     },
     paused: () => { this.#pauseShown(true); this.say("Paused. Press a key to go on.", Infinity); },
     resumed: () => this.#pauseShown(false),
+    still: () => this.player.rest(),
+    drift: ({ reason }) => this.say(reason, LONG),
     prompt: ({ text }) => this.say(`Now: ${text}`, BRIEFLY),
-    back: ({ chunk }) => { this.steps.done(chunk); this.player.clear(); },
-    restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.steps.done(0); this.player.clear(); },
+    back: ({ chunk }) => this.#cut(chunk),
+    restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.#cut(0); this.panels.begin(); },
     lost: () => this.say(`The connection is lost. It is taken up again ...${this.unsent ? ` ${UNSENT}` : ""}`),
     kept: ({ reason }) => this.say(reason, LONG),
     failed: ({ reason }) => this.#failed(reason),
     ended: () => this.leave(this.#over),
   };
+
+  /** The walk goes on from where so many chunks were made. */
+  #cut(chunk) {
+    this.steps.done(chunk);
+    this.player.clear();
+    this.clip.cut(chunk);
+    this.picture.clear();
+    this.panels.map.cut(chunk);
+  }
 
   #failed(reason) {
     this.steps.forget();
@@ -163,7 +195,8 @@ export class View {
   }
 
   #pauseShown(paused) {
-    this.paused = paused;
+    if (paused !== this.paused) { this.player.rest(); this.fading.wake(); }
+    this.paused = this.picture.paused = paused;
     if (!paused && this.said === Infinity) this.say(); // that it is paused
     const button = this.bar.querySelector('[data-command="pause"]');
     button.setAttribute("aria-pressed", paused);
@@ -185,19 +218,6 @@ export class View {
     this.quality = new Quality(format, quality, await playsH264(), width);
   }
 
-  #figure(name, text) {
-    this.stage.querySelector(`[data-figure="${name}"]`).textContent = text;
-  }
-
-  #figures() {
-    const { figures, answers } = this, gigabytes = (bytes) => (bytes / 1e9).toFixed(1);
-    this.#figure("rate", this.player.rate.toFixed(1));
-    const recent = answers.slice(-100);
-    this.#figure("latency", recent.length ? `${Math.round(percentile(recent, 0.5))} / ${Math.round(percentile(recent, 0.95))}` : "-");
-    this.#figure("busy", figures.busy === undefined ? "" : `busy ${Math.round(100 * figures.busy)} %`);
-    this.#figure("gpu", figures.gpu_total ? `${gigabytes(figures.gpu_used)} of ${gigabytes(figures.gpu_total)} GB` : "");
-  }
-
   #ownCommands() {
     return {
       pause: () => this.connection?.send(this.paused ? "resume" : "pause"),
@@ -207,7 +227,6 @@ export class View {
         if (this.connection?.send("back", target)) this.steps.sent(target);
       },
       restart: () => this.restart({}),
-      full: () => this.#full(),
       leave: () => this.leave(this.#over),
     };
   }
@@ -217,18 +236,10 @@ export class View {
     return `The walk is over.${this.facts ? ` What was walked is kept in ${this.facts.folder}.` : ""}`;
   }
 
-  #full() {
-    const whole = this.place.root.host ?? document.documentElement;
-    const no = () => this.say("This browser shows no page in full screen.", LONG);
-    if (document.fullscreenElement) document.exitFullscreen();
-    else if (whole.requestFullscreen) whole.requestFullscreen().catch(no);
-    else no();
-  }
-
   #key(event) {
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.repeat;
     const onButton = event.target instanceof Element && event.target.closest("button, summary, a, input");
-    const command = this.commands[SHORT[event.code]];
+    const command = this.commands[SHORT[event.code] ?? (event.key === "?" ? "help" : "")];
     if (!this.input.active || !plain || isTyping(event.target) || (onButton && event.code === "Space") || !command) return;
     event.preventDefault();
     command();
@@ -246,10 +257,15 @@ export class View {
     if (prompt.value.trim() && !this.connection?.send("prompt", { text: prompt.value, refresh: refresh.checked })) {
       this.unsent = true;
       this.say(UNSENT, LONG);
+    } else if (prompt.value.trim() && refresh.checked) {
+      this.say("What the model looks back on is computed again with this prompt ...", LONG);
     }
     this.canvas.focus();
   }
 }
 
 const UNSENT = "The prompt is not sent; its words stay in the line.";
-const SHORT = { Space: "pause", Backspace: "back", KeyR: "restart", KeyO: "picture", KeyF: "full" };
+const SHORT = {
+  Space: "pause", Backspace: "back", KeyR: "ask", KeyO: "picture", KeyF: "full", KeyP: "photo", KeyC: "clip", KeyG: "figures",
+  KeyM: "map", KeyT: "turn", KeyH: "help",
+};

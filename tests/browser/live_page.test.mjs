@@ -1,0 +1,389 @@
+// The page of a live walk against a server of the test's own, which makes frames as it is told: what is seen at first, the
+// player's lag, the picture that turns at once, phones, and what the page saves.
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { after, afterEach, before, describe, test } from "node:test";
+import { launch, PATIENCE } from "./canvas.mjs";
+import { serve, Walk } from "./live_mock.mjs";
+
+const LIMIT = { timeout: 2 * PATIENCE };
+const PHONE = { hasTouch: true, isMobile: true };
+let browser, site, walk;
+before(async () => {
+  site = await serve();
+  browser = await launch("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream");
+});
+after(async () => { await browser?.close(); site?.close(); });
+afterEach(async () => { walk.close(); await Promise.all(browser.contexts().map((context) => context.close())); });
+
+async function open({ size = [1000, 640], options = {}, settings = {}, script = null } = {}) {
+  const context = await browser.newContext({ viewport: { width: size[0], height: size[1] }, ...options });
+  if (script) await context.addInitScript(script);
+  context.setDefaultTimeout(PATIENCE);
+  const page = Object.assign(await context.newPage(), { faults: [] });
+  page.on("pageerror", (error) => page.faults.push(error.message));
+  walk = new Walk(settings);
+  await walk.attach(page);
+  await page.goto(site.address);
+  await page.locator(".pictures button[aria-pressed=true]").waitFor();
+  return page;
+}
+
+const seen = (page) => page.locator(".stage[data-seen]").waitFor();
+const begin = async (page) => { await page.click("[data-command=go]"); await seen(page); };
+const kinds = (kind) => walk.events.filter((event) => event.kind === kind);
+async function happens(what, reason) {
+  for (const ends = Date.now() + PATIENCE; Date.now() < ends; await new Promise((resolve) => { setTimeout(resolve, 20); })) if (await what()) return;
+  assert.fail(reason);
+}
+async function saved(page, press) {
+  const [download] = await Promise.all([page.waitForEvent("download"), press()]);
+  return { name: download.suggestedFilename(), bytes: await readFile(await download.path()) };
+}
+
+describe("live page", () => {
+  test("the chosen picture is seen at once, another one too, and who holds W walks in", LIMIT, async () => {
+    const page = await open();
+    const shown = () => page.evaluate(() => {
+      const { hidden, naturalWidth, src } = document.querySelector(".preview");
+      return !hidden && naturalWidth > 0 ? new URL(src).pathname : "";
+    });
+    await happens(async () => (await shown()) === "/example/0", "the first picture is not shown");
+    assert.match(await page.innerText(".hold"), /Hold\s+W\s+to walk/);
+    await page.click(".pictures button:nth-child(2)");
+    await happens(async () => (await shown()) === "/example/1", "the other picture is not shown");
+    await page.locator("canvas[role=application]").focus();
+    await page.keyboard.down("w");
+    await seen(page);
+    await happens(() => walk.keys.includes("w"), "W is held and does not walk");
+    assert.equal(walk.init.prompt, "stripes, turned");
+    assert.ok(walk.init.first_frame.length > 1000);
+    assert.ok(await page.isHidden(".hold") && await page.isHidden(".preview") && await page.isHidden(".begin"));
+    await page.keyboard.up("w");
+    await happens(() => walk.keys.length === 0, "W is up and walks on");
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("a picture of one's own takes no other picture's words", LIMIT, async () => {
+    const page = await open();
+    assert.equal(await page.inputValue("[name=begin]"), "a striped room");
+    const drop = () => page.evaluate(async () => {
+      const canvas = new OffscreenCanvas(64, 48), files = new DataTransfer();
+      canvas.getContext("2d").fillRect(0, 0, 9, 9);
+      files.items.add(new File([await canvas.convertToBlob()], "mine.png", { type: "image/png" }));
+      document.dispatchEvent(new DragEvent("drop", { dataTransfer: files }));
+    });
+    await drop();
+    await page.locator(".pictures button[title='mine.png'][aria-pressed=true]").waitFor();
+    assert.equal(await page.inputValue("[name=begin]"), "");
+    await page.fill("[name=begin]", "a kitchen");
+    await drop();
+    await page.locator(".pictures button[title='mine.png']").nth(1).waitFor();
+    assert.equal(await page.inputValue("[name=begin]"), "a kitchen", "what was typed is kept");
+    await page.fill("[name=begin]", "");
+    await begin(page);
+    assert.doesNotMatch(walk.init.prompt, /striped/);
+    assert.ok(walk.init.prompt.trim(), "a server takes an empty prompt for its own picture's");
+  });
+
+  test("four seconds without animation frames, a stalled network, a hidden page: two seconds later the lag is as before", LIMIT, async () => {
+    const script = () => { // holds animation frames back
+      const request = window.requestAnimationFrame.bind(window), held = [];
+      window.requestAnimationFrame = (draw) => request((now) => { if (window.stopped) held.push(draw); else draw(now); });
+      window.stop = (stopped) => { window.stopped = stopped; if (!stopped) held.splice(0).forEach((draw) => window.requestAnimationFrame(draw)); };
+    };
+    const page = await open({ script });
+    await begin(page);
+    await page.evaluate(async () => { // the age of frames: milliseconds from their coming to their being seen
+      const { Buffer } = await import("./live/buffer.mjs"), { push, take } = Buffer.prototype;
+      window.ages = [];
+      Buffer.prototype.push = function (frames, now) { frames.forEach((frame) => { frame.came = now; }); push.call(this, frames, now); };
+      Buffer.prototype.take = function (now) { const frame = take.call(this, now); if (frame?.came) window.ages.push(now - frame.came); return frame; };
+    });
+    const age = async () => {
+      await page.evaluate(() => { window.ages = []; });
+      await happens(() => page.evaluate(() => window.ages.length >= 32), "no frames are seen");
+      return page.evaluate(() => window.ages.sort((a, b) => a - b)[16]);
+    };
+    await page.waitForTimeout(2000);
+    const before = await age();
+    const told = [];
+    for (const [what, fill] of Object.entries({
+      "no animation frames": async () => { await page.evaluate(() => window.stop(true)); await page.waitForTimeout(4000); await page.evaluate(() => window.stop(false)); },
+      "a stalled network": async () => { walk.stall(true); await page.waitForTimeout(1500); walk.stall(false); },
+      "a busy page": () => page.evaluate(() => { for (const ends = performance.now() + 900; performance.now() < ends;); }),
+    })) {
+      await fill();
+      await page.waitForTimeout(2000);
+      const now = await age();
+      told.push(`${what} ${Math.round(now)}`);
+      assert.ok(now < before + 100, `${what}: ${before} ms before, ${now} after`);
+    }
+    console.log(`# frames are seen ${Math.round(before)} ms after they come; after ${told.join(", ")} ms`);
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("the picture turns in the next display frame after the mouse, and never jumps when frames come", LIMIT, async () => {
+    const script = () => {
+      Object.defineProperty(Document.prototype, "pointerLockElement", { get: () => document.querySelector("canvas") });
+    };
+    const page = await open({ script });
+    await begin(page);
+    await page.evaluate(async () => { // what is seen, in each display frame: the frame's own direction and the picture's turn
+      const { Turn } = await import("./live/turn.mjs"), { ease } = Turn.prototype;
+      window.seen = [];
+      Turn.prototype.ease = function (...words) {
+        ease.apply(this, words);
+        if (this.camera) window.seen.push({ yaw: this.camera[0] + this.offset[0], pitch: this.camera[1] + this.offset[1], offset: this.offset[0], at: performance.now() });
+      };
+      window.move = (x, y) => document.dispatchEvent(new MouseEvent("mousemove", { movementX: x, movementY: y }));
+    });
+    await page.waitForTimeout(1500);
+    const turned = await page.evaluate(async () => {
+      await new Promise(requestAnimationFrame);
+      const at = performance.now(), { yaw } = window.seen.at(-1);
+      window.move(100, 0); // ten degrees
+      while (Math.abs(window.seen.at(-1).yaw - yaw) < 9) await new Promise(requestAnimationFrame);
+      return { late: window.seen.at(-1).at - at, transform: document.querySelector("canvas").style.transform };
+    });
+    assert.match(turned.transform, /^matrix3d/);
+    await page.evaluate(() => { window.seen = []; });
+    await happens(() => walk.yaw === 10, "the server does not turn");
+    const rest = () => page.evaluate(() => Math.max(...(window.seen.at(-1)?.at ?? 0) - (window.seen[0]?.at ?? 0) > 1500 ? window.seen.slice(-3).map(({ offset }) => Math.abs(offset)) : [1]));
+    await happens(async () => await rest() < 0.2, "the picture stays turned");
+    const jumps = () => page.evaluate(() => window.seen.slice(1).map(({ yaw, pitch }, at) => Math.hypot(yaw - window.seen[at].yaw, pitch - window.seen[at].pitch)));
+    assert.ok(Math.max(...await jumps()) < 2, `${Math.max(...await jumps())} degrees`);
+    const { yaw } = await page.evaluate(() => window.seen.at(-1));
+    assert.ok(Math.abs(yaw - 10) < 0.3, yaw);
+    await page.evaluate(() => { window.seen = []; });
+    await page.keyboard.down("l");
+    await page.waitForTimeout(1500);
+    await page.keyboard.up("l");
+    await happens(async () => await rest() < 0.2, "the picture stays turned");
+    const held = await page.evaluate(() => window.seen.slice(1).map(({ yaw: now, at }, index) => ({ turn: now - window.seen[index].yaw, took: at - window.seen[index].at })));
+    const over = held.map(({ turn, took }) => Math.abs(turn) - (32 * Math.min(100, Math.max(took, 1000 / 60))) / 1000); // what a held key turns
+    assert.ok(Math.max(...over) < 2, `${Math.max(...over)} degrees beyond what was asked for`);
+    console.log(`# turned after ${Math.round(turned.late)} ms; at most ${Math.max(...await jumps(), 0).toFixed(2)} degrees from one display frame to the next`);
+    await page.keyboard.press("t");
+    await page.evaluate(() => window.move(100, 0));
+    await page.waitForTimeout(100);
+    assert.equal(await page.evaluate(() => document.querySelector("canvas").style.transform), "", "the switch is off");
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("a turned picture is where the next frame has it", LIMIT, async () => {
+    const page = await open();
+    await begin(page);
+    const off = await page.evaluate(async ([width, height, lens]) => {
+      const { Turn } = await import("./live/turn.mjs"), turn = new Turn(), seen = [0, 0, 0, 3000, 1000];
+      turn.seen(seen);
+      turn.ask([12, -7], 0);
+      const matrix = new DOMMatrix(turn.style({ lens, width, height }, 1));
+      const radians = Math.PI / 180, worst = [];
+      for (const [yaw, pitch] of [[30, 10], [40, 12], [20, 0], [50, 5]]) { // where a direction is seen, before and after
+        const at = (lookYaw, lookPitch) => {
+          const [sin, cos] = [Math.sin((yaw - lookYaw) * radians), Math.cos((yaw - lookYaw) * radians)];
+          const up = Math.sin(pitch * radians), along = Math.cos(pitch * radians);
+          const [s, c] = [Math.sin(lookPitch * radians), Math.cos(lookPitch * radians)];
+          const ahead = along * cos * c + up * s, rises = up * c - along * cos * s;
+          return [lens[0] * along * sin / ahead, -lens[1] * rises / ahead];
+        };
+        const [x, y] = at(30, 10), point = matrix.transformPoint(new DOMPoint(x, y)), [wantedX, wantedY] = at(42, 3);
+        worst.push(Math.hypot(point.x / point.w - wantedX, point.y / point.w - wantedY));
+      }
+      return Math.max(...worst);
+    }, [128, 72, [64, 64, 64, 36]]);
+    assert.ok(off < 0.01, `${off} pixels`);
+  });
+
+  test("a right stick that is held keeps turning, and the picture has the room of a phone", LIMIT, async () => {
+    for (const size of [[390, 844], [844, 390]]) {
+      const page = await open({ size, options: PHONE });
+      await begin(page);
+      const [width, height] = size, { frame, stage } = await page.evaluate(() => {
+        const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+        return { frame: box(".frame"), stage: box(".stage") };
+      });
+      assert.ok(Math.abs(frame.width - width) < 1 || Math.abs(frame.height - height) < 1, `${frame.width} x ${frame.height}`);
+      assert.equal(stage.height, height);
+      const session = await page.context().newCDPSession(page);
+      const touch = (type, x, y) => session.send("Input.dispatchTouchEvent", { type, touchPoints: type === "touchEnd" ? [] : [{ x, y }] });
+      await touch("touchStart", width - 80, height / 2);
+      await touch("touchMove", width - 30, height / 2);
+      await happens(() => walk.stick[2] > 0.9, "the right stick does not turn");
+      const { yaw } = walk;
+      await happens(() => walk.yaw > yaw + 40, "a stick that is held stops turning");
+      await touch("touchEnd");
+      await happens(() => walk.stick[2] === 0, "the stick is let go of and turns on");
+      assert.ok(kinds("look").length === 0);
+      await page.locator(".bar[data-quiet]").waitFor({ state: "attached" });
+      await page.touchscreen.tap(width / 2, height / 3);
+      await page.locator(".bar:not([data-quiet])").waitFor();
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
+      assert.deepEqual(page.faults, []);
+      walk.close();
+      await page.context().close();
+    }
+  });
+
+  test("R asks, R again begins anew, and another key goes on", LIMIT, async () => {
+    const page = await open();
+    await begin(page);
+    await page.keyboard.press("r");
+    await page.locator(".ask").waitFor();
+    await page.keyboard.press("w");
+    await page.locator(".ask").waitFor({ state: "hidden" });
+    await page.keyboard.press("r");
+    await page.keyboard.press("Escape");
+    await page.locator(".ask").waitFor({ state: "hidden" });
+    assert.equal(kinds("restart").length, 0);
+    await page.keyboard.press("r");
+    await page.keyboard.press("r");
+    await happens(() => kinds("restart").length === 1, "R twice does not begin anew");
+    assert.ok(await page.isHidden(".ask"));
+  });
+
+  test("controls fade while one walks, and stay with the focus, in a pause and over the pointer", LIMIT, async () => {
+    const page = await open(), quiet = page.locator(".bar[data-quiet]");
+    await begin(page);
+    await quiet.waitFor({ state: "attached" });
+    await page.mouse.move(300, 200);
+    await page.mouse.move(320, 220);
+    await page.locator(".bar:not([data-quiet])").waitFor();
+    await quiet.waitFor({ state: "attached" });
+    await page.focus(".bar [name=prompt]");
+    await page.waitForTimeout(3500);
+    assert.equal(await quiet.count(), 0);
+    await page.focus("canvas");
+    await quiet.waitFor({ state: "attached" });
+    await page.keyboard.press("Space");
+    await page.locator("[data-command=pause]", { hasText: "Go on" }).waitFor();
+    await page.waitForTimeout(3500);
+    assert.equal(await quiet.count(), 0);
+  });
+
+  test("figures, map and keys are shown by keys, and kept; paused frames are none a second", LIMIT, async () => {
+    const page = await open();
+    await begin(page);
+    assert.ok(await page.isHidden(".figures") && await page.isHidden(".map"));
+    await page.keyboard.press("g");
+    await page.keyboard.press("m");
+    assert.ok(await page.isVisible(".figures") && await page.isVisible(".map"));
+    await page.keyboard.down("w");
+    await happens(() => walk.z > 1, "W does not walk");
+    await page.keyboard.up("w");
+    const inked = await page.evaluate(() => {
+      const map = document.querySelector(".map"), { data } = map.getContext("2d").getImageData(0, 0, map.width, map.height);
+      return data.filter((value, at) => at % 4 === 3 && value > 0).length;
+    });
+    assert.ok(inked > 200, `${inked} pixels of a way`);
+    await page.locator("[data-figure=parts]", { hasText: /waited 60, made \d+ ms/ }).waitFor();
+    await page.keyboard.press("?");
+    await page.locator(".help", { hasText: "two seconds back" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.locator(".help").waitFor({ state: "hidden" });
+    await page.keyboard.press("Space");
+    await page.locator("[data-figure=rate]", { hasText: /^0\.0$/ }).waitFor();
+    walk.paused = false;
+    await page.reload();
+    await page.locator(".pictures button[aria-pressed=true]").waitFor();
+    await begin(page);
+    assert.ok(await page.isVisible(".figures") && await page.isVisible(".map"));
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("a photo, and a clip that plays ten seconds at most", LIMIT, async () => {
+    const page = await open();
+    await begin(page);
+    await page.waitForTimeout(3000);
+    const photo = await saved(page, () => page.keyboard.press("p"));
+    assert.equal(photo.name, "walk.png");
+    assert.deepEqual([photo.bytes.readUInt32BE(16), photo.bytes.readUInt32BE(20)], [128, 72]);
+    const clip = await saved(page, () => page.keyboard.press("c"));
+    assert.match(clip.name, /^walk\.(mp4|webm)$/);
+    const { width, seconds } = await page.evaluate(async (bytes) => {
+      const video = Object.assign(document.createElement("video"), { muted: true, src: URL.createObjectURL(new Blob([new Uint8Array(bytes)])) });
+      await new Promise((resolve, reject) => { video.onloadedmetadata = resolve; video.onerror = () => reject(new Error("it cannot be played")); });
+      video.currentTime = 1e6; // a recording knows its length when its end was seen
+      await new Promise((resolve) => { video.onseeked = resolve; });
+      return { width: video.videoWidth, seconds: video.currentTime };
+    }, [...clip.bytes]);
+    assert.equal(width, 128);
+    assert.ok(seconds > 1.5 && seconds < 12, `${seconds} s`);
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("a menu closes by Escape, by a click elsewhere, and when something is chosen", LIMIT, async () => {
+    const page = await open(), menu = page.locator(".menu.save");
+    await begin(page);
+    for (const close of [() => page.keyboard.press("Escape"), () => page.click(".bar [name=prompt]"), () => menu.locator("[data-command=photo]").click()]) {
+      await menu.locator("summary").click();
+      await menu.locator("[data-command=photo]").waitFor();
+      await close();
+      await menu.locator("[data-command=photo]").waitFor({ state: "hidden" });
+    }
+  });
+
+  test("all is reached by the keyboard, at 200 and at 400 percent too", LIMIT, async () => {
+    for (const size of [[1280, 720], [640, 360], [320, 256]]) {
+      const page = await open({ size });
+      const order = async (count) => {
+        const reached = [];
+        for (let presses = 0; presses < count; presses++) {
+          await page.keyboard.press("Tab");
+          reached.push(await page.evaluate(() => {
+            const { activeElement: element } = document, { left, top, right, bottom } = element.getBoundingClientRect();
+            const within = left >= -1 && right <= innerWidth + 1 && top >= -1 && bottom <= innerHeight + 1;
+            return `${element.dataset.command ?? element.name ?? element.tagName}${within || element.tagName === "CANVAS" ? "" : " outside"}`;
+          }));
+        }
+        return reached;
+      };
+      await page.locator("canvas[role=application]").focus();
+      const first = await order(8);
+      assert.ok(first.includes("begin") && first.includes("go") && first.includes("camera"), first.join());
+      await begin(page);
+      const reached = [];
+      await page.focus("canvas");
+      reached.push(...await order(11));
+      for (const wanted of ["pause", "back", "restart", "picture", "prompt", "refresh", "full", "leave"]) assert.ok(reached.includes(wanted), `${size}: ${wanted} of ${reached.join()}`);
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), size.join());
+      walk.close();
+      await page.context().close();
+    }
+  });
+
+  test("the camera at the back is asked for, with a shutter, and can be left", LIMIT, async () => {
+    const script = () => {
+      const get = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+      navigator.mediaDevices.getUserMedia = (wishes) => { window.wishes = wishes; return get(wishes); };
+    };
+    const page = await open({ script });
+    await page.click("[data-command=camera]");
+    await page.locator("[data-command=shoot]").waitFor();
+    assert.equal(await page.evaluate(() => window.wishes.video.facingMode.ideal), "environment");
+    await page.click("[data-command=no-camera]");
+    await page.locator("[data-command=shoot]").waitFor({ state: "hidden" });
+    assert.equal(await page.locator(".pictures button[title=camera]").count(), 0);
+    await page.click("[data-command=camera]");
+    await page.waitForFunction(() => document.querySelector("video").videoWidth > 0);
+    await page.click("[data-command=shoot]");
+    await page.locator(".pictures button[title=camera][aria-pressed=true]").waitFor();
+    assert.ok(await page.evaluate(() => document.querySelector("video").hidden));
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("at once is seen to work, and the drift of a world is told", LIMIT, async () => {
+    const page = await open();
+    await begin(page);
+    await page.check("[name=refresh]");
+    await page.fill(".bar [name=prompt]", "at night");
+    walk.prompt = "";
+    await page.keyboard.press("Enter");
+    await page.locator(".notice", { hasText: /^(Now: at night|.*computed again)/ }).waitFor();
+    assert.deepEqual(kinds("prompt").at(-1).payload, { text: "at night", refresh: true });
+    walk.status("drift", { reason: "the world is dissolving: R begins anew from the picture" });
+    await page.locator(".notice", { hasText: "dissolving" }).waitFor();
+  });
+});
