@@ -30,6 +30,11 @@ def register(server) -> None:
         asked = server.client_id is not None and request.query.get("client") == server.client_id
         return web.json_response(sorted(views) if asked else [])
 
+    @server.routes.get(ADDRESS + "/walks")
+    async def walks(_request: web.Request) -> web.Response:
+        """Return how many walks run, whichever page has asked for them."""
+        return web.json_response({"walks": len(views)})
+
     @server.routes.get(ADDRESS)
     async def connect(request: web.Request) -> web.StreamResponse:
         from ...live.wire.codec import JSON  # imported when a node has begun: they import the model

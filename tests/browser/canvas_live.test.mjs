@@ -1,7 +1,7 @@
 // LingBot-World Live on the canvas: W is held in the node's view, frames come, Stop, and the outputs arrive.
 
 import assert from "node:assert/strict";
-import { settle } from "./canvas.mjs";
+import { ready, settle } from "./canvas.mjs";
 import { clearGraph, inBothRenderers } from "./editor.mjs";
 
 const VIEW = ".lbw-live:visible";
@@ -36,7 +36,11 @@ const addWalk = (page) => clearGraph(page).then(() => page.evaluate(() => {
 const text = (page, part) => page.locator(`${VIEW} ${part}`).textContent();
 const frames = (page) => page.waitForFunction(() => {
   const { shadowRoot } = document.querySelector(".lbw-live");
-  return Number(shadowRoot.querySelector("[data-figure=rate]").textContent) > 0;
+  return shadowRoot.querySelector(".stage").hasAttribute("data-seen");
+});
+const previewed = (page) => page.waitForFunction(() => {
+  const preview = document.querySelector(".lbw-live").shadowRoot.querySelector(".preview");
+  return !preview.hidden && preview.naturalWidth > 0 && preview.src.includes("example.png");
 });
 
 const leave = async (page) => {
@@ -57,8 +61,10 @@ inBothRenderers((it) => {
     await page.locator(VIEW).waitFor();
     await settle(page);
     assert.match(await text(page, ".notice"), /^Press Run/);
+    await previewed(page);
     await page.evaluate(() => window.app.queuePrompt(0, 1));
     await frames(page);
+    assert.ok(await page.locator(`${VIEW} .preview`).isHidden());
     await page.keyboard.down("w"); // ComfyUI's own W opens its workflows
     await page.waitForFunction(() => {
       const { shadowRoot } = document.querySelector(".lbw-live");
@@ -83,6 +89,21 @@ inBothRenderers((it) => {
     });
     assert.ok(!("view" in prompt));
     assert.equal(saved.length, 10);
+  });
+
+  it.once("another tab says that a walk goes on, and its own hint when it is over", async (page) => {
+    await addWalk(page);
+    await page.evaluate(() => window.app.queuePrompt(0, 1));
+    await frames(page);
+    const other = await page.context().newPage();
+    await other.goto(process.env.COMFY_URL);
+    await ready(other, "LingBotWorldLive");
+    await other.evaluate(() => window.app.graph.add(window.LiteGraph.createNode("LingBotWorldLive")));
+    const notice = (words) => other.locator(".lbw-live .notice", { hasText: words }).waitFor({ state: "attached" });
+    await notice("A walk goes on in another tab");
+    await leave(page);
+    await notice("Press Run");
+    await other.close();
   });
 
   it.once("a node that becomes a subgraph takes its walk along, and nothing else connects to it", async (page) => {

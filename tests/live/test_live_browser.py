@@ -43,6 +43,12 @@ def test_the_page_works_in_a_browser(walked):
     assert passed, text[max(text.find("not ok"), 0) :][:6000]
 
 
+def test_the_page_shows_turns_and_saves_as_it_should():
+    """The page against a server of the test's own, which makes frames as it is told."""
+    passed, text = run_live("", "live_page.test.mjs")
+    assert passed, text[max(text.find("not ok"), 0) :][:6000]
+
+
 def test_the_page_works_for_who_has_the_token(toy_package, tmp_path):
     with Server(toy_package, tmp_path, token="told in the address") as server:
         passed, text = run_live(f"http://127.0.0.1:{server.port}/?token=told+in+the+address", "lan.test.mjs")

@@ -35,11 +35,13 @@ export class Picture {
     this.canvas.style.transform = "";
   }
 
-  /** Shows a picture in place of frames, until the next one. @param {string} address  empty for none */
-  show(address, aspect = 0) {
+  /** Shows a picture in place of frames, until the next one. @param {string} address  empty for none
+   * @param {number} [aspect]  of the walk, width over height @param {string} [fit]  as CSS has it */
+  show(address, aspect = 0, fit = "cover") {
     this.preview.hidden = !address;
-    if (address) this.preview.src = address;
-    if (aspect) this.stage.style.setProperty("--aspect", aspect);
+    this.preview.style.objectFit = fit;
+    if (address && this.preview.src !== address) this.preview.src = address;
+    if (aspect this.stage.style.setProperty("--aspect", aspect);
   }
 
   /** The server has told what the walk is. */

@@ -111,6 +111,11 @@ export class View {
     this.stage.querySelector(".notice").textContent = text;
   }
 
+  /** What is said over the picture. */
+  get words() {
+    return this.stage.querySelector(".notice").textContent;
+  }
+
   /** What was measured. */
   get measures() {
     return this.measured.measures(this.format, this.facts);

@@ -5,11 +5,15 @@ import { app } from "../../../../scripts/app.js";
 import { textCodec } from "../../live/connection.mjs";
 import { View } from "../../live/view.mjs";
 import { forwardToCanvas } from "./canvas_events.js";
+import { imageNodes, loadedPicture, nearestPicture } from "./picture.js";
+import { videoOf } from "./video_size.js";
 
 const NODE = "LingBotWorldLive", TYPE = "LINGBOT_LIVE_VIEW";
 const ADDRESS = "/lingbot_world/live"; // of host/sampling/live_route.py
 const HEIGHT = 400, WIDTH = 520; // of the widget at least, of a new node
 const HINT = "Press Run, and walk here: W A S D, arrows, mouse or gamepad. Then Stop.";
+const ELSEWHERE = "A walk goes on in another tab or window. A run of this one waits until that is over.";
+const LOOK_MS = 1000; // from one look at the start image to the next, while nobody walks
 const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"];
 
 /** The parts of the page that a node has, with their style, in a tree of their own. @param {string} html */
@@ -19,7 +23,7 @@ function fill(host, html) {
     const href = new URL(`../../live/${style}`, import.meta.url);
     root.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href }));
   }
-  page.querySelectorAll(".menu, [data-command=picture]").forEach((element) => element.remove());
+  page.querySelectorAll("[data-save], [data-command=picture], .pictured").forEach((element) => element.remove());
   const stop = page.querySelector("[data-command=leave]");
   Object.assign(stop, { textContent: "Stop", title: "End the walk: the node hands out what was walked" });
   root.append(page.querySelector(".stage"), page.querySelector(".bar"));
@@ -52,6 +56,20 @@ function started(view, { steered, prompts, prompt }, again) {
   if (!steered || !again) view.say(steered ? "" : "A recorded path is walked.");
 }
 
+/** Has a view that nobody walks in show the start image, as the walk will begin. */
+function showStart(node, view) {
+  if (view.connection || !node.graph) return;
+  const nodes = imageNodes(node), { width, height } = loadedPicture(node) ?? { width: 0, height: 1 };
+  const { aspect, fit } = videoOf(node, nodes, width / height) ?? { aspect: width / height, fit: "cover" };
+  view.picture.show(nearestPicture(nodes), aspect || 0, fit);
+}
+
+/** Whether a walk goes on that this page has not asked for. */
+async function walkElsewhere() {
+  const answer = await api.fetchApi(`${ADDRESS}/walks`);
+  return answer.ok && (await answer.json()).walks > 0;
+}
+
 const openWorkflow = () => app.extensionManager?.workflow?.activeWorkflow;
 let walkedIn; // the workflow of the last walk that began while this page was there: node ids are a workflow's own
 
@@ -71,7 +89,7 @@ export function addLiveView(html, node) {
   if (node.comfyClass !== NODE) return null;
   const host = Object.assign(document.createElement("div"), { className: "lbw-live", tabIndex: -1 });
   const view = new View({
-    root: fill(host, html), left: (reason) => view.say(reason || HINT),
+    root: fill(host, html), left: (reason) => { view.say(reason || HINT); showStart(node, view); },
     started: (message, again) => started(view, message, again),
   });
   const walk = ({ detail }) => {
@@ -79,23 +97,32 @@ export function addLiveView(html, node) {
     if (!node.graph || !isOf(node, detail) || view.connection) return;
     walkedIn = openWorkflow();
     const output = { realtime_output_format: "jpeg", output_compression: 88 };
+    showStart(node, view);
     view.walk(output, addressOf(detail), textCodec());
+  };
+  const waits = async () => {
+    const elsewhere = !view.connection && await walkElsewhere().catch(() => false);
+    if (!view.connection && node.graph) { if (elsewhere) view.say(ELSEWHERE); else if (view.words === ELSEWHERE) view.say(HINT); }
   };
   keepKeys(host);
   forwardToCanvas(host);
   host.addEventListener("focusout", () => view.input.letGo());
   view.say(HINT);
   api.addEventListener("executing", walk);
+  api.addEventListener("status", waits); // every page hears of the queue
+  const timer = setInterval(() => showStart(node, view), LOOK_MS);
   const look = { serialize: false, hideOnZoom: false, getMinHeight: () => HEIGHT };
   const widget = node.addDOMWidget("view", TYPE, host, look);
   const { onRemove } = widget;
   widget.serialize = false;
   widget.onRemove = function () {
     api.removeEventListener("executing", walk);
+    api.removeEventListener("status", waits);
+    clearInterval(timer);
     view.close();
     onRemove?.call(this);
   };
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
-  takeUp(node, walk, (words) => view.say(words)).catch(() => {}); // no server: there is no walk
+  takeUp(node, walk, (words) => view.say(words)).then(waits).catch(() => {}); // no server: there is no walk
   return widget;
 }
