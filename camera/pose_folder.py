@@ -1,7 +1,9 @@
 """poses.npy, intrinsics.npy and action.npy of a folder, read by one rule for every front."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from .poses import FEWEST_POSES, check_actions, check_intrinsics, check_poses, l
 from .rounding import settled
 
 LARGEST_FILE = 64 * 2**20
+FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,16 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """A folder, or the pose file in it, with the intrinsics.npy and action.npy beside the poses. Raises CameraError.
+    """A folder, a zip file of one, or the pose file in it, with the intrinsics.npy and action.npy beside the poses. Raises
+    CameraError.
 
     `lens` is another lens file, or lens rows, in place of intrinsics.npy. action.npy is read if it is there; True
     demands it, False leaves it. The model uses the first lens row only: rows that are neither one nor as many as the
     poses are cut to the first. Poses and actions of unequal number are cut to the smaller. Notes say so.
     """
     path = Path(path)
+    if path.suffix.lower() == ".zip":
+        return _read_zipped(path, lens, actions)
     file = path / "poses.npy" if path.is_dir() else path
     stored = load_array(file)
     c2w = check_poses(stored, str(file))
@@ -57,6 +63,30 @@ def read_pose_folder(
     if len(flags) != len(c2w):
         notes.append(f"{action_file} has {len(flags)} rows for {len(c2w)} poses: the first {used} of both are used.")
     return PoseFolder(c2w[:used], rows[:used], flags[:used], tuple(notes))
+
+
+def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | None) -> PoseFolder:
+    """`read_pose_folder` of a zip file such as live's camera.zip. Errors and notes name the zip file."""
+    check_file(path)
+    with TemporaryDirectory() as folder:
+        try:
+            _unzip(path, Path(folder))
+            read = read_pose_folder(folder, lens=lens, actions=actions)
+        except CameraError as error:
+            raise CameraError(str(error).replace(folder, str(path))) from error
+        return replace(read, notes=tuple(note.replace(folder, str(path)) for note in read.notes))
+
+
+def _unzip(path: Path, folder: Path) -> None:
+    """Write the arrays of a path, whichever folder of the zip file holds them. Raises CameraError."""
+    try:
+        with ZipFile(path) as archive:
+            members = [(info, Path(info.filename).name) for info in archive.infolist()]
+            for info, name in members:
+                if name in FILES and info.file_size <= LARGEST_FILE:
+                    (folder / name).write_bytes(archive.read(info))
+    except Exception as error:  # all that zipfile may raise
+        raise CameraError(f"{path}: not a zip file that can be read ({error})") from error
 
 
 def _lens_rows(lens: Path | np.ndarray, n_poses: int, notes: list[str]) -> np.ndarray:

@@ -53,7 +53,7 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "lingbot": Format(
-        "folder with poses.npy and intrinsics.npy", (".npy",), read_lingbot, "opencv_c2w", LINGBOT_FIELDS
+        "folder or zip with poses.npy and intrinsics.npy", (".npy", ".zip"), read_lingbot, "opencv_c2w", LINGBOT_FIELDS
     ),
     "vipe": Format(
         "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)",

@@ -57,7 +57,9 @@ def format_of(path: Path) -> str | None:
             return _folder(path)
         if path.name in COLMAP_FILES:
             return "colmap"
-        told = {".npy": lambda _: "lingbot", ".npz": _archive, ".json": _json, ".txt": _text}.get(path.suffix.lower())
+        told = {".npy": lambda _: "lingbot", ".npz": _archive, ".zip": _zipped, ".json": _json, ".txt": _text}.get(
+            path.suffix.lower()
+        )
         return told(path) if told is not None else None
     return None
 
@@ -99,6 +101,13 @@ def _archive(path: Path) -> str | None:
             return found
         with archive.open("data.npy") as data:
             return "vipe" if header_shape(data)[1:] == (4, 4) else None
+    return None
+
+
+def _zipped(path: Path) -> str | None:
+    """A zip file of poses.npy and intrinsics.npy, as live saves it."""
+    with suppress(Exception), ZipFile(path) as archive:  # all that zipfile may raise
+        return "lingbot" if "poses.npy" in {Path(name).name for name in archive.namelist()} else None
     return None
 
 

@@ -41,7 +41,7 @@ export class Picture {
     this.preview.hidden = !address;
     this.preview.style.objectFit = fit;
     if (address && this.preview.src !== address) this.preview.src = address;
-    if (aspect this.stage.style.setProperty("--aspect", aspect);
+    if (aspect) this.stage.style.setProperty("--aspect", aspect);
   }
 
   /** The server has told what the walk is. */

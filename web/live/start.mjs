@@ -4,6 +4,7 @@ import { Begin } from "./begin.mjs";
 import { MSGPACK } from "./connection.mjs";
 import { isTyping } from "./input.mjs";
 import { playsH264 } from "./player.mjs";
+import { offerWalks } from "./replay.mjs";
 import { save } from "./save.mjs";
 import { LONG, View } from "./view.mjs";
 
@@ -11,6 +12,8 @@ const WALKS = ["KeyW", "KeyA", "KeyS", "KeyD"]; // who holds one of these walks 
 const ENDPOINT = "v1/realtime_video/generate";
 const LOCAL = ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname);
 const query = (name) => new URLSearchParams(location.search).get(name);
+const WALKED = document.querySelector(".walks");
+let replays = false; // the server can make a walk again
 let image = null; // that is walked in; another may be chosen meanwhile
 
 const view = new View({
@@ -19,7 +22,7 @@ const view = new View({
     offerFiles(message);
     if (!begin.root.hidden) view.connection.send("pause"); // it has begun, or goes on, behind the pictures
   },
-  left: (reason) => { begin.say(reason); choose(false); },
+  left: (reason) => { begin.say(reason); choose(false); if (replays) offerWalks(WALKED, replay); },
   commands: {
     restart: () => view.restart({ prompt: view.bar.prompt.value, first_frame: image ?? undefined }),
     picture: () => { view.show("begin"); begin.say(""); choose(true); view.connection?.send("pause"); },
@@ -28,10 +31,13 @@ const view = new View({
 });
 const begin = new Begin(document.querySelector(".begin"), walk, (address) => view.picture.show(address));
 
-fetch(`server_info${location.search}`).then((answer) => answer.json()).then(({ width, height }) => {
-  if (width && !view.facts) view.stage.style.setProperty("--aspect", width / height);
-}).catch(() => {}); // then as pictures mostly are
 choose(false);
+fetch(`server_info${location.search}`).then((answer) => answer.json()).then(async ({ width, height, walks }) => {
+  if (width && !view.facts) view.stage.style.setProperty("--aspect", width / height);
+  replays = walks === true;
+  const wanted = replays && await offerWalks(WALKED, replay);
+  if (wanted && !view.connection) replay(wanted.name, wanted.prompt);
+}).catch(() => {}); // then as pictures mostly are
 
 document.addEventListener("keydown", (event) => {
   const back = event.code === "Escape" || (event.code === "KeyO" && !isTyping(event.target));
@@ -49,7 +55,15 @@ async function walk(start) {
   view.bar.prompt.value = prompt;
   begin.root.hidden = true;
   const address = new URL(ENDPOINT + location.search, location.href);
-  view.walk({ prompt, first_frame: image, ...output, fps: Number(query("fps")) || undefined }, address, MSGPACK);
+  const own = { first_frame: image, fps: Number(query("fps")) || undefined };
+  view.walk({ prompt, ...output, ...(start.name ? { lingbot_replay: start.name } : own) }, address, MSGPACK);
+}
+
+/** Has the server make a walk again. */
+async function replay(name, prompt) {
+  await walk({ image: null, prompt, name });
+  view.stage.querySelector(".hold").hidden = true;
+  view.say(`${name} is made again ...`);
 }
 
 /** Shows the pictures. @param {boolean} walks  there is a walk to go back to */
