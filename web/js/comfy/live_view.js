@@ -53,6 +53,7 @@ function started(view, { steered, prompts, prompt }, again) {
   for (const element of view.bar.elements) element.disabled ||= !steered && element.dataset.command !== "full";
   for (const element of view.bar.querySelectorAll(".prompt, .refresh, [type=submit]")) element.hidden = !prompts;
   view.input.active = steered;
+  view.stage.querySelector(".hold").hidden ||= !steered;
   if (!steered || !again) view.say(steered ? "" : "A recorded path is walked.");
 }
 
