@@ -37,8 +37,9 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """A folder, a zip file of one, or the pose file in it, with the intrinsics.npy and action.npy beside the poses. Raises
-    CameraError.
+    """A folder, a zip file of one, or the pose file in it, with the intrinsics.npy and action.npy beside the poses.
+
+    Raises CameraError.
 
     `lens` is another lens file, or lens rows, in place of intrinsics.npy. action.npy is read if it is there; True
     demands it, False leaves it. The model uses the first lens row only: rows that are neither one nor as many as the
