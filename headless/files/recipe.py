@@ -90,7 +90,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
         if path.suffix.lower() == ".png":
             with Image.open(path) as image:
                 image.load()
-                return {name: value for name, value in image.info.items() if isinstance(value, str)}
+                return {str(name): value for name, value in image.info.items() if isinstance(value, str)}
         av = require("av", '"lingbot-world[cli]"')
         with av.open(on_disk(path)) as container:
             return {name.lower(): value for name, value in container.metadata.items()}  # matroska has capitals

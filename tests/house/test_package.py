@@ -223,9 +223,11 @@ def test_mypy_finds_nothing_and_knows_what_the_package_offers(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "lingbot_world").symlink_to(ROOT, target_is_directory=True)
     (tmp_path / "offered.py").write_text(OFFERED)
+    example = (ROOT / "docs/python.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    (tmp_path / "documented.py").write_text(example)
     modules = [word for path in ENGINE for word in ("-m", dotted(path))]
     settings = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", ROOT / ".mypy_cache"]
-    command = [sys.executable, "-m", "mypy", *settings, *modules, "-m", "offered"]
+    command = [sys.executable, "-m", "mypy", *settings, *modules, "-m", "offered", "-m", "documented"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
