@@ -1,13 +1,15 @@
 """`python -m lingbot_world`, and `python FOLDER` for a folder of any name that is not installed: the `lingbot-world`
 command."""
 
-import importlib.util
+import signal
 import sys
-from pathlib import Path
 
 
 def _import_folder() -> None:
     """Make this folder the package lingbot_world. Python has put it on the path, where its modules hide others."""
+    import importlib.util
+    from pathlib import Path
+
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
     spec = importlib.util.spec_from_file_location("lingbot_world", here / "__init__.py")
@@ -18,6 +20,8 @@ def _import_folder() -> None:
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in `entry`, which takes a while to import
     if not __package__:
         _import_folder()
     from lingbot_world.headless.command.entry import main

@@ -56,6 +56,12 @@ def test_an_option_that_is_given_besides_replaces_the_videos(command, tmp_path, 
     assert recorded(tmp_path / "0.mp4")["options"]["prompt"] == "a lake"
 
 
+def test_the_record_may_be_left_out(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("LINGBOT_WORLD_RECORD", "")
+    assert main(command(sampling_steps=1, output=tmp_path / "a")) == 0
+    assert all("lingbot_world" not in Image.open(file).info for file in (tmp_path / "a").iterdir())
+
+
 def test_a_file_that_has_changed_since_is_named(command, toy_package, tmp_path, capsys):
     image = tmp_path / "image.png"
     Image.open(toy_package / "example/image.png").save(image)
