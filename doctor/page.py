@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import __version__
+from ..version import __version__
 from .checkup import Checkup
 from .work import Row, released
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from PIL import Image
 
-from ... import __version__
 from ...errors import InputError, require
 from ...options import LoraFile
+from ...version import __version__
 from ..checks import Plan
 from ..many.inputs import named_files, part_files
 from ..options import GenerateOptions
