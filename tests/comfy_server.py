@@ -92,8 +92,12 @@ def free_port() -> int:
 class ComfyServer:
     """A ComfyUI process over a base directory of its own, with this pack linked into custom_nodes."""
 
-    def __init__(self, host: Host, base: Path, *arguments: str, pack: bool = True):
-        self.host, self.base, self.arguments = host, base, arguments
+    def __init__(
+        self, host: Host, base: Path, *arguments: str, pack: bool = True, gpu: bool = False, python_path: str = ""
+    ):
+        """`gpu`: without --cpu. `python_path`: folders whose packages the server may import."""
+        self.host, self.base, self.arguments = host, base, (*([] if gpu else ["--cpu"]), *arguments)
+        self._python_path = python_path
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = base / "server.log"
@@ -112,10 +116,12 @@ class ComfyServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers and the pack is in."""
-        command = [str(self.host.python), str(self.host.root / "main.py"), "--cpu", "--listen", "127.0.0.1"]
+        command = [str(self.host.python), str(self.host.root / "main.py"), "--listen", "127.0.0.1"]
         command += ["--port", str(self.port), "--disable-api-nodes", "--disable-auto-launch"]
         command += ["--base-directory", str(self.base), "--database-url", "sqlite:///:memory:", *self.arguments]
         environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        if self._python_path:
+            environment["PYTHONPATH"] = self._python_path
         environment.setdefault("OMP_NUM_THREADS", "1")  # toys are too small for more, and waiting threads cost the most
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(

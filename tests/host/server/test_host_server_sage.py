@@ -1,0 +1,38 @@
+"""Rollout on a GPU under --use-sage-attention, with kernels that run on CUDA's default stream (SageAttention 2.x)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from comfy_server import ComfyServer
+from safetensors.torch import load_file
+from toy_prompt import as_toy
+
+pytestmark = [pytest.mark.host, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+ROLLOUT = "LingBotWorldRollout"
+STAND_IN = Path(__file__).parents[2] / "stand_ins" / "default_stream"
+
+
+def rollout(comfy_host, comfy_base, *arguments):
+    """The latent of a rollout of many small chunks, and the server's log."""
+    with ComfyServer(comfy_host, comfy_base, *arguments, gpu=True, python_path=str(STAND_IN)) as server:
+        prompt = as_toy("fast_long").set("LingBotWorldPrepareImage", width=64, height=48)
+        del prompt[prompt.node_id("LingBotWorldCameraPreview")]
+        prompt = prompt.set(ROLLOUT, seed=7, chunk="1", window=4, sink=1)
+        prompt = prompt.add("latent", "SaveLatent", samples=prompt.link(ROLLOUT), filename_prefix="sage")
+        server.run(prompt)
+        newest = max((comfy_base / "output").glob("sage*.latent"), key=lambda path: path.stat().st_mtime)
+        return load_file(newest)["latent_tensor"].float(), server.log()
+
+
+@pytest.mark.parametrize("vram", [(), ("--disable-dynamic-vram",)], ids=["dynamic", "static"])
+def test_a_rollout_does_not_replay_without_its_attention(comfy_host, comfy_base, vram):
+    want, quiet = rollout(comfy_host, comfy_base, *vram)
+    got, log = rollout(comfy_host, comfy_base, "--use-sage-attention", *vram)
+    assert "the first replay was wrong" not in quiet
+    assert "the first replay was wrong" in log
+    errors = (got - want).pow(2).mean((0, 1, 3, 4)).sqrt() / want.pow(2).mean().sqrt()
+    assert errors.max() < 5e-2
