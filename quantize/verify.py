@@ -69,6 +69,7 @@ def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) ->
 def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> Verified:
     weights = open_weights(path)  # which looks at its scales
     kind = f"umt5 text encoder, {weights.quantization or 'not quantized'}"
+    kind += f"; {weights.note}" if weights.note else ""
     return _checked(path, kind, weights.tensors, show, fast)
 
 

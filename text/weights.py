@@ -122,6 +122,14 @@ class UMT5Weights:
         """The weights' formats, such as "nf4", "fp8" or "Q4_K+Q6_K"; None for plain weights."""
         return quantization_of(self.quantized)
 
+    @property
+    def note(self) -> str | None:
+        """A line that names the file's tensors which are not read; None where all of them are."""
+        if not self.unread:
+            return None
+        some = ", ".join(self.unread[:3]) + (", ..." if len(self.unread) > 3 else "")
+        return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
+
     def entries(self, name: str) -> list[TensorEntry]:
         """Return the tensors that make up a weight."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]

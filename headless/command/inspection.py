@@ -183,8 +183,10 @@ def _if_short(stage: StageEstimate) -> StageEstimate:
 def _text(path: Path, dtype: torch.dtype) -> Report:
     weights = open_weights(path)
     config, nbytes = weights.config, sum(tensor.nbytes for tensor in weights.tensors.values())
-    line = f"text encoder: umt5, {config.num_layers} blocks of {config.dim}, {_amount(nbytes)} on disk, {path}"
-    return Report([line], [estimate_text(config, dtype)])
+    form = f", quantization {weights.quantization}" if weights.quantization else ""
+    line = f"text encoder: umt5, {config.num_layers} blocks of {config.dim}, {_amount(nbytes)} on disk{form}, {path}"
+    notes = [f"  {weights.note}"] if weights.note else []
+    return Report([line, *notes], [estimate_text(config, dtype)])
 
 
 def _vae(path: Path, geometry: Geometry) -> Report:

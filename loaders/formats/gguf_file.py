@@ -23,7 +23,7 @@ from ..tensors import MappedFile, Packed, TensorEntry
 MAGIC = b"GGUF"
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """GGML's names of the types that are no blocks."""
-_ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
+ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 _LONGEST_ARRAY, _MOST_TENSORS, _MOST_STRINGS = 64, 100_000, 2_000_000
 
 
@@ -88,7 +88,7 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
 def _described(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
     """Name, GGML's type, shape in the file, shape of the weight and first byte of a tensor."""
     name, stored = str(tensor.name), tuple(int(size) for size in reversed(tensor.shape.tolist()))
-    field = reader.get_field(_ORIGINAL_SHAPE + name)
+    field = reader.get_field(ORIGINAL_SHAPE + name)
     shape = stored if field is None else tuple(int(size) for size in field.contents())
     return name, str(tensor.tensor_type.name), stored, shape, int(tensor.data_offset)
 

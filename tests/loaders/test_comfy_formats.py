@@ -7,6 +7,7 @@ import pytest
 import torch
 from checkpoint_cases import refused
 from comfy_kitchen.tensor import QuantizedTensor
+from lingbot_world.errors import TextError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
 from lingbot_world.model.layers.operations import Linear
@@ -16,6 +17,7 @@ from lingbot_world.options import LoraFile
 from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights
+from lingbot_world.vae import read_vae
 from model_cases import golden_inputs
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
@@ -153,6 +155,59 @@ def test_the_cases_of_text_encoders(golden, tmp_path, capsys):
         for path in (made, golden / "t5/t5_encoder_fp32.pth")
     )
     assert torch.cosine_similarity(got, want, dim=1).mean() > 0.85  # random weights: errors of 8 % in each add up
+
+
+def test_tensors_that_no_encoder_has_are_a_line_or_an_error(golden, tmp_path, capsys):
+    tensors = load_file(golden / "t5/t5_encoder_fp32.safetensors")
+    file, extra = (
+        tmp_path / "t5.safetensors",
+        {"decoder.block.0.x.weight": torch.ones(2), "spiece_model": torch.ones(2)},
+    )
+    save_file(tensors | extra, file)
+    for command in (["inspect", str(file)], ["verify", str(file)]):
+        assert main(command) == 0
+        assert "1 of its tensors are not the encoder's and are not read: decoder.block.0.x" in capsys.readouterr().out
+    for name in ("blocks.0.attn.q.bias", "token_embedding.bias"):
+        save_file(tensors | {name: torch.ones(2)}, file)
+        with pytest.raises(TextError, match=f"{name} belongs to no umt5 encoder"):
+            open_weights(file)
+
+
+@pytest.mark.parametrize(("format_", "kind", "error"), [("int8", "int8", 0.02), ("nvfp4", "nvfp4", 0.12)])
+def test_quantize_writes_it(plain, folder, format_, kind, error):
+    save_file({name: tensor.bfloat16() for name, tensor in plain.items()}, folder / "x.safetensors")
+    zero = "blocks.0.ffn.0.weight"
+    save_file({**plain, zero: torch.zeros_like(plain[zero])}, folder / "x.safetensors")
+    metas = run(folder / "x.safetensors", folder / "made", format=format_, keep=("head.head",))
+    checkpoint = open_checkpoint(folder / "made")
+    (meta,) = metas.values()
+    assert (checkpoint.quantization, len(checkpoint.quantized), meta["kept"]) == (kind, 50, ["head.head.weight"])
+    model = load_expert(checkpoint, dtype=torch.float32)
+    for name in checkpoint.quantized:
+        got = model.get_parameter(name).decode(torch.float32)
+        if name == zero:
+            assert not got.any()
+            continue
+        assert relative_rms(got, plain[name]) == pytest.approx(meta["relative_rms"][name], rel=1e-3)
+        assert relative_rms(got, plain[name]) < error
+    (found,) = verify(folder / "made", silent)
+    assert found.kind.startswith(f"LingBot-World expert, {kind}")
+    assert found.checked == found.tensors
+
+
+def test_the_vae_in_fp8_with_scales(toy_package, tmp_path):
+    plain = {name: tensor.float() for name, tensor in read_vae(toy_package / "Wan2.1_VAE.pth").items()}
+    made, wanted = {}, {}
+    for name, tensor in plain.items():
+        made[name] = wanted[name] = tensor
+        if tensor.ndim >= 4 and name.endswith("weight"):
+            made[name] = (tensor * 16).to(torch.float8_e4m3fn)
+            made[f"{name}_scale"] = torch.tensor(1 / 16)
+            wanted[name] = made[name].float() / 16
+    save_file({name: tensor.contiguous() for name, tensor in made.items()}, tmp_path / "vae.safetensors")
+    found = read_vae(tmp_path / "vae.safetensors")
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 @EVERY
