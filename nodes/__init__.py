@@ -23,6 +23,7 @@ MODULES = (
     "state",
     "quantize",
     "toy",
+    "machine",
 )
 
 folders.register()

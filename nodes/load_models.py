@@ -44,9 +44,9 @@ def _precision_inputs() -> list[io.Combo.Input]:
     arithmetic = choice(
         "arithmetic",
         ARITHMETICS,
-        "How the large products are computed. auto and bf16: in the weight dtype. fp8 is faster on 40 and 50 "
-        "series, H100 and later, int8 on cards since the 20 series; both are a little less exact. Weights with a LoRA "
-        "stay in the weight dtype.",
+        "How the large products are computed. auto and bf16: in the weight dtype. 8bit: fp8 on H100 and H200, int8 on "
+        "GeForce and Radeon; faster, and a little less exact. int8 needs a 20 series or later, fp8 a 40 series or "
+        "later. Weights with a LoRA stay in the weight dtype.",
         optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
     )

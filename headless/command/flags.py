@@ -104,7 +104,7 @@ def _add_base(add: Callable[..., None]) -> None:
 def _add_memory(add: Callable[..., None]) -> None:
     add("device", "cpu, cuda or cuda:1; left out: the GPU if there is one", metavar="NAME")
     add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
-    add("arithmetic", "linear layers; fp8 and int8 are faster on GPUs that support them, and less exact")
+    add("arithmetic", "linear layers; 8bit takes fp8 or int8, as suits the GPU: faster, and less exact")
     add("attention", "8bit is faster where a kernel for it is installed, and less exact")
     add("residency", "experts in GPU memory at a time; stream keeps as little there as possible")
     add("camera_cache", "keep the camera layers' results for the next step: where memory is free, never, always")

@@ -11,6 +11,9 @@ from ...loaders import Checkpoint, find_package, open_checkpoint
 from ...loaders.offload import weight_bytes
 from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_expert_folder, named_role
 from ...loaders.release import base_release
+from ...model.choice.card import card_of
+from ...model.choice.table import WORKS, candidates
+from ...model.choice.trials import taken
 from ...model.kv.place import KeyValuePlace
 from ...model.memory import decoded_bytes
 from ...model.ops.linear_8bit import suited_arithmetic
@@ -73,7 +76,15 @@ def describe(
     rows += [(stage.name, *map(_amount, (stage.weights, stage.work, stage.total))) for stage in report.stages]
     widest = max(len(name) for name, *_ in rows)
     table = [name.ljust(widest) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]
-    return "\n".join([*report.lines, "", f"Memory on the device for {size}, computed:", *table])
+    return "\n".join([*report.lines, "", _kernels(), "", f"Memory on the device for {size}, computed:", *table])
+
+
+def _kernels() -> str:
+    """Return what computes here, from trials that were made before; a run and `doctor` make them."""
+    card = card_of(find_device(None))
+    names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
+    made = ", ".join(f"{work} by {name}" for work, name in names.items())
+    return f"What computes on {card.known_as}: {made} (`lingbot-world doctor` tries each)"
 
 
 def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:

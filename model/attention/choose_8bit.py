@@ -27,6 +27,7 @@ from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
 from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
 from .streams import follows_stream, on_default_stream
 
+UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
 """A kernel is not taken if its relative RMS error is larger."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
@@ -228,5 +229,6 @@ def check_8_bits(
     or the model's sizes do not allow them."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
-    notes = arithmetic_note(arithmetic, device, config), attention_note(attention, device, config)
+    untried = UNTRIED if device.type == "mps" else None
+    notes = untried, arithmetic_note(arithmetic, device, config), attention_note(attention, device, config)
     return tuple(note for note in notes if note is not None)

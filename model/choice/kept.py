@@ -67,6 +67,11 @@ def read(card: Card, name: str) -> Any:
     return _file().get(key_of(card), {}).get(name)
 
 
+def all_of(card: Card) -> dict[str, Any]:
+    """Return everything that was kept for a card, by name."""
+    return _file().get(key_of(card), {})
+
+
 def keep(card: Card, name: str, value: Any) -> None:
     """Keep a JSON value for a card under a name. Where the cache cannot be written, nothing happens."""
     place, cards = in_user_cache(VARIABLE, NAME), _file()

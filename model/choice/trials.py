@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -79,12 +79,10 @@ def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
 
 @lru_cache
 def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | None:
-    right = [trial for trial in _trials(work, card, device, size) if trial.reason is None]
-    if not right:
-        return None
-    taken = min(right, key=lambda trial: trial.seconds or 0.0) if all(each.seconds for each in right) else right[0]
-    logging.info("%s by %s on %s", work, taken.name, card.known_as)
-    return taken.name
+    best = _best(_trials(work, card, device, size))
+    if best is not None:
+        logging.info("%s by %s on %s", work, best, card.known_as)
+    return best
 
 
 @lru_cache
@@ -103,6 +101,22 @@ def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[T
 def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
     """Return whether a card has the named candidate, and it is right."""
     return any(each.name == name and each.reason is None for each in trials(work, device, size))
+
+
+def taken(work: Work, card: Card) -> str | None:
+    """Return the name of the candidate that the last trial at any size found best; None if the card was not tried."""
+    for name, found in reversed(list(kept.all_of(card).items())):
+        if name.split()[0] == work:
+            return _best([Trial(*each) for each in found])
+    return None
+
+
+def _best(tried: Iterable[Trial]) -> str | None:
+    right = [trial for trial in tried if trial.reason is None]
+    if not right:
+        return None
+    timed = all(each.seconds for each in right)
+    return (min(right, key=lambda trial: trial.seconds or 0.0) if timed else right[0]).name
 
 
 def forget() -> None:

@@ -195,7 +195,10 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """See quantized.codec.recode."""
+    """See quantized.codec.recode. Raises RuntimeError for float8 on AMD's GPUs: the kernel has an instruction of
+    NVIDIA's there, which ends the process where another compiler meets it."""
+    if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
+        raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")
     rows, width = shape
     values = torch.empty(shape, dtype=dtype, device=packed.device)
     row_scales = torch.empty(rows, 1, dtype=torch.float32, device=packed.device)

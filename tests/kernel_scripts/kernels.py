@@ -1,12 +1,17 @@
 """Every Triton kernel of the model without a GPU. Prints what failed, as JSON.
 
 With TRITON_INTERPRET=1 Triton's interpreter computes each, and the results are compared with plain torch. Else each is
-compiled for a GPU of compute capability 9.0, on the path that a launch takes."""
+compiled on the path that a launch takes: for a GPU of compute capability 9.0, or for the LINGBOT_TRITON_TARGET, such as
+cuda:89 or hip:gfx1100. Also printed: the most shared memory and the most spilled bytes of each kernel."""
 
 import json
 import os
+import re
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 import triton
@@ -28,12 +33,19 @@ from lingbot_world.vae.weights import quarters, vae_shapes
 from pointwise_cases import CASES, NAMES, check
 from torch.nn import functional as F
 from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 COMPUTED = os.environ.get("TRITON_INTERPRET") == "1"
+TARGET = os.environ.get("LINGBOT_TRITON_TARGET")
+BACKEND, _, NUMBER = (TARGET or "cuda:90").partition(":")
+HAS_FP8 = BACKEND == "hip" or int(NUMBER) >= 89
 FP8 = torch.float8_e4m3fn
-DTYPES = [torch.float32] if COMPUTED else [torch.float32, torch.bfloat16]
-EIGHT_BITS = [FP8] if COMPUTED else [FP8, torch.int8]  # the interpreter has no rint
+DTYPES = [torch.float32] if COMPUTED else [torch.bfloat16] if TARGET else [torch.float32, torch.bfloat16]
+EIGHT_BITS = [FP8] if COMPUTED else [FP8, torch.int8] if HAS_FP8 else [torch.int8]  # the interpreter has no rint
+SHARED: dict[str, int] = {}
+SPILLED: dict[str, int] = {}
+LOOKED_AT: set[str] = set()
 WEIGHTS = [{}, {"nested": False}, {"quant_type": "fp4", "blocksize": 128}]
 WORST = 2e-6
 
@@ -42,7 +54,9 @@ class Card:
     """What Triton asks a driver for in order to compile."""
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        if BACKEND == "hip":
+            return GPUTarget("hip", NUMBER, 64 if NUMBER.startswith("gfx9") else 32)
+        return GPUTarget("cuda", int(NUMBER), 32)
 
     def get_current_device(self) -> int:
         return 0
@@ -268,9 +282,10 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for dtype in DTYPES:
         yield from ((f"{name}, {dtype}", lambda name=name, dtype=dtype: pointwise(name, dtype)) for name in NAMES)
         yield f"out of 8 bits, {dtype}", lambda dtype=dtype: out_of_8_bits(dtype)
-        yield f"several in one, {dtype}", lambda dtype=dtype: several_in_one(dtype)
-        yield f"merged, {dtype}", lambda dtype=dtype: merged(dtype)
-        yield f"attention, {dtype}", lambda dtype=dtype: attention_operands(dtype)
+        if HAS_FP8:
+            yield f"several in one, {dtype}", lambda dtype=dtype: several_in_one(dtype)
+            yield f"merged, {dtype}", lambda dtype=dtype: merged(dtype)
+            yield f"attention, {dtype}", lambda dtype=dtype: attention_operands(dtype)
         for settings in WEIGHTS:
             yield f"4 bits {settings}, {dtype}", lambda settings=settings, dtype=dtype: four_bits(settings, dtype)
         for kind in ggml.BLOCKS:
@@ -283,7 +298,7 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
         yield "VAE", vae
         yield "pooled VAE", pooled
     for settings in [] if COMPUTED else WEIGHTS:  # the interpreter has no rint, and no instruction by its name
-        for kind in EIGHT_BITS:
+        for kind in EIGHT_BITS if BACKEND == "cuda" else [torch.int8]:  # float8 by an instruction of NVIDIA's
             yield f"recode {settings}, {kind}", lambda settings=settings, kind=kind: recoded(settings, kind)
 
 
@@ -292,7 +307,33 @@ def prepare() -> None:
     if not COMPUTED:
         triton.runtime.driver.set_active(Card())
         launch = JITFunction.run
-        JITFunction.run = lambda self, *arguments, **settings: launch(self, *arguments, **{**settings, "warmup": True})
+
+        def compile_only(self, *arguments, **settings):
+            compiled = launch(self, *arguments, **{**settings, "warmup": True})
+            look_at(self.fn.__name__, compiled)
+            return compiled
+
+        JITFunction.run = compile_only
+
+
+def look_at(name: str, compiled: CompiledKernel) -> None:
+    SHARED[name] = max(SHARED.get(name, 0), compiled.metadata.shared)
+    if TARGET and compiled.hash not in LOOKED_AT:
+        LOOKED_AT.add(compiled.hash)
+        SPILLED[name] = max(SPILLED.get(name, 0), spilled(compiled.asm))
+
+
+def spilled(asm: dict) -> int:
+    """Bytes of a thread's registers that lie in memory, as the assembler's own file says."""
+    if "amdgcn" in asm:
+        found = re.search(r"\.vgpr_spill_count:\s+(\d+)", asm["amdgcn"])
+        return 4 * int(found[1]) if found else 0
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(asm["cubin"])
+        file.flush()
+        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    return max((int(found) for found in re.findall(r"STACK:(\d+)", said)), default=0)
 
 
 def main() -> None:
@@ -306,7 +347,7 @@ def main() -> None:
             while reason.__cause__ is not None:
                 reason = reason.__cause__
             failed[name] = f"{type(reason).__name__}: {reason}"[-500:]
-    print(json.dumps({"cases": count, "failed": failed}))
+    print(json.dumps({"cases": count, "failed": failed, "shared": SHARED, "spilled": SPILLED}))
 
 
 main()

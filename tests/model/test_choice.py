@@ -100,9 +100,12 @@ def test_the_fastest_right_candidate_is_taken_and_kept(monkeypatch, tmp_path, ca
     assert later.tried == 0
     assert chosen("int8", CUDA, Size(dim=5120)) is None
     assert later.tried == 1
+    assert trials.taken("int8", nvidia(8, 6)) is None  # the last size was not right
+    assert trials.taken("fp8", nvidia(8, 6)) is None
     other = PlayedCard(monkeypatch, 8, 9, why=None, seconds={"comfy-kitchen": 0.001, "torch": 0.002})
     assert chosen("int8", CUDA, Size()) == "comfy-kitchen"
     assert other.tried == 1
+    assert trials.taken("int8", nvidia(8, 9)) == "comfy-kitchen"
     forget()
 
 

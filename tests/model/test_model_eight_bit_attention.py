@@ -14,7 +14,7 @@ from lingbot_world.model.attention import choose_8bit as eight_bit_attention
 from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.attention import fp8_cudnn, fp8_hopper
 from lingbot_world.model.attention import fp8_operands as attention_own
-from lingbot_world.model.attention.choose_8bit import attend_8bit, attention_note, choose_attention
+from lingbot_world.model.attention.choose_8bit import attend_8bit, attention_note, check_8_bits, choose_attention
 from lingbot_world.model.attention.exact import key_parts, sdpa
 from lingbot_world.model.attention.fp8 import FP8, HEADROOM, Operand, operand, places_across, sample
 from lingbot_world.model.cache import CameraCache
@@ -497,6 +497,12 @@ def test_a_card_without_a_kernel_is_told_what_to_install(monkeypatch):
     with pytest.raises(InputError, match="no package has a kernel that gains anything on .*; leave it out"):
         choose_attention("8bit", torch.device("mps"), SMALL)
     assert choose_attention("8bit", CPU, SMALL) == "8bit"
+
+
+def test_apples_gpus_are_said_to_be_untried():
+    assert check_8_bits("auto", "auto", CPU, SMALL) == ()
+    (said,) = check_8_bits("auto", "auto", torch.device("mps"), SMALL)
+    assert "never tried" in said
 
 
 def test_what_is_known_of_it_is_said(monkeypatch):

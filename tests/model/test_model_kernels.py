@@ -179,3 +179,36 @@ def test_every_kernel(interpreted, cases):
     found = json.loads(done.stdout)
     assert found["failed"] == {}
     assert found["cases"] >= cases
+
+
+GEFORCE_SHARED = 101376
+"""Bytes of shared memory that a block may have on GeForce since the 30 series."""
+TARGETS = {
+    **{f"cuda:{number}": GEFORCE_SHARED for number in (80, 86, 89, 120)},
+    "cuda:75": 65536,
+    **{f"cuda:{number}": 232448 for number in (90, 100)},
+    **{f"hip:{name}": 65536 for name in ("gfx942", "gfx1100", "gfx1151", "gfx1201")},
+}
+"""Bytes of shared memory of each card that Triton compiles for."""
+HOPPERS_OWN = "_convolve"
+"""The kernel that the table takes on Hopper only, where its blocks fit."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_kernel_compiles_for_the_cards_that_people_have(target, tmp_path):
+    """Without a GPU: none needs more shared memory than the card has, and none spills registers much."""
+    path = os.pathsep.join([str(SCRIPT.parent.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TRITON_INTERPRET": "0"}
+    environment |= {"LINGBOT_TRITON_TARGET": target, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found["failed"] == {}
+    assert found["cases"] >= 15
+    assert {"_layer_norm", "_encode_8bit"} & set(found["shared"]), found["shared"]
+    too_large = {name: size for name, size in found["shared"].items() if size > TARGETS[target]}
+    assert set(too_large) <= {HOPPERS_OWN}, too_large
+    spilled = {name: size for name, size in found["spilled"].items() if size > 64 and name != HOPPERS_OWN}
+    assert spilled == {}

@@ -39,6 +39,7 @@ IDS = {
     "LingBotWorldToyPackage",
     "LingBotWorldSaveState",
     "LingBotWorldLoadState",
+    "LingBotWorldCheckMachine",
 }
 
 
