@@ -1,11 +1,14 @@
 """Experts of weights in memory as files, as the quantizer writes them: for the toy, its training and the tests."""
 
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ..loaders import Checkpoint
+from ..loaders.quantized import FourBitWeight
 from ..model.config import ModelConfig
 from ..model.quantized import codec
 from ..quantize import comfy
@@ -20,10 +23,13 @@ def write_expert(
     quant_type: str | None = "nf4",
     blocksize: int = 64,
     dtype: torch.dtype = torch.bfloat16,
+    keep: tuple[str, ...] = (),
 ) -> None:
-    """Every parameter of `config` by its official name: as "nf4", "fp4", "fp8" or, with None, plain in `dtype`."""
+    """Write every parameter of `config` by its official name: as "nf4", "fp4", "fp8" or, with None, plain in `dtype`.
+    Layers that match a pattern of `keep` stay plain."""
     shapes = config.parameter_shapes()
-    quantized, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
+    linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
+    quantized = [name for name in linear if not any(fnmatchcase(name.removesuffix(".weight"), each) for each in keep)]
     with TensorFile(Path(path), shapes, quantized, quant_type=kind, blocksize=blocksize, dtype=dtype) as file:
         for name, tensor in tensors:
             tensor = tensor.to(dtype)
@@ -36,10 +42,31 @@ def write_expert(
         file.finish()
 
 
-def write_expert_folder(folder: str | Path, config: ModelConfig, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """An NF4 expert as the community package has it: model.safetensors, config.json and quantization_meta.json."""
+def write_expert_folder(
+    folder: str | Path,
+    config: ModelConfig,
+    tensors: Iterable[tuple[str, Tensor]],
+    *,
+    quant_type: str | None = "nf4",
+    keep: tuple[str, ...] = (),
+) -> None:
+    """Write an expert as the community package has it: model.safetensors, config.json and, of a 4-bit one,
+    quantization_meta.json. The options are those of `write_expert`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_expert(folder / "model.safetensors", config, tensors)
+    write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)
     write_json(folder / "config.json", config_json(config))
-    write_json(folder / "quantization_meta.json", {"quant": QUANT})
+    if quant_type:
+        write_json(folder / "quantization_meta.json", {"quant": QUANT})
+
+
+def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return every parameter of an expert as float32, 4-bit ones decoded."""
+    return {name: _decode(checkpoint, name) for name in checkpoint.shapes}
+
+
+def _decode(checkpoint: Checkpoint, name: str) -> Tensor:
+    weight = checkpoint.quantized.get(name)
+    if isinstance(weight, FourBitWeight):
+        return weight.rows(torch.arange(weight.shape[0]))
+    return checkpoint.tensors[name].view().float()

@@ -16,8 +16,10 @@ from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors
 EXAMPLE = "example"
 CAUSAL = "lingbot_world_fast"
 """The folder that the official package has its causal model in."""
-PLACES = (CAUSAL, "high_noise_model_bnb_nf4", "low_noise_model_bnb_nf4")
-"""The folders of models."""
+EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
+"""The folders that the trained toy has its base experts in."""
+PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
+"""The folders of models, of the trained toy and of the random one."""
 LARGEST = 2**26
 """Bytes that no file of a toy has, and that every real one exceeds."""
 
@@ -31,7 +33,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     """
     folder = Path(folder)
     refuse_real(folder)
-    refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES])
+    refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_models(folder, seed)

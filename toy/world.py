@@ -1,67 +1,73 @@
-"""The trained toys: tiny models that know a little world of rooms, or a maze, in which the camera moves as asked."""
+"""The trained toy: a maze to walk in, known by one tiny model that is the causal model and both base experts."""
 
 import lzma
 import shutil
-from collections.abc import Callable
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import InputError
-from .causal import CAUSAL_FILE, write_causal
-from .package import CAUSAL, EXAMPLE, refuse_other, refuse_real
+from ..loaders import open_checkpoint
+from .experts import expert_weights, write_expert_folder
+from .package import CAUSAL, EXAMPLE, EXPERTS, refuse_other, refuse_real
 
-TRAINED, MAZE = (Path(__file__).with_name(name) for name in ("trained", "maze"))
-"""The packages as they are shipped; `tools/toyworld/` and `tools/maze/`, which are not shipped, made them.
-docs/quality.md: how good they are."""
+MAZE = Path(__file__).with_name("maze")
+"""The package as it is shipped; `tools/toy/`, which is not shipped, made it. docs/quality.md has its figures."""
 PACKED = ".xz"
-"""At the end of the names of files that are shipped compressed."""
-LOW = "low_noise_model_bnb_nf4"
-CHANGE = "loras/causal/low_noise.safetensors"
-"""What makes a causal model of the low-noise expert."""
+"""The suffix of files that are shipped compressed."""
+VAE = "Wan2.1_VAE.pth"
+KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
+"""The layers of the 4-bit expert that stay bf16: the camera's way in above all."""
 
 
 def write_toy_world(folder: str | Path) -> Path:
-    """Writes two NF4 experts and a causal model in bf16, text encoder, tokenizer and VAE; in `example/` a room's first
-    frame, prompt and path; in `loras/night/` a LoRA for each expert.
-    160x96 and 33 frames are what the models were trained for, the causal one up to 117.
+    """Write a maze to walk in: a causal model in bf16, two base experts of the same weights (the high-noise one in 4
+    bits), text encoder, tokenizer and VAE. `example/` has a first frame, a prompt and a path through a door, and four
+    more first frames with their prompts.
 
-    About 23 MB. Files of these names are replaced. Returns the folder; raises InputError where it cannot be written.
+    The model was trained at 256x144: base videos of 33 frames, and chunks of 1, 3 and 4 with a window of 18 and a sink
+    of 6. About 55 MB. Files of these names are replaced. Returns the folder; raises InputError if it cannot be written.
     """
     folder = Path(folder)
-    return _written(TRAINED, folder, lambda: write_causal(folder / CAUSAL, folder / LOW, folder / CHANGE))
-
-
-def write_maze(folder: str | Path) -> Path:
-    """Writes a maze to walk in: a causal model in bf16, text encoder, tokenizer and VAE; in `example/` a first frame, a
-    prompt and a path through a door, and four more first frames with their prompts. It was trained at 256x144, window
-    18, sink 6, chunks of 1, 3 and 4.
-
-    About 17 MB. Files of these names are replaced. Returns the folder; raises InputError where it cannot be written.
-    """
-    return _written(MAZE, Path(folder))
-
-
-def _written(package: Path, folder: Path, finish: Callable[[], object] | None = None) -> Path:
-    """The files of a shipped package in a folder, and what `finish` makes of them."""
     refuse_real(folder)
-    shipped = sorted(path.relative_to(package) for path in package.rglob("*") if path.is_file())
-    plain = [file.with_suffix("") if file.suffix == PACKED else file for file in shipped]
-    refuse_other(folder, [*plain, *([] if finish is None else [Path(CAUSAL, CAUSAL_FILE)])])
+    shipped = sorted(path.relative_to(MAZE) for path in MAZE.rglob("*") if path.is_file())
+    parts = {place: [file for file in shipped if file.parts[0] == place] for place in (CAUSAL, EXAMPLE)}
+    shards = [file.with_suffix("") for file in parts[CAUSAL] if file.suffix == PACKED]
+    refuse_other(folder, [*shards, *(Path(place, "model.safetensors") for place in (CAUSAL, *EXPERTS))])
     try:
         for file in shipped:
-            if file.parts[0] != EXAMPLE:
-                _copy(package / file, folder / file)
-        if finish is not None:
-            finish()
-        for file in shipped:
-            if file.parts[0] == EXAMPLE:  # last: whoever finds the prompt finds all
-                _copy(package / file, folder / file)
+            if file not in parts[CAUSAL] + parts[EXAMPLE]:
+                _copy(MAZE / file, folder / file)
+        _write_models(folder, parts[CAUSAL])
+        for file in shards:  # of a maze that an earlier version wrote
+            (folder / file).unlink(missing_ok=True)
+        for file in parts[EXAMPLE]:  # last: where the prompt is, everything is
+            _copy(MAZE / file, folder / file)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return folder
 
 
+write_maze = write_toy_world
+
+
+def _write_models(folder: Path, shipped: list[Path]) -> None:
+    """Write the causal model, and its weights as two base experts. They must differ: a pair of the same weights is
+    refused, so one of them is in 4 bits."""
+    with tempfile.TemporaryDirectory() as name:
+        for file in shipped:
+            _copy(MAZE / file, Path(name, file))
+        checkpoint = open_checkpoint(Path(name, CAUSAL))
+        config, weights = checkpoint.config, expert_weights(checkpoint)
+        del checkpoint
+    write_expert_folder(folder / CAUSAL, config, weights.items(), quant_type=None)
+    for place, quant_type in zip(EXPERTS, ("nf4", None), strict=True):
+        base = replace(config, causal=False)
+        write_expert_folder(folder / place, base, weights.items(), quant_type=quant_type, keep=KEPT)
+
+
 def _copy(source: Path, target: Path) -> None:
-    """A shipped file to its place; a compressed one is unpacked."""
+    """Copy a shipped file, and unpack a compressed one."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix != PACKED:
         shutil.copyfile(source, target)

@@ -169,7 +169,7 @@ def _add_toy(commands: Any) -> None:
     parser.set_defaults(run=_toy)
     parser.add_argument("folder", type=some_path, help="the folder to write")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--maze", action="store_true", help="a maze for `live` instead of small rooms")
+    kind.add_argument("--maze", action="store_true", help="accepted for older commands: the toy is a maze")
     kind.add_argument(
         "--random",
         action="store_true",
@@ -240,12 +240,11 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 
 def _toy(arguments: argparse.Namespace) -> None:
-    from ...toy import write_maze, write_toy_package, write_toy_world
+    from ...toy import write_toy_package, write_toy_world
 
     if arguments.seed is not None and not arguments.random:
         raise InputError("`seed` is of the random weights: give `random` too, or leave it out")
-    trained = write_maze if arguments.maze else write_toy_world
-    write = partial(write_toy_package, seed=arguments.seed or 0) if arguments.random else trained
+    write = partial(write_toy_package, seed=arguments.seed or 0) if arguments.random else write_toy_world
     print(write(arguments.folder))
 
 

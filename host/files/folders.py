@@ -34,7 +34,7 @@ AUTO = "auto"
 TOY, NIGHT = "toy", "loras/night"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
-_EXAMPLE = Path(__file__).parents[2] / "toy" / "trained" / "example" / "image.png"
+_EXAMPLE = Path(__file__).parents[2] / "toy" / "maze" / "example" / "image.png"
 _GGUF = ".gguf"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth", _GGUF)
 _WITH_GGUF = ("diffusion_models", "text_encoders")

@@ -431,9 +431,7 @@ def test_a_run_says_what_the_last_one_of_its_kind_took(causal, command, toy_pack
     assert first_line("d").endswith("on cpu")
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [([], ["--maze"]), (["--maze"], []), (["--random"], []), ([], ["--random"])]
-)
+@pytest.mark.parametrize(("first", "second"), [(["--maze"], ["--random"]), (["--random"], []), ([], ["--random"])])
 def test_a_toy_is_not_written_among_the_models_of_another_one(tmp_path, capsys, first, second):
     """Which of the models is meant could not be told; the older one was run. A toy of the same kind is replaced."""
     folder = str(tmp_path / "toy")

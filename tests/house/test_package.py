@@ -11,7 +11,7 @@ from source_files import calls, imports, python_files
 
 ROOT = Path(lingbot_world.__file__).parent
 SHIPPED = python_files("tests", "tools", "build", "out")
-TRAINING = sorted(path for part in ("toyworld", "maze") for path in (ROOT / "tools" / part).glob("*.py"))
+TRAINING = sorted(path for path in (ROOT / "tools" / "toy").glob("*.py"))
 ENGINE = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] not in ("host", "nodes")] + TRAINING
 EVERY_FILE = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
 

@@ -28,10 +28,11 @@ from lingbot_world.measure import (
 )
 from lingbot_world.measure.measurement import compared, median_errors_deg
 from lingbot_world.measure.tracks import Tracks
-from lingbot_world.tools.toyworld.paths import STEP
-from lingbot_world.tools.toyworld.render import render
-from lingbot_world.tools.toyworld.rooms import scenes_around
+from lingbot_world.tools.toy.paths import STEP
+from lingbot_world.tools.toy.render import render
+from lingbot_world.tools.toy.rooms import scenes_around
 from rendered_room import render_room
+from torch.nn import functional as F
 
 HEIGHT, WIDTH, FRAMES = 96, 160, 9
 AMOUNTS = {"pan": 6, "tilt": 6, "roll": 6, "dolly": 0.4, "truck": 0.4, "pedestal": 0.4, "orbit": 6}
@@ -91,7 +92,8 @@ def soft_video(name: str, room: int) -> np.ndarray:
     poses = torch.from_numpy(np.stack([soft_path(name).c2w] * 5)).float()
     scenes = scenes_around(poses, torch.Generator().manual_seed(4242 + room // 5))
     index = slice(room % 5, room % 5 + 1)
-    pictures = render(scenes.rooms[index], scenes.c2w[index], HEIGHT, WIDTH)[0]
+    small = render(scenes.rooms[index], scenes.asked[index], HEIGHT // 2, WIDTH // 2)[0]
+    pictures = F.interpolate(small, (HEIGHT, WIDTH), mode="bicubic")
     levels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).numpy()
     return (levels @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)
 

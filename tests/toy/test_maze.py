@@ -4,9 +4,11 @@ import pytest
 import torch
 from lingbot_world.camera import check_poses
 from lingbot_world.camera.moves.presets import preset_path
-from lingbot_world.tools.maze import render as drawing
-from lingbot_world.tools.maze.render import CROSSINGS, SKY, depths, render, trace
-from lingbot_world.tools.maze.rooms import (
+from lingbot_world.tools.toy import render as drawing
+from lingbot_world.tools.toy.parameters import load_weights
+from lingbot_world.tools.toy.paths import STEP
+from lingbot_world.tools.toy.render import CROSSINGS, SKY, camera_rays, depths, lens_pixels, render, trace
+from lingbot_world.tools.toy.rooms import (
     BOXES,
     CAPTIONS,
     COLOURS,
@@ -20,12 +22,9 @@ from lingbot_world.tools.maze.rooms import (
     random_rooms,
     random_scenes,
 )
-from lingbot_world.tools.maze.settings import Sizes
-from lingbot_world.tools.maze.train import measured_vae, take_shipped
-from lingbot_world.tools.maze.walks import MOST_PITCH, TURN, key_walks, random_walks
-from lingbot_world.tools.toyworld.parameters import load_weights
-from lingbot_world.tools.toyworld.paths import STEP
-from lingbot_world.tools.toyworld.render import camera_rays, lens_pixels
+from lingbot_world.tools.toy.settings import Sizes
+from lingbot_world.tools.toy.train import measured_vae, take_shipped
+from lingbot_world.tools.toy.walks import MOST_PITCH, TURN, key_walks, random_walks
 
 FRAMES = 41
 SCENES = random_scenes(24, 11, FRAMES, random_walks)

@@ -1,13 +1,14 @@
-"""The sharpening of the maze's decoder: of which walks and frames, and to what end."""
+"""The sharpening of the decoder: of which walks and frames, and to what end; the training's VAE is the engine's."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.tools.maze import decoder_training as training
-from lingbot_world.tools.maze.coder_training import SHAPES
-from lingbot_world.tools.maze.decoder_training import (
+from lingbot_world.tools.toy import decoder_training as training
+from lingbot_world.tools.toy.coder import before_last_stage, decode, encode, last_stage
+from lingbot_world.tools.toy.coder_training import SHAPES
+from lingbot_world.tools.toy.decoder_training import (
     BEGINNINGS,
     CLIP,
     CLIPS,
@@ -23,15 +24,15 @@ from lingbot_world.tools.maze.decoder_training import (
     train_decoder,
     watched,
 )
-from lingbot_world.tools.maze.pool import Pool
-from lingbot_world.tools.maze.rooms import CAPTIONS, WORDS
-from lingbot_world.tools.maze.settings import CONFIG, TINY
-from lingbot_world.tools.toyworld.coder import before_last_stage, last_stage
-from lingbot_world.tools.toyworld.fit import Log, Phase
-from lingbot_world.tools.toyworld.parameters import Parameters
-from lingbot_world.tools.toyworld.prompts import embeddings
-from lingbot_world.tools.toyworld.team import Team
-from lingbot_world.vae import VideoDecoder, load_vae
+from lingbot_world.tools.toy.fit import Log, Phase
+from lingbot_world.tools.toy.parameters import Parameters
+from lingbot_world.tools.toy.pool import Pool, plain
+from lingbot_world.tools.toy.prompts import embeddings
+from lingbot_world.tools.toy.rooms import CAPTIONS, WORDS
+from lingbot_world.tools.toy.settings import CONFIG, TINY
+from lingbot_world.vae import VideoDecoder, encode_first_frame, load_vae
+from lingbot_world.vae.network import Decoder
+from lingbot_world.vae.weights import vae_shapes
 from torch.nn import functional as F
 
 CPU = torch.device("cpu")
@@ -84,7 +85,7 @@ def test_a_clips_pictures_are_of_what_the_decoder_is_given(numbered):
 def test_the_last_stage_goes_on_from_the_others_as_the_engine_does():
     vae = random_weights(SHAPES, 3)
     latent = torch.randn(1, 16, 3, *CELLS, generator=torch.Generator().manual_seed(1))
-    made = last_stage(vae, before_last_stage(vae, training.plain(latent))).clamp(-1, 1)
+    made = last_stage(vae, before_last_stage(vae, plain(latent))).clamp(-1, 1)
     wanted = VideoDecoder(load_vae(vae), *CELLS).decode(latent)
     assert (made[0].add(1).mul(127.5) - wanted.float()).abs().max() < 0.6
 
@@ -115,11 +116,11 @@ def test_soft_pictures_cost_for_their_detail_and_moved_ones_do_not(monkeypatch):
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_only_the_last_stage_learns_and_paints_more_detail(data):
-    vae, team = random_weights(SHAPES, 3), Team(CPU, (0,), 0)
+def test_only_the_last_stage_learns_and_paints_more_detail(data, tmp_path):
+    vae = random_weights(SHAPES, 3)
     assert data.pictures.shape == (2, 4 * FRAMES - 3, TINY.height, TINY.width, 3)
     before = measured_decoder(vae, data)
-    trained = train_decoder(vae, data, team, Phase(0, 40), 4.0, Log(None, 0.0), 1).named()
+    trained = train_decoder(vae, data, Phase(0, 40), 4.0, Log(tmp_path / "log.jsonl", 0.0), 1).named()
     after = measured_decoder(trained, data)
     assert all(torch.equal(trained[name], vae[name]) != (name in LAST) for name in SHAPES)
     assert after["made later"] > before["made later"] + 1
@@ -154,3 +155,19 @@ def test_walks_are_made_with_their_own_prompts_pictures_and_cameras():
         torch.testing.assert_close(changed[:, :, : TINY.half], plain[:, :, : TINY.half])
         assert (changed - plain)[:, :, TINY.half :].abs().amax() > 1e-3
     assert (made(first=-first) - plain)[:, :, 0].abs().amax() > 1e-3
+
+
+def test_the_coder_is_the_engines_vae():
+    weights = {name: tensor.detach() for name, tensor in random_weights(vae_shapes(4), 3).items()}
+    vae, frames = load_vae(weights), 13
+    image = torch.randn(3, 16, 24, generator=torch.Generator().manual_seed(1))
+    video = torch.zeros(1, frames, 16, 24, 3)
+    video[0, 0] = image.permute(1, 2, 0)
+    latent = encode(weights, video)[..., :16]
+    normalised = torch.stack([vae.normalized(frame.permute(0, 3, 1, 2)) for frame in latent.unbind(1)], 2)
+    torch.testing.assert_close(normalised, encode_first_frame(vae, image, frames), atol=1e-4, rtol=1e-4)
+    decoder, wanted = Decoder(vae.weights), []
+    for frame in latent.unbind(1):
+        wanted += decoder.decode(frame.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last))
+    got = decode(weights, latent).permute(0, 1, 4, 2, 3)[0]
+    torch.testing.assert_close(got, torch.cat(wanted), atol=1e-4, rtol=1e-4)

@@ -4,14 +4,14 @@ import pytest
 import torch
 from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES
 from lingbot_world.sampling import few_step_schedule
-from lingbot_world.tools.maze import adversary, denoiser
-from lingbot_world.tools.maze.adversary import Adversary, judged
-from lingbot_world.tools.maze.denoiser import WHOLE, Given, Layout, Steps, _noised, _robust, begun, drawn
-from lingbot_world.tools.maze.pool import Pool
-from lingbot_world.tools.maze.rooms import CAPTIONS, WORDS
-from lingbot_world.tools.maze.settings import CONFIG, TINY
-from lingbot_world.tools.toyworld.parameters import Parameters, save_weights
-from lingbot_world.tools.toyworld.prompts import embeddings
+from lingbot_world.tools.toy import adversary, denoiser
+from lingbot_world.tools.toy.adversary import Adversary, judged
+from lingbot_world.tools.toy.denoiser import WHOLE, Given, Layout, Steps, _noised, _robust, begun, drawn
+from lingbot_world.tools.toy.parameters import Parameters, save_weights
+from lingbot_world.tools.toy.pool import Pool
+from lingbot_world.tools.toy.prompts import embeddings
+from lingbot_world.tools.toy.rooms import CAPTIONS, WORDS
+from lingbot_world.tools.toy.settings import CONFIG, TINY
 
 CPU = torch.device("cpu")
 SHAPES = CONFIG.parameter_shapes()

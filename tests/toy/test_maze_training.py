@@ -12,25 +12,22 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv.cache import KeyValueCache
 from lingbot_world.options import Window
-from lingbot_world.tools.maze import __main__ as training
-from lingbot_world.tools.maze import measure, pack, spans
-from lingbot_world.tools.maze.camera_map import camera_patches, steps_of
-from lingbot_world.tools.maze.coder_training import SHAPES, _clips, _loss, videos
-from lingbot_world.tools.maze.fit import Optimizer, orthogonal, recorded
-from lingbot_world.tools.maze.pool import given, later_walks, settled, walks
-from lingbot_world.tools.maze.settings import TINY
-from lingbot_world.tools.maze.spans import Masks, _InSpans, attended_to, chunks
-from lingbot_world.tools.maze.twin import causal_velocity, velocity
-from lingbot_world.tools.toyworld.camera_map import ray_patches
-from lingbot_world.tools.toyworld.parameters import Parameters, load_weights
-from lingbot_world.tools.toyworld.paths import random_paths
-from lingbot_world.tools.toyworld.render import LENS
+from lingbot_world.tools.toy import __main__ as training
+from lingbot_world.tools.toy import measure, pack
+from lingbot_world.tools.toy.camera_map import camera_patches, ray_patches, steps_of
+from lingbot_world.tools.toy.coder_training import SHAPES
+from lingbot_world.tools.toy.fit import Optimizer, orthogonal
+from lingbot_world.tools.toy.parameters import Parameters, load_weights
+from lingbot_world.tools.toy.paths import random_walks
+from lingbot_world.tools.toy.pool import given, later_walks, settled, walks
+from lingbot_world.tools.toy.render import LENS
+from lingbot_world.tools.toy.settings import TINY
+from lingbot_world.tools.toy.spans import attended_to, chunks
+from lingbot_world.tools.toy.twin import causal_velocity, velocity
 from lingbot_world.vae import encode_first_frame, load_vae
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import FlexKernelOptions, flex_attention
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
-SEVERAL = chunks(12, 3), chunks(12, 1, 4, 2), chunks(12, 4, 6, 1, 6), chunks(12, 3)
+CPU = torch.device("cpu")
 CONFIG = ModelConfig(dim=96, ffn_dim=128, num_heads=2, num_layers=2, freq_dim=64, text_dim=32)
 
 
@@ -96,9 +93,9 @@ def test_the_causal_velocity_is_that_of_the_engines_rollout(frames, chunk, windo
 
 def test_a_later_half_sees_the_sink_and_itself():
     attends = dict(chunks(12, 3, 9, 3, 6))
-    assert attends[6, 9] == [(0, 3), (6, 9)]
-    assert attends[9, 12] == [(0, 3), (6, 9), (9, 12)]
-    assert attends[21, 24] == [(0, 3), (6, 9), (21, 24)]
+    assert attends[6, 9] == ((0, 3), (6, 9))
+    assert attends[9, 12] == ((0, 3), (6, 9), (9, 12))
+    assert attends[21, 24] == ((0, 3), (6, 9), (21, 24))
     config, random = replace(CONFIG, causal=True), torch.Generator().manual_seed(4)
     weights = random_weights(config.parameter_shapes())
     x, text = torch.randn(2, 1, 36, 6, 4, 6, generator=random), torch.randn(1, 2, 7, 32, generator=random)
@@ -123,41 +120,6 @@ def test_attention_in_spans_is_masked_attention_backwards_too():
     torch.testing.assert_close(got, wanted)
     for mine, right in zip(*(torch.autograd.grad(made, (q, k, v), slope) for made in (got, wanted)), strict=True):
         torch.testing.assert_close(mine, right)
-
-
-def test_one_kernel_attends_as_the_spans_do():
-    """What a GPU gets, here without the compiler, for several masks in turn."""
-    random = torch.Generator().manual_seed(6)
-    q, k, v = torch.randn(3, 1, 2, 24 * 20, 16, generator=random)
-    masks = Masks(24, 20, CPU)
-    for attends in SEVERAL:
-        got = flex_attention(q, k, v, block_mask=masks.of(attends))
-        torch.testing.assert_close(got, attended_to(q, k, v, attends, 20))
-
-
-def test_what_a_gpu_is_asked_for_has_names_and_sizes_that_its_kernels_know():
-    asked = spans.FORWARDS | spans.BACKWARDS
-    assert {name.split("_", 1)[1] for name in asked} <= FlexKernelOptions.__annotations__.keys()
-    m1, n1, m2, n2 = (spans.BACKWARDS[f"bwd_BLOCK_{name}"] for name in ("M1", "N1", "M2", "N2"))
-    assert (n1 % m1, m2 % n2) == (0, 0), "the kernel asserts it"
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_kernel_on_a_gpu_attends_as_the_spans_do():
-    random = torch.Generator().manual_seed(6)
-    given = torch.randn(3, 2, 2, 24 * 144, 64, generator=random).to(GPU, torch.bfloat16).requires_grad_()
-    for attends in SEVERAL:
-        slope = torch.randn(given.shape[1:], generator=random).to(GPU, torch.bfloat16)
-        exact = given.detach().float().requires_grad_()
-        own = [
-            ([144 * first, 144 * end], [(144 * start, 144 * stop) for start, stop in seen])
-            for (first, end), seen in attends
-        ]
-        (mine,), (right,) = (
-            torch.autograd.grad(made, part, slope.to(made.dtype))
-            for made, part in ((attended_to(*given, attends, 144), given), (_InSpans.apply(*exact, own), exact))
-        )
-        assert (mine - right).abs().max() < 0.02 * right.abs().max()
 
 
 def test_matrices_are_turned_into_ones_with_equal_singular_values():
@@ -209,7 +171,7 @@ def test_gradients_reach_every_parameter():
 
 
 def test_the_camera_is_the_engines():
-    paths = random_paths(6, torch.Generator().manual_seed(4), frames=9)
+    paths = random_walks(6, torch.Generator().manual_seed(4), frames=9)
     got = camera_patches(steps_of(paths[:, ::4]), ray_patches(32, 48))
     for path, mine in zip(paths, got, strict=True):
         wanted = camera_embedding(path.double().numpy(), LENS, frames=9, height=32, width=48)
@@ -240,23 +202,6 @@ def test_walks_of_a_pool_change_where_their_prompts_do():
     assert torch.equal(later.kinds[:, 0], later.kinds[:, 1])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_vaes_step_can_be_recorded_on_a_gpu():
-    device = torch.device("cuda")
-    parameters = Parameters.random(SHAPES, 1, device)
-    parameters.flat.requires_grad_()
-    pool = videos(4, 3, TINY, device)
-    clips = [_clips(pool, TINY, torch.Generator().manual_seed(seed)) for seed in (1, 2)]
-    slope = recorded(parameters, _loss, clips[0])
-    torch.manual_seed(1)  # of the latents' noise
-    value, gradient = (part.clone() for part in slope(clips[1]))
-    torch.manual_seed(1)
-    wanted = _loss(parameters.named(), clips[1])
-    assert abs(value - wanted) < 0.05 * wanted
-    exact = torch.autograd.grad(wanted, parameters.flat)[0]
-    assert F.cosine_similarity(gradient, exact, 0) > 0.9
-
-
 def run(monkeypatch, main, *words):
     monkeypatch.setattr(sys, "argv", ["maze", *map(str, words)])
     main()
@@ -266,33 +211,30 @@ def run(monkeypatch, main, *words):
 @pytest.mark.usefixtures("one_thread")
 def test_a_whole_training_makes_a_package_in_which_the_engine_walks(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    for part in (["vae"], ["denoiser"], ["denoiser", "--layers", 6], ["decoder"]):
+    for part in (["vae"], ["denoiser"], ["denoiser"], ["decoder"]):
         run(monkeypatch, training.main, out, *part, "--tiny", "--steps", 2, "--device", "cpu")
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [line["part"] for line in lines if "part" in line] == ["vae", "denoiser", "denoiser", "decoder"]
-    assert [line["layers"] for line in lines if "part" in line] == [None, 5, 6, 6]
     measured = [line for line in lines if "measured" in line]
     assert {"first", "later"} <= measured[0].keys()
     assert all(0 < line[name] < 10 for line in measured[1:3] for name in ("seen", "unseen"))
     assert {"true first", "true later", "made sharpness"} <= measured[3].keys()
     assert [line["count"] for line in lines if "count" in line] == [2, 4], "a run's walks are kept for the next"
-    kept = [torch.load(out / f"walks-0-{run}.pt")[0]["latent"] for run in (0, 1)]
+    kept = [torch.load(out / f"walks-{run}.pt")[0]["latent"] for run in (0, 1)]
     assert not torch.equal(*kept), "which renders others"
-    assert (out / "denoiser.pt").stat().st_size < 20e6
+    assert (out / "denoiser.pt").stat().st_size < 25e6
     with monkeypatch.context() as patch:
         patch.setattr(pack, "write_example", lambda folder: folder.mkdir())  # it takes seconds, at its full size
         run(monkeypatch, pack.main, out, tmp_path / "package")
-    package = find_package(tmp_path / "package")
-    assert package.experts is not None
+    assert find_package(tmp_path / "package").text_encoder
     causal = open_checkpoint(tmp_path / "package" / "lingbot_world_fast")
     assert causal.config.causal
-    assert causal.config.num_layers == 6
+    assert causal.config.num_layers == 8
     trained = load_weights(out / "denoiser.pt")
     assert all(torch.equal(entry.view().float(), trained[name]) for name, entry in causal.tensors.items())
     walker = measure.Walker(tmp_path / "package", "cpu", (TINY.height, TINY.width))
-    found = measure.short_videos(walker, 1, 21, tmp_path / "sheet.png")
+    found = measure.short_videos(walker, 1, 21)
     found |= measure.long_walks(walker, 1, 45) | measure.there_and_back(walker, 1, 21)
-    assert (tmp_path / "sheet.png").is_file()
     assert all(abs(value) < 1e4 for value in found.values()), found
 
 

@@ -89,10 +89,7 @@ takes a move by its name in place of a path.
     return parts.graph
 
 
-VIEWS = {
-    "First view": {"x": 0.0, "y": 1.6, "z": 8.0},
-    "Last view": {"x": 4.0, "y": 2.4, "z": 5.0},
-}
+VIEWS = {"First view": {"x": 0.0, "y": 1.6, "z": 8.0}, "Last view": {"x": 4.0, "y": 2.4, "z": 5.0}}
 LOOK_AT, LENS = {"x": 0.0, "y": 1.2, "z": 0.0}, 51  # degrees up and down, the official examples' lens at 832x480
 
 

@@ -1,0 +1,180 @@
+"""The VAE's network over whole videos, to be trained: the same numbers as `vae.network`, which goes frame by frame.
+
+Inside, frames of all videos are one batch [B * T, C, H, W], channels last in memory, and `batch` says how many videos
+they are. Convolutions run in the video's dtype. Weights go by their official names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...vae.network import LATENT_CHANNELS
+
+Weights = Mapping[str, Tensor]
+
+EPSILON = 1e-8
+"""Of the norms. The engine's is 1e-24, whose gradient at a norm of nothing would be endless."""
+LAST_STAGE = 3
+"""Of the decoder: it works at full size."""
+
+
+def encode(weights: Weights, video: Tensor) -> Tensor:
+    """Mean and log variance [B, (T - 1) / 4 + 1, H / 8, W / 8, 32] of the latent of a video [B, T, H, W, 3]."""
+    batch, x = len(video), _frames(video)
+    x = _causal(weights, "encoder.conv1", x, batch)
+    for stage in range(4):
+        for layer in (3 * stage, 3 * stage + 1):
+            x = _residual(weights, f"encoder.downsamples.{layer}", x, batch)
+        if stage < 3:
+            name = f"encoder.downsamples.{3 * stage + 2}"
+            x = _conv(weights, f"{name}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
+            x = _halve_time(weights, f"{name}.time_conv", x, batch)
+    x = _middle(weights, "encoder", x, batch)
+    return _video(_conv(weights, "conv1", _activated(weights, "encoder.head.0", "encoder.head.2", x, batch)), batch)
+
+
+def decode(weights: Weights, latent: Tensor) -> Tensor:
+    """The video [B, 4 * (f - 1) + 1, 8h, 8w, 3] of a latent [B, f, h, w, 16] that is not normalised."""
+    return last_stage(weights, before_last_stage(weights, latent))
+
+
+def before_last_stage(weights: Weights, latent: Tensor) -> Tensor:
+    """What the decoder's last stage, which works at full size, makes the video of: [B, 4 * (f - 1) + 1, 8h, 8w, c]."""
+    batch, x = len(latent), _frames(latent)
+    x = _causal(weights, "decoder.conv1", _conv(weights, "conv2", x), batch)
+    x = _middle(weights, "decoder", x, batch)
+    for stage in range(LAST_STAGE):
+        x = _stage(weights, stage, x, batch)
+        name = f"decoder.upsamples.{4 * stage + 3}"
+        x = _double_time(weights, f"{name}.time_conv", x, batch)
+        x = _conv(weights, f"{name}.resample.1", F.interpolate(x, scale_factor=2.0, mode="nearest"))
+    return _video(x, batch)
+
+
+def last_stage(weights: Weights, x: Tensor) -> Tensor:
+    """The video [B, F, H, W, 3] of what `before_last_stage` gave [B, F, H, W, c], or of a cut-out of that."""
+    batch = len(x)
+    x = _stage(weights, LAST_STAGE, _frames(x), batch)
+    return _video(_activated(weights, "decoder.head.0", "decoder.head.2", x, batch), batch)
+
+
+def _stage(weights: Weights, stage: int, x: Tensor, batch: int) -> Tensor:
+    for layer in range(4 * stage, 4 * stage + 3):
+        x = _residual(weights, f"decoder.upsamples.{layer}", x, batch)
+    return x
+
+
+def latent_mean(weights: Weights, video: Tensor) -> Tensor:
+    """The latent [B, f, h, w, 16] that the engine's encoder gives, not normalised."""
+    return encode(weights, video)[..., :LATENT_CHANNELS]
+
+
+def _frames(video: Tensor) -> Tensor:
+    return video.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def _video(frames: Tensor, batch: int) -> Tensor:
+    return frames.permute(0, 2, 3, 1).unflatten(0, (batch, -1))
+
+
+def _conv(weights: Weights, name: str, x: Tensor, stride: int = 1, padding: int | None = None) -> Tensor:
+    weight = weights[f"{name}.weight"]
+    if weight.ndim == 5:
+        weight = weight.transpose(1, 2).flatten(1, 2)
+    weight = weight.to(x.dtype, memory_format=torch.channels_last)
+    around = weight.shape[-1] // 2 if padding is None else padding
+    return F.conv2d(x, weight, weights[f"{name}.bias"].to(x.dtype), stride, around)
+
+
+def _causal(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
+    """A convolution over each frame and the two before it; zeros are before the first."""
+    stacked: Tensor = _Stacked.apply(x.permute(0, 2, 3, 1).unflatten(0, (batch, -1)))
+    return _conv(weights, name, stacked.flatten(0, 1).permute(0, 3, 1, 2))
+
+
+class _Stacked(torch.autograd.Function):
+    """Frames [B, T, H, W, C] with the two before each of them in front of their channels [B, T, H, W, 3C]. Written part
+    by part, both ways: torch alone copies everything five times."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        channels = x.shape[-1]
+        out = x.new_empty(*x.shape[:-1], 3 * channels)
+        for place in range(3):
+            ago, part = 2 - place, slice(place * channels, (place + 1) * channels)
+            out[:, :ago, ..., part] = 0
+            out[:, ago:, ..., part] = x[:, : x.shape[1] - ago]
+        return out
+
+    @staticmethod
+    def backward(_ctx: Any, *slopes: Tensor) -> Tensor:
+        long_before, before, now = slopes[0].chunk(3, -1)
+        total = now.clone(memory_format=torch.contiguous_format)
+        total[:, :-1] += before[:, 1:]
+        total[:, :-2] += long_before[:, 2:]
+        return total
+
+
+def _norm(x: Tensor, gamma: Tensor) -> Tensor:
+    """The root-mean-square norm over channels, float32."""
+    wide = x.float()
+    return wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON) * gamma[:, None, None]
+
+
+def _norm_silu(x: Tensor, gamma: Tensor) -> Tensor:
+    return F.silu(_norm(x, gamma)).to(x.dtype)
+
+
+def _activated(weights: Weights, norm: str, conv: str, x: Tensor, batch: int) -> Tensor:
+    gamma = weights[f"{norm}.gamma"].flatten()
+    return _causal(weights, conv, _norm_silu(x, gamma), batch)
+
+
+def _residual(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
+    change = _activated(weights, f"{name}.residual.0", f"{name}.residual.2", x, batch)
+    change = _activated(weights, f"{name}.residual.3", f"{name}.residual.6", change, batch)
+    return change + (_conv(weights, f"{name}.shortcut", x) if f"{name}.shortcut.weight" in weights else x)
+
+
+def _middle(weights: Weights, side: str, x: Tensor, batch: int) -> Tensor:
+    x = _residual(weights, f"{side}.middle.0", x, batch)
+    x = x + _attention(weights, f"{side}.middle.1", x)
+    return _residual(weights, f"{side}.middle.2", x, batch)
+
+
+def _attention(weights: Weights, name: str, x: Tensor) -> Tensor:
+    """One head over the pixels of each frame."""
+    normed = _norm(x, weights[f"{name}.norm.gamma"].flatten()).to(x.dtype)
+    qkv = _conv(weights, f"{name}.to_qkv", normed).flatten(2).transpose(1, 2)[:, None]
+    query, key, value = (part.contiguous() for part in qkv.chunk(3, -1))
+    out = F.scaled_dot_product_attention(query, key, value)
+    return _conv(weights, f"{name}.proj", out[:, 0].transpose(1, 2).unflatten(2, x.shape[2:]))
+
+
+def _halve_time(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
+    """The first frame as it is, then one frame for each two, from these two and the one before."""
+    if f"{name}.weight" not in weights:
+        return x
+    videos = x.unflatten(0, (batch, -1))
+    triples = torch.cat([videos[:, :-2:2], videos[:, 1:-1:2], videos[:, 2::2]], 2)
+    return _after_first(videos, _conv(weights, name, _channels_last(triples.flatten(0, 1))), batch)
+
+
+def _double_time(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:
+    """The first frame as it is, then two for each, made without knowing the first."""
+    if f"{name}.weight" not in weights:
+        return x
+    videos = x.unflatten(0, (batch, -1))
+    pairs = _causal(weights, name, _channels_last(videos[:, 1:].flatten(0, 1)), batch)
+    return _after_first(videos, torch.stack(pairs.chunk(2, 1), 1).flatten(0, 1), batch)
+
+
+def _after_first(videos: Tensor, rest: Tensor, batch: int) -> Tensor:
+    """The videos' first frames, and after them `rest` [B * n, C, H, W], as one batch of frames."""
+    return _channels_last(torch.cat([videos[:, :1], rest.unflatten(0, (batch, -1))], 1).flatten(0, 1))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,305 @@
+"""Training of the denoiser: of the base model's two experts, which are alike, and of the causal model, at once.
+
+It learns the velocity of flow matching for chunks of 1, 3 or 4 latent frames, each after the chunks before it, and of
+whole videos, which are a single chunk. What it makes of a walk is kept (`Made`). When the walk comes again, the chunks
+before are mostly those that it made then, and what is noised is what it made then too: in a rollout each of the few
+steps begins with what the one before it made. So it learns to put its own errors right, those that have grown over
+several visits too. A first visit begins at pure noise after true chunks. Some noise is added to all chunks before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from ...model.ops.pointwise import or_else
+from ...options import CAUSAL_SHIFT, FAST_INDICES
+from ...sampling import few_step_schedule
+from .adversary import Adversary
+from .camera_map import camera_patches, ray_patches
+from .fit import Keep, Log, Phase, fit, replayed, slope_of
+from .parameters import Parameters, Weights, load_weights
+from .pool import Pool, given
+from .prompts import draw
+from .rooms import CAPTIONS
+from .settings import CONFIG, SHIFT, SINK, WINDOW, Sizes, compute_dtype, config_of
+from .spans import chunks
+from .twin import PLAIN, Parts, causal_velocity, finished, projected, velocity
+
+SHARPER, FINER = 2.0, 8.0
+"""At the begin: the norms of queries and keys, which bound how sharply a token looks at another; the weights of camera
+patches, whose 256 rays are so alike that the camera layers would be almost linear in them."""
+RATE = 1.5e-3
+CHUNKS = (1, 1, 3, 4)
+"""Drawn from for each step; chunks of 1 are what is walked with."""
+FIRST = 0.5
+"""Of so many chunks the noise level is the first of the few steps, whatever is known: one step is enough to walk."""
+BASE_EVERY = 8
+"""One step in so many is of whole videos, of BASE_MORE times as many."""
+BASE_MORE = 3
+LATER_SHARE = 0.35
+"""Of the steps: walks whose second half is later."""
+LATER = (2, 10, 50, 250)
+MOST_NOISE = 0.2
+"""Added to the chunks before, at most: a share of 1."""
+OWN = 0.75
+"""The share of the walks whose chunks before are the model's own, once it has made some."""
+MOST = 6.0
+"""What is kept of it lies between this and its negative: what goes wrong once is not to grow from visit to visit."""
+BLIND = 3
+"""Latent frames of a later half that nothing near is known of: they are not learned."""
+SOFT = 0.1
+"""Errors up to this count squared, larger ones by their length alone: what cannot be known is not averaged."""
+
+
+class Given(NamedTuple):
+    """What all steps take from: embedded prompts, `pool.settled`, walks and those whose second half is later."""
+
+    texts: Tensor
+    grey: Tensor
+    walks: Pool
+    later: Pool
+
+
+class Made(NamedTuple):
+    """What the model has made of a pool's walks when they came last, as `Pool.latent`: the true latents of walks that
+    are not `known` yet, bool [n]."""
+
+    latent: Tensor
+    known: Tensor
+
+    @classmethod
+    def nothing(cls, pool: Pool) -> Made:
+        """Before the first step."""
+        return cls(pool.latent.clone(), torch.zeros(len(pool), dtype=torch.bool, device=pool.latent.device))
+
+
+class Layout(NamedTuple):
+    """What a step is of: chunks of so many latent frames, with a window or without one, and how many latent frames
+    later the second half is (0: it goes on)."""
+
+    chunk: int
+    windowed: bool
+    gap: int
+
+
+WHOLE = Layout(0, False, 0)
+"""A step of whole videos."""
+
+
+def begun(folder: Path, seed: int, device: torch.device) -> Parameters:
+    """Return the denoiser of a checkpoint in the folder, or a fresh one."""
+    if (folder / "denoiser.pt").is_file():
+        weights = load_weights(folder / "denoiser.pt")
+        return Parameters.of(weights, config_of(weights).parameter_shapes(), device)
+    parameters = Parameters.random(CONFIG.parameter_shapes(), seed, device)
+    for name, weight in parameters.named().items():
+        if "self_attn.norm_" in name:
+            weight.mul_(SHARPER)
+        elif name == "patch_embedding_wancamctrl.weight":
+            weight.mul_(FINER)
+    return parameters
+
+
+def drawn(choice: Generator) -> Layout:
+    """A random layout; `choice` is a CPU generator."""
+    whole, is_later, windowed, chunk, gap = torch.rand(5, generator=choice).tolist()
+    if whole < 1 / BASE_EVERY:
+        return WHOLE
+    later = LATER[int(gap * len(LATER))] if is_later < LATER_SHARE else 0
+    return Layout(CHUNKS[int(chunk * len(CHUNKS))], bool(later) or windowed < 0.5, later)
+
+
+def train_denoiser(
+    start: Parameters,
+    phase: Phase,
+    data: Given,
+    sizes: Sizes,
+    rate: float,
+    log: Log,
+    keep: Keep | None,
+    seed: int,
+    own: float = OWN,
+    adversary: float = 0.0,
+) -> Parameters:
+    """Train the denoiser from `start`. On a GPU each layout's step is a CUDA graph. own: `OWN`, for another share of
+    the walks. adversary: the share of its gradient, 0 for none."""
+    device = start.flat.device
+    random = Generator(device).manual_seed(4000 + seed)
+    judge = Adversary(seed, device, random, adversary) if adversary else None
+    steps = Steps(start, data, sizes, random, own, judge)
+    choice = Generator().manual_seed(seed)
+
+    def slope(_progress: float) -> tuple[Tensor, Tensor]:
+        return steps.slope(drawn(choice))
+
+    return fit("denoiser", start, slope, phase, RATE * rate, log, 0.999, keep)
+
+
+class Steps:
+    """The loss and its gradient for random walks of `data`, of each layout."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        data: Given,
+        sizes: Sizes,
+        random: Generator,
+        own: float = OWN,
+        adversary: Adversary | None = None,
+    ) -> None:
+        """random: a generator of the parameters' device."""
+        self.device = parameters.flat.device
+        self.parameters, self.data, self.sizes, self.random, self.own = parameters, data, sizes, random, own
+        self.adversary, self.made = adversary, (Made.nothing(data.walks), Made.nothing(data.later))
+        self.config = config_of(parameters.named())
+        parameters.flat.requires_grad_()
+        self.dtype, self.parts = compute_dtype(self.device), fastest(self.device)
+        self.rays = ray_patches(sizes.height, sizes.width, self.device)
+        self.runs: dict[Layout, Callable[[], tuple[Tensor, Tensor]]] = {}
+        self.memory = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+
+    def slope(self, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Loss and gradient of a batch, true until the next call."""
+        if layout not in self.runs:
+            once = partial(slope_of, self.parameters, partial(self.loss, layout))
+            self.runs[layout] = once if self.memory is None else replayed(once, self.random, self.memory)
+        return self.runs[layout]()
+
+    def loss(self, layout: Layout, weights: Weights) -> Tensor:
+        """Of a batch."""
+        ready = cast_once(weights, self.dtype)
+        return self._of_whole(ready) if layout == WHOLE else self._of_chunks(ready, layout)
+
+    def _of_whole(self, weights: Weights) -> Tensor:
+        """Of whole videos: the beginnings of walks."""
+        sizes, data, random, count = self.sizes, self.data, self.random, BASE_MORE * self.sizes.batch
+        batch = data.walks[_some(data.walks, count, random)]
+        clean = batch.latent[:, :, : sizes.base].float()
+        sigma = shifted(torch.rand(count, device=clean.device, generator=random), SHIFT)
+        noise = _like(clean, random)
+        x = torch.cat(
+            [torch.lerp(clean, noise, sigma[:, None, None, None, None]), given(batch.first, data.grey, sizes.base)], 1
+        )
+        camera = camera_patches(batch.steps[:, : sizes.base], self.rays)
+        text = data.texts[draw(batch.kinds[:, 0], len(CAPTIONS))]
+        made = velocity(weights, self.config, x, (1000 * sigma).floor(), text, camera, self.dtype, self.parts)
+        return F.mse_loss(made, noise - clean)
+
+    def _of_chunks(self, weights: Weights, layout: Layout) -> Tensor:
+        """Of walks, chunk by chunk."""
+        sizes, data, random, chunk = self.sizes, self.data, self.random, layout.chunk
+        frames, half = 2 * sizes.half, sizes.half
+        pool, kept = (data.later, self.made[1]) if layout.gap else (data.walks, self.made[0])
+        some = _some(pool, sizes.batch, random)
+        batch, before, known = pool[some], kept.latent[some].float(), kept.known[some]
+        window, sink = (WINDOW * half // 12, SINK * half // 12) if layout.windowed else (None, 0)
+        attends = chunks(frames, chunk, window, sink, half if layout.gap else 0)
+        image, camera = given(batch.first, data.grey, frames), camera_patches(batch.steps, self.rays)
+        text = data.texts[draw(batch.kinds.flatten(), len(CAPTIONS))].unflatten(0, (-1, 2))
+        same = batch.kinds[:, 0] == batch.kinds[:, 1]
+        text[:, 1] = torch.where(same[:, None, None], text[:, 0], text[:, 1])
+
+        clean = batch.latent.float()
+        past, (now, sigma) = _past(clean, before, self.own, random), _noised(before, known, chunk, random)
+        past, asked = (torch.cat([part, image], 1) for part in (past, now))
+        speed = causal_velocity(
+            weights,
+            self.config,
+            past,
+            asked,
+            (1000 * sigma).floor(),
+            text,
+            camera,
+            attends,
+            layout.gap,
+            self.dtype,
+            self.parts,
+        )
+        made = now - sigma[:, None, :, None, None] * speed
+        learned = torch.ones(frames, device=clean.device)
+        if layout.gap:
+            learned[half : half + -(-BLIND // chunk) * chunk] = 0
+        found = torch.where(learned[:, None, None] > 0, made.detach().clamp(-MOST, MOST), clean)
+        kept.latent[some] = found.to(kept.latent.dtype)
+        kept.known.index_fill_(0, some, True)
+        return self._judged(made, clean, sigma, learned)
+
+    def _judged(self, made: Tensor, clean: Tensor, sigma: Tensor, learned: Tensor) -> Tensor:
+        """The loss of the latents that were made at noise levels `sigma` [n, f], of frames that are `learned` [f]; with
+        the adversary's gradient, where there is one."""
+        error = (made - clean) / sigma[:, None, :, None, None]
+        loss = (_robust(error) * learned[:, None, None]).mean() / learned.mean()
+        if self.adversary is None:
+            return loss
+        slope = torch.autograd.grad(loss, made, retain_graph=True)[0]
+        aim = (made * self.adversary.added(slope, made, clean, learned.expand_as(sigma))).sum()
+        return aim + (loss - aim).detach()
+
+
+def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:
+    """Copies of all weights, matrices of the blocks in the dtype that they are used in: one cast for a whole step."""
+    return {
+        name: weight.to(dtype) if name.startswith("blocks.") and weight.ndim == 2 else weight.clone()
+        for name, weight in weights.items()
+    }
+
+
+def fastest(device: torch.device) -> Parts:
+    """A block's parts, compiled once for all blocks where there is a GPU."""
+    if device.type != "cuda":
+        return PLAIN
+    return (
+        or_else(torch.compile(projected, dynamic=False), projected, "projected"),
+        or_else(torch.compile(finished, dynamic=False), finished, "finished"),
+    )
+
+
+def _robust(error: Tensor) -> Tensor:
+    """What is to become small [n, f, h / 2, w / 2] of errors [n, 16, f, h, w]: for each token, its length."""
+    square = F.avg_pool2d(error.square().mean(1), 2)
+    return (square + SOFT**2).sqrt() - SOFT + 0.25 * square
+
+
+def _past(clean: Tensor, before: Tensor, own: float, random: Generator) -> Tensor:
+    """The chunks before: of a share `own` of the walks what was made of them `before`, of the others the true ones;
+    some noise is added to all."""
+    shape, device = (len(clean), 1, 1, 1, 1), clean.device
+    taken = torch.rand(shape, device=device, generator=random) < own
+    share = MOST_NOISE * torch.rand(shape, device=device, generator=random) ** 2
+    return torch.lerp(torch.where(taken, before, clean), _like(clean, random), share)
+
+
+def _noised(before: Tensor, known: Tensor, chunk: int, random: Generator) -> tuple[Tensor, Tensor]:
+    """Latents [n, 16, f, h, w] with noise; its levels [n, f]. Each chunk's is that of a random one of the few steps. In
+    a share FIRST of them, and in all that are not `known` [n], it is the first one's, which leaves nothing of them."""
+    count, device = -(-before.shape[2] // chunk), before.device
+    steps = _few_steps(device)
+    step = torch.randint(0, len(steps), (len(before), count), device=device, generator=random)
+    later = known[:, None] & (torch.rand(step.shape, device=device, generator=random) >= FIRST)
+    sigma = steps[step * later].repeat_interleave(chunk, 1)[:, : before.shape[2]]
+    return torch.lerp(before, _like(before, random), sigma[:, None, :, None, None]), sigma
+
+
+@cache
+def _few_steps(device: torch.device) -> Tensor:
+    """The noise levels of the few steps."""
+    return torch.tensor(few_step_schedule(FAST_INDICES, CAUSAL_SHIFT).sigmas, device=device, dtype=torch.float32)
+
+
+def _some(pool: Pool, count: int, random: Generator) -> Tensor:
+    return torch.randint(0, len(pool), (count,), device=pool.latent.device, generator=random)
+
+
+def _like(tensor: Tensor, random: Generator) -> Tensor:
+    return torch.randn(tensor.shape, device=tensor.device, generator=random)
+
+
+def shifted(base: Tensor, shift: float) -> Tensor:
+    """The noise level at this share, 0 to 1, of the schedule."""
+    return shift * base / (1 + (shift - 1) * base)

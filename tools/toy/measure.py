@@ -1,0 +1,185 @@
+"""`python -m lingbot_world.tools.toy.measure PACKAGE`: how good walks are, made by the engine, against the renderer.
+
+Print a JSON line for each figure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...camera import pose_embedding
+from ...loaders import load_expert
+from ...model.kv_place import KeyValuePlace
+from ...options import CAUSAL_SHIFT, FAST_INDICES, RELEASES, Window
+from ...pipeline.world import World, WorldMemory, chunk_conditioning
+from ...sampling import few_step_schedule, step_indices
+from ...text import encode
+from ...toy.package import CAUSAL
+from ...toy.world import VAE
+from ...vae import VideoDecoder, encode_first_frame, load_vae
+from ...vae.encoding import SETTLED
+from .camera_map import steps_of
+from .prompts import TEXT_ENCODER
+from .render import HEIGHT, LENS, WIDTH, render
+from .rooms import RandomPaths, Scenes, random_scenes
+from .settings import SINK, WINDOW
+from .walks import key_walks, random_walks
+
+SEED = 987_654_321
+"""Of houses and walks that no training has seen."""
+SHORT, LONG, THERE = 33, 477, 165
+"""Frames of the videos that are compared frame by frame, of walks of 30 seconds, of walks there and back in 10."""
+SECOND = 16
+ALIKE = 31.0
+"""Decibels of what the VAE makes of later frames. Nobody gains on a copy of the first frame that is as near as that:
+of a walk in which no key is held, or hardly one."""
+HELD = Window(WINDOW, SINK)
+
+
+class Walker:
+    """A package's causal model, on a device."""
+
+    def __init__(
+        self,
+        package: Path,
+        device: str,
+        size: tuple[int, int] = (HEIGHT, WIDTH),
+        chunk: int = 1,
+        schedule: tuple[int, ...] = FAST_INDICES[:1],
+    ) -> None:
+        """size: height and width of the pictures. A CPU computes in fp32, a GPU in bf16."""
+        self.package, self.device, self.size, self.chunk = package, device, size, chunk
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        self.model = load_expert(package / CAUSAL, dtype=dtype, device=device)
+        self.vae = load_vae(package / VAE, device=device)
+        self.schedule, self.memory = few_step_schedule(schedule, CAUSAL_SHIFT), WorldMemory(KeyValuePlace())
+
+    def video(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
+        """Pictures [f, 3, h, w], -1 to 1, of a walk from a picture [3, h, w]: `steps_of` [n, 4, 4] it, whole chunks."""
+        return as_floats(self.frames(picture, steps, caption, seed))
+
+    @torch.no_grad()
+    def frames(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
+        """Return the same pictures as uint8 [f, h, w, 3]: a long walk's are a quarter of the memory so."""
+        random, decoder = torch.Generator().manual_seed(seed), VideoDecoder(self.vae, *self.cells)
+        world, made = self._world(caption, len(steps)), []
+
+        def noise(shape: tuple[int, ...]) -> Tensor:
+            return torch.randn(shape, generator=random)
+
+        for y, camera in self._given(picture, steps):
+            latent = world.chunk(noise((1, 16, self.chunk, *self.cells)), y, camera, self.schedule, noise)
+            made.append(decoder.decode(latent))
+        return torch.cat(made)
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Height and width of the latents."""
+        return self.size[0] // 8, self.size[1] // 8
+
+    def _world(self, caption: str, frames: int) -> World:
+        """One that has seen nothing, for so many latent frames."""
+        held = HELD.held(frames, self.chunk)
+        world = World(self.model, self.cells, held, chunk=self.chunk, device=self.device, memory=self.memory)
+        world.prompt = encode([caption], self.package / TEXT_ENCODER, self.package)[0][None].to(self.device)
+        return world
+
+    def _given(self, picture: Tensor, steps: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mask and image latent, and the camera, of each whole chunk."""
+        image = encode_first_frame(self.vae, picture, min(4 * len(steps), 4 * SETTLED) - 3).to(self.device)
+        for part, y in zip(steps.split(self.chunk), chunk_conditioning(image, self.chunk), strict=False):
+            if len(part) < self.chunk:
+                break
+            camera = pose_embedding(part.double().numpy(), LENS[None], height=self.size[0], width=self.size[1])
+            yield y, camera.to(self.device)
+
+
+def as_floats(frames: Tensor) -> Tensor:
+    """Frames uint8 [f, h, w, 3] as pictures [f, 3, h, w], -1 to 1."""
+    return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def decibels(made: Tensor, truth: Tensor) -> float:
+    """PSNR of pictures -1 to 1."""
+    return float(-10 * torch.log10(((made - truth) / 2).square().mean().clamp(min=1e-10)))
+
+
+def sharpness(pictures: Tensor) -> float:
+    """The mean square of the differences between neighbouring pixels."""
+    return float(pictures.diff(dim=-1).square().mean() + pictures.diff(dim=-2).square().mean())
+
+
+def truth_of(scenes: Scenes, index: int, size: tuple[int, int], frames: slice = slice(None)) -> Tensor:
+    """The renderer's pictures [f, 3, h, w] of a scene."""
+    scene = scenes[index : index + 1]
+    return render(scene.rooms, scene.c2w[:, frames], *size)[0].cpu()
+
+
+def walked(
+    walker: Walker, seed: int, count: int, frames: int, paths: RandomPaths
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield, for each of some walks that no training has seen, the model's pictures [f, 3, h, w], the renderer's first
+    one [1, 3, h, w] and its last second's [SECOND, 3, h, w]."""
+    scenes = random_scenes(count, seed, frames, paths).to(walker.device)
+    for index, caption in enumerate(scenes.rooms.captions()):
+        start = truth_of(scenes, index, walker.size, slice(1))
+        made = walker.video(start[0], steps_of(scenes.asked[index : index + 1, ::4])[0].cpu(), caption, index)
+        yield made, start, truth_of(scenes, index, walker.size, slice(len(made) - SECOND, len(made)))
+
+
+def short_videos(walker: Walker, count: int, frames: int = SHORT) -> dict[str, float]:
+    """Return decibels of first and last frames, the gain of the latter over the first frame copied in walks that move
+    (`ALIKE`), how many these are, and the sharpness of the last second as a share of the renderer's."""
+    rows, gains = [], list[float]()
+    for made, start, last in walked(walker, SEED, count, frames, random_walks):
+        later, copied = decibels(made[-SECOND:], last), decibels(start.expand_as(last), last)
+        rows.append([decibels(made[:1], start), later, sharpness(made[-SECOND:]) / sharpness(last)])
+        gains += [later - copied] if copied < ALIKE else []
+    means = dict(zip(("first", "later", "sharpness"), torch.tensor(rows).mean(0).tolist(), strict=True))
+    return means | {"gain": sum(gains) / len(gains) if gains else float("nan"), "moving": len(gains)}
+
+
+def long_walks(walker: Walker, count: int, frames: int = LONG) -> dict[str, float]:
+    """Return, of the last second of walks by keys, the sharpness of all as a share of the renderer's, and the mean
+    error of a colour's mean, of 255."""
+    videos = [(made[-SECOND:], last) for made, _, last in walked(walker, SEED + 1, count, frames, key_walks)]
+    own, true = (sum(map(sharpness, part)) for part in zip(*videos, strict=True))
+    away = [float((made.mean((0, 2, 3)) - last.mean((0, 2, 3))).abs().max()) * 127.5 for made, last in videos]
+    return {"sharpness": own / true, "colour": sum(away) / count}
+
+
+def there_and_back(walker: Walker, count: int, frames: int = THERE) -> dict[str, float]:
+    """Return decibels of a walk's last frame, which shows what its first one does, against the renderer's."""
+
+    def paths(number: int, generator: torch.Generator, _: int) -> Tensor:
+        out = key_walks(number, generator, (frames + 1) // 2)
+        return torch.cat([out, out.flip(1)[:, 1:]], 1)
+
+    found = [decibels(made[-1], last[-1]) for made, _, last in walked(walker, SEED + 2, count, frames, paths)]
+    return {"last frame": sum(found) / count}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m lingbot_world.tools.toy.measure", description=__doc__)
+    add = parser.add_argument
+    add("package", type=Path, help="folder that `maze.pack` has written")
+    add("--count", type=int, default=16, help="videos of each kind")
+    add("--chunk", type=int, default=1, help="latent frames made at a time")
+    add("--schedule", default="0", help="the steps, as `generate` takes them: 0 as `live` walks, v1 four as Fast does")
+    add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    steps = step_indices(options.schedule, RELEASES["v1"])
+    walker = Walker(options.package, options.device, chunk=options.chunk, schedule=steps)
+    print(json.dumps({"short": short_videos(walker, options.count)}), flush=True)
+    print(json.dumps({"there and back": there_and_back(walker, options.count)}), flush=True)
+    print(json.dumps({"30 seconds": long_walks(walker, options.count)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Random smooth camera paths, as training and tests take them."""
+
+import math
+
+import torch
+from torch import Generator, Tensor
+
+FRAMES = 33
+STEP = 0.2
+"""World units of a path's longest step between two latent frames (four frames). It is the same for every path that
+moves: the model sees translations divided by this step, so it could not tell a fast path from a slow one."""
+
+MOST_DEGREES = (25.0, 45.0, 30.0)
+"""The largest turn of a path about x (tilt), y (pan) and z (roll)."""
+
+STILL, SINGLE, MIXED = 0.05, 0.55, 1.0
+"""Cumulated shares of paths that stand still, that make one move, and that mix moves."""
+
+
+def random_walks(count: int, generator: Generator, frames: int) -> Tensor:
+    """Return camera-to-world float32 [count, frames, 4, 4] in OpenCV axes, the first pose the identity: one move after
+    another, of which one in three goes back the way of the one before.
+
+    Single moves are truck, pedestal, dolly, tilt, pan and roll, each in both directions. `generator` is a CPU one, so a
+    seed gives the same paths everywhere."""
+    moves = [_moves(count, FRAMES - 1, generator)]
+    while len(moves) * (FRAMES - 1) < frames - 1:
+        back = torch.rand(count, 1, 1, generator=generator) < 1 / 3
+        moves.append(torch.where(back, -moves[-1].flip(1), _moves(count, FRAMES - 1, generator)))
+    return scaled_to_step(integrate(torch.cat(moves, 1)[:, : frames - 1]))
+
+
+def _moves(count: int, steps: int, generator: Generator) -> Tensor:
+    """Twists [count, steps, 6] of a still camera, of single moves and of mixed ones."""
+    single, mixed = _single(count, generator), _mixed(count, generator)
+    kind = torch.rand(count, 1, generator=generator)
+    twist = torch.where(kind < SINGLE, single, mixed)
+    twist = torch.where(kind < STILL, torch.zeros_like(twist), twist)
+    later = torch.where(torch.rand(count, 1, generator=generator) < 0.3, _mixed(count, generator), twist)
+    later = torch.where(kind < SINGLE, twist, later)
+    return _speeds(twist, later, steps, generator)
+
+
+def integrate(twists: Tensor) -> Tensor:
+    """Poses [count, f + 1, 4, 4] of a camera that starts at the identity. twists [count, f, 6]: what it does from one
+    frame to the next in its own axes, a translation, then a rotation vector in radians."""
+    turns = rotations(twists[..., 3:])
+    poses = [torch.eye(4).repeat(len(twists), 1, 1)]
+    for frame in range(twists.shape[1]):
+        pose = poses[-1].clone()
+        pose[:, :3, 3] += (pose[:, :3, :3] @ twists[:, frame, :3, None])[..., 0]
+        pose[:, :3, :3] = pose[:, :3, :3] @ turns[:, frame]
+        poses.append(pose)
+    return torch.stack(poses, 1)
+
+
+def scaled_to_step(poses: Tensor) -> Tensor:
+    """Paths [count, f, 4, 4] whose longest step between latent frames is STEP; one that does not move stays so."""
+    centres = poses[:, ::4, :3, 3]
+    longest = (centres[:, 1:] - centres[:, :-1]).norm(dim=-1).amax(1)
+    scale = torch.where(longest > 1e-6, STEP / longest.clamp(min=1e-6), torch.zeros_like(longest))
+    poses = poses.clone()
+    poses[:, :, :3, 3] *= scale[:, None, None]
+    return poses
+
+
+def rotations(vectors: Tensor) -> Tensor:
+    """Rotations [..., 3, 3] about the direction of each vector [..., 3] by its length in radians."""
+    angle = vectors.norm(dim=-1)[..., None, None].clamp(min=1e-12)
+    axis = _cross_product(vectors) / angle
+    return torch.eye(3, dtype=vectors.dtype) + angle.sin() * axis + (1 - angle.cos()) * (axis @ axis)
+
+
+def _cross_product(vectors: Tensor) -> Tensor:
+    x, y, z = vectors.unbind(-1)
+    zero = torch.zeros_like(x)
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).unflatten(-1, (3, 3))
+
+
+def _amounts(count: int, generator: Generator) -> Tensor:
+    """Turns [count, 3] in radians over the whole path, of either sign and never quite nothing."""
+    share = 0.2 + 0.8 * torch.rand(count, 3, generator=generator)
+    sign = torch.randint(0, 2, (count, 3), generator=generator) * 2 - 1
+    return share * sign * torch.tensor(MOST_DEGREES) * math.pi / 180
+
+
+def _single(count: int, generator: Generator) -> Tensor:
+    """Twists [count, 6], all but one component zero."""
+    sign = (torch.randint(0, 2, (count, 3), generator=generator) * 2 - 1).float()
+    axis = torch.randint(0, 6, (count,), generator=generator)
+    return torch.cat([sign, _amounts(count, generator)], 1) * torch.nn.functional.one_hot(axis, 6)
+
+
+def _mixed(count: int, generator: Generator) -> Tensor:
+    """Twists [count, 6]: a direction, mostly level, and turns about some of the axes, mostly pans."""
+    direction = torch.randn(count, 3, generator=generator) * torch.tensor([1.0, 0.4, 1.0])
+    turning = torch.rand(count, 3, generator=generator) < torch.tensor([0.4, 0.7, 0.25])
+    turns = _amounts(count, generator) * turning * torch.rand(count, 1, generator=generator)
+    moving = torch.rand(count, 1, generator=generator) < 0.85
+    return torch.cat([torch.nn.functional.normalize(direction, dim=-1) * moving, turns], 1)
+
+
+def _speeds(first: Tensor, later: Tensor, steps: int, generator: Generator) -> Tensor:
+    """Twists of every step [count, steps, 6]: `first` turns into `later`, at an even speed or with a soft start and
+    end."""
+    time = (torch.arange(steps) + 0.5) / steps
+    blend = (time * time * (3 - 2 * time))[None, :, None]
+    soft = torch.rand(len(first), 1, generator=generator) < 0.3
+    speed = torch.where(soft, math.pi / 2 * torch.sin(math.pi * time), torch.ones(steps)) / steps
+    return (first[:, None] * (1 - blend) + later[:, None] * blend) * speed[..., None]

@@ -1,0 +1,81 @@
+"""The prompts of the training: captions in several wordings, the negative prompt, none at all, and words at random."""
+
+import re
+import tempfile
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Generator, Tensor
+
+from ...text import NEGATIVE_PROMPT, load_tokenizer
+from ...text.encoder import encode_ids
+from ...text.weights import open_weights
+from ...toy.tokenizer import SPACE, WORDS, write_tokenizer
+from ...toy.weights import text_tensors
+from .rooms import CAPTIONS
+from .rooms import WORDS as MAZE_WORDS
+from .settings import TEXT_TOKENS
+
+TEXT_ENCODER = "models_t5_umt5-xxl-enc-bf16.pth"
+SEED = 20
+COLOURS = ["red", "orange", "yellow", "green", "blue", "purple", "white", "brown"]
+"""In the vocabulary, which must not change: the denoiser knows its ids' embeddings."""
+WORDINGS = ("{}", "The camera moves through {}.", "A walk in {}, soft light.")
+RANDOM_PROMPTS = 96
+NEGATIVE, EMPTY = len(WORDINGS) * len(CAPTIONS), len(WORDINGS) * len(CAPTIONS) + 1
+
+
+def write_text_files(folder: Path, words: str = MAZE_WORDS) -> None:
+    """Tokenizer and text encoder of the package: a random encoder, which tells words apart, and is not trained. The
+    vocabulary has these `words` beside the toy's own."""
+    vocab_size = write_tokenizer(folder / "tokenizer", _tokens(words))
+    torch.save(text_tensors(SEED, vocab_size), folder / TEXT_ENCODER)
+
+
+def _tokens(words: str) -> list[str]:
+    """Return the words that the toy's vocabulary lacks, and the phrases of the negative prompt, so that it is short."""
+    text = SPACE + unicodedata.normalize("NFKC", NEGATIVE_PROMPT)
+    phrases = re.findall(r"[^,\u3001]+[,\u3001]?", text)
+    return [*(SPACE + word for word in (*COLOURS, *words.split())), *phrases]
+
+
+def prompts(of: Sequence[str] = CAPTIONS) -> list[str]:
+    """Every prompt of the training. The first are each wording's captions, then the negative one and the empty one."""
+    generator = torch.Generator().manual_seed(SEED)
+    words = [*WORDS.split(), *COLOURS]
+    captions = [wording.format(caption) for wording in WORDINGS for caption in of]
+    return [*captions, NEGATIVE_PROMPT, "", *(_random_prompt(words, generator) for _ in range(RANDOM_PROMPTS))]
+
+
+def _random_prompt(words: list[str], generator: Generator) -> str:
+    length = int(torch.randint(1, 16, (1,), generator=generator))
+    return " ".join(words[index] for index in torch.randint(0, len(words), (length,), generator=generator).tolist())
+
+
+def embeddings(of: Sequence[str] = CAPTIONS, words: str = MAZE_WORDS) -> Tensor:
+    """float32 [prompts, TEXT_TOKENS, text_dim], padded with zeros, of `prompts(of)` by the package's text encoder,
+    whose vocabulary has these `words`."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_text_files(folder, words)
+        tokenizer, weights = load_tokenizer(folder), open_weights(folder / TEXT_ENCODER)
+        ids = [[*tokenizer.to_ids(prompt), tokenizer.eos] for prompt in prompts(of)]
+        rows = encode_ids(ids, weights)
+    table = torch.zeros(len(rows), TEXT_TOKENS, weights.config.dim)
+    for into, row in zip(table, rows, strict=True):
+        into[: len(row)] = row
+    return table
+
+
+def draw(kinds: Tensor, captions: int = len(CAPTIONS)) -> Tensor:
+    """A prompt's index [n] for each kind [n] of so many captions: 75 % its caption, 10 % the negative prompt, 5 % none,
+    10 % random words."""
+    negative = len(WORDINGS) * captions
+    wording = torch.randint(0, len(WORDINGS), kinds.shape, device=kinds.device)
+    chance = torch.rand(kinds.shape, device=kinds.device)
+    some = negative + 2 + torch.randint(0, RANDOM_PROMPTS, kinds.shape, device=kinds.device)
+    picked = torch.where(chance < 0.75, wording * captions + kinds, some)
+    picked = torch.where((chance >= 0.75) & (chance < 0.85), negative, picked)
+    return torch.where((chance >= 0.85) & (chance < 0.90), negative + 1, picked)

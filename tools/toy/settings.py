@@ -1,0 +1,86 @@
+"""What is trained: sizes of the models, the videos and the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...model.config import ModelConfig
+from .render import HEIGHT, WIDTH
+
+CONFIG = ModelConfig(dim=256, ffn_dim=768, num_heads=4, num_layers=8, freq_dim=256, text_dim=64)
+"""The denoiser's sizes."""
+VAE_WIDTH = 8
+TEXT_TOKENS = 64
+"""Tokens that a prompt has at most in training; beyond them only padding is left."""
+SHIFT = 5.0
+"""Of the base model's schedule: its noise levels are drawn as it spreads them."""
+
+WINDOW, SINK = 18, 6
+"""What a walk looks back on, in half of the training."""
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """Return bfloat16 on a GPU, float32 on the CPU."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def config_of(weights: Mapping[str, Tensor]) -> ModelConfig:
+    """Return the sizes of a denoiser with these weights, which tell all but the number of heads."""
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    return ModelConfig.from_shapes(shapes, num_heads=CONFIG.num_heads)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Pixels of a video, and how many are worked on at a time.
+
+    clips, clip_frames, crop: the VAE's batches in the first part of its training; whole, whole_frames: those of whole
+    pictures in the second. videos, video_frames: kept to train the VAE on. half: the latent frames of half a walk.
+    base: those of a base video. fill: walks rendered at once, encoded: of them encoded at once; walks: kept; watched:
+    those that the decoder learns from, unwatched: those that it is measured with. batch: the denoiser's."""
+
+    height: int = HEIGHT
+    width: int = WIDTH
+    clips: int = 8
+    clip_frames: int = 9
+    crop: tuple[int, int] = (96, 128)
+    whole: int = 2
+    whole_frames: int = 17
+    videos: int = 800
+    video_frames: int = 33
+    half: int = 12
+    base: int = 9
+    fill: int = 32
+    encoded: int = 16
+    walks: int = 65_536
+    watched: int = 12
+    unwatched: int = 2
+    batch: int = 8
+    held_out: int = 64
+
+
+TINY = Sizes(
+    height=32,
+    width=48,
+    clips=2,
+    clip_frames=5,
+    crop=(16, 32),
+    whole=1,
+    whole_frames=9,
+    videos=4,
+    video_frames=9,
+    half=3,
+    base=3,
+    fill=2,
+    encoded=2,
+    walks=4,
+    watched=2,
+    unwatched=1,
+    batch=2,
+    held_out=2,
+)
+"""For a test of the whole training on a CPU."""

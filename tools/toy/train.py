@@ -1,0 +1,160 @@
+"""A whole training: a part of the toy, and what is measured of it."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch._dynamo
+from torch import Tensor
+
+from ...loaders import open_checkpoint
+from ...toy import write_toy_world
+from ...toy.experts import expert_weights
+from ...toy.package import CAUSAL
+from ...toy.world import VAE
+from .coder_training import SHAPES as VAE_SHAPES
+from .coder_training import decibels, normalised, train_coder
+from .decoder_training import measured_decoder, train_decoder, watched
+from .denoiser import Given, Layout, Steps, begun, train_denoiser
+from .fit import Log, Phase
+from .parameters import Parameters, Weights, keep, load_weights, save_weights
+from .pool import Pool, encoded, later_walks, pictures_of, settled, walks
+from .prompts import embeddings
+from .rooms import CAPTIONS, WORDS, random_scenes
+from .settings import TINY, Sizes
+from .walks import random_walks
+
+HELD_OUT = 987_654_321
+WALK_SEED = 1_000_000
+RENDERED = 0.4
+"""The share of the denoiser's time after which no more walks are rendered: it once learned 5,120 by heart."""
+ASKED, BATCHES = Layout(3, True, 0), 8
+"""What the trained denoiser is measured with."""
+AT_ONCE = 512
+MEASURED = 33
+"""Frames of the videos that the VAE is measured with."""
+
+
+def work(options: argparse.Namespace) -> None:
+    """Train and measure the part that the command's `options` name."""
+    torch.manual_seed(options.seed)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    torch._dynamo.config.recompile_limit = 64
+    torch.set_num_threads(1 if options.device == "cpu" else 4)
+    log = Log(options.out / "log.jsonl", options.begun)
+    noted = "part", "seed", "minutes", "rate", "hold", "own", "adversary"
+    log.write(**{name: getattr(options, name) for name in noted}, torch=torch.__version__)
+    PARTS[options.part](options, TINY if options.tiny else Sizes(), torch.device(options.device), log)
+
+
+def vae_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
+    """Train the VAE; its latents get Wan's mean and deviation."""
+    start = Parameters.resumed(options.out, "vae", VAE_SHAPES, options.seed, device)
+    trained = train_coder(start, _left(options), sizes, options.seed, options.rate, log)
+    trained = normalised(trained, sizes, options.seed + 50_000)
+    save_weights(trained.stored(torch.float32), options.out / "vae.pt")
+    weights = {name: tensor.detach() for name, tensor in trained.named().items()}
+    log.write(measured="vae", **measured_vae(weights, sizes, device))
+
+
+@torch.no_grad()
+def measured_vae(weights: Weights, sizes: Sizes, device: torch.device) -> dict[str, float]:
+    """PSNR of what the VAE makes of videos that it has not seen: of first frames, and of later ones."""
+    frames = min(MEASURED, 8 * sizes.half - 3)
+    scenes = random_scenes(min(32, sizes.held_out), HELD_OUT, frames, random_walks).to(device)
+    pictures, latent = encoded(weights, scenes, sizes)
+    error = ((pictures_of(weights, latent, sizes) - pictures) / 2).square().mean((2, 3, 4))
+    return {"first": decibels(error[:, 0].mean()), "later": decibels(error[:, 1:].mean())}
+
+
+def denoiser_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
+    """Train the denoiser on walks that are rendered first."""
+    take_shipped(options.out, options.shipped)
+    vae, texts = load_weights(options.out / "vae.pt", device), embeddings(CAPTIONS, WORDS).to(device)
+    data = rendered(vae, texts, options, sizes, device)
+    log.write(phase="walks", count=len(data.walks), later=len(data.later))
+    start, kept = begun(options.out, options.seed, device), partial(keep, options.out / "denoiser.pt")
+    more = options.rate, log, kept, options.seed, options.own, options.adversary
+    trained = train_denoiser(start, _left(options), data, sizes, *more)
+    unseen = walks(vae, sizes.held_out, HELD_OUT, sizes, device)
+    log.write(measured="denoiser", **measured_denoiser(trained, data, unseen, sizes))
+
+
+def decoder_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
+    """Sharpen the VAE's decoder, on walks of half the length."""
+    take_shipped(options.out, options.shipped)
+    vae, denoiser = (load_weights(options.out / f"{name}.pt", device) for name in ("vae", "denoiser"))
+    texts, seed = embeddings(CAPTIONS, WORDS).to(device), 2 * WALK_SEED * options.seed
+    sizes = replace(sizes, half=max(3, sizes.half // 2))
+    data = watched(vae, denoiser, texts, options.walks or sizes.watched, seed, sizes)
+    unseen = watched(vae, denoiser, texts, sizes.unwatched, HELD_OUT, sizes)
+    log.write(phase="decoder", walks=len(data.pictures), before=measured_decoder(vae, unseen))
+    phase = Phase(options.minutes, options.steps, options.hold)
+    trained = train_decoder(vae, data, phase, options.rate, log, options.seed)
+    save_weights(trained.stored(torch.float32), options.out / "vae.pt")
+    log.write(measured="decoder", **measured_decoder(trained.named(), unseen))
+
+
+PARTS = {"vae": vae_part, "denoiser": denoiser_part, "decoder": decoder_part}
+
+
+@torch.no_grad()
+def measured_denoiser(trained: Parameters, data: Given, unseen: Pool, sizes: Sizes) -> dict[str, float]:
+    """The loss on walks that it was trained on, and on those that it has never seen, after true chunks and from pure
+    noise."""
+    found = {}
+    for name, pool in (("seen", data.walks[: len(unseen)]), ("unseen", unseen)):
+        random, losses = torch.Generator(trained.flat.device).manual_seed(HELD_OUT), []
+        for _ in range(BATCHES):
+            steps = Steps(trained, data._replace(walks=pool, later=pool), sizes, random, own=0.0)
+            losses.append(steps.loss(ASKED, trained.named()).item())
+        found[name] = round(sum(losses) / BATCHES, 4)
+    return found
+
+
+def take_shipped(folder: Path, denoiser: bool) -> None:
+    """Puts what the folder has none of there, of the maze that is shipped: the VAE, so that a training may begin with
+    the denoiser; the `denoiser` too, where it is to be trained on."""
+    files = ["vae.pt", *(["denoiser.pt"] if denoiser else [])]
+    if all((folder / file).exists() for file in files):
+        return
+    with tempfile.TemporaryDirectory() as name:
+        package = write_toy_world(name)
+        parts = {"vae.pt": load_weights(package / VAE)}
+        if denoiser:
+            weights = expert_weights(open_checkpoint(package / CAUSAL))
+            parts["denoiser.pt"] = {key: weight.bfloat16() for key, weight in weights.items()}
+    for file, tensors in parts.items():
+        if not (folder / file).exists():
+            save_weights(tensors, folder / file)
+
+
+def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Sizes, device: torch.device) -> Given:
+    """Walks as latents, until there are enough, or their share of the time is over; and those that earlier runs have
+    left in the folder. A run's own are others, whatever its seed, and are left there too."""
+    files = sorted(options.out.glob("walks-*.pt"))
+    first = WALK_SEED * (options.seed + len(files))
+    made: tuple[list[Pool], list[Pool]] = ([], [])
+    phase, most = Phase(RENDERED * options.minutes, options.steps and 1), options.walks or sizes.walks
+    at_once = min(AT_ONCE, most // 2)
+    while not made[0] or (phase.progress(len(made[0])) < 1 and len(made[0]) * at_once * 2 < most):
+        seed = first + 10 * len(made[0])
+        for into, render_some in zip(made, (walks, later_walks), strict=True):
+            into.append(render_some(vae, at_once, seed, sizes, device))
+    own = [Pool.joined(part) for part in made]
+    torch.save([vars(pool) for pool in own], options.out / f"walks-{len(files)}.pt")
+    before = ([Pool(**part) for part in torch.load(file, device)] for file in files)
+    pools = (Pool.joined(part) for part in zip(own, *before, strict=True))
+    return Given(texts, settled(vae, sizes, device), *pools)
+
+
+def _left(options: argparse.Namespace) -> Phase:
+    """The phase that ends with the command's minutes."""
+    return Phase(max(0.01, options.minutes - (time.time() - options.begun) / 60), options.steps, options.hold)

@@ -1,0 +1,79 @@
+"""Random walks, as people make them with keys and mouse."""
+
+import math
+
+import torch
+from torch import Generator, Tensor
+
+from . import paths
+from .paths import STEP, rotations
+
+TURN = 2.0 * math.pi / 180
+"""Radians that a key turns the camera by in a frame."""
+MOST_PITCH, FRAMES_TO_SPEED = 0.6, 3
+"""Radians up and down in a walk; frames from standing to full speed."""
+SMOOTH = 0.2
+"""The share of the walks that are moves of `paths`, one after another."""
+
+
+def random_walks(count: int, generator: Generator, frames: int) -> Tensor:
+    """Camera-to-world float32 [count, frames, 4, 4] in OpenCV axes, the first pose the identity: walks by keys, some
+    of smooth moves. `generator` is a CPU one, so a seed gives the same walks everywhere."""
+    smooth, keyed = paths.random_walks(count, generator, frames), key_walks(count, generator, frames)
+    return torch.where(torch.rand(count, 1, 1, 1, generator=generator) < SMOOTH, smooth, keyed)
+
+
+def key_walks(count: int, generator: Generator, frames: int) -> Tensor:
+    """Camera-to-world float32 [count, frames, 4, 4] of people who hold keys for a while, or turn by the mouse. One wish
+    in four takes back the one before it."""
+    speeds, wish, held = torch.zeros(count, 4), torch.zeros(count, 4), torch.zeros(count)
+    left, angles = torch.zeros(count), torch.zeros(count, 2)
+    place, poses = torch.zeros(count, 3), [torch.eye(4).repeat(count, 1, 1)]
+    fastest = torch.tensor([STEP / 4, STEP / 4, TURN, TURN])
+    for _ in range(frames - 1):
+        new = left <= 0
+        back = torch.rand(count, generator=generator) < 0.25
+        length = torch.where(back & (held > 0), held, 4 + (36 * torch.rand(count, generator=generator)).floor())
+        other = torch.where(back[:, None], -wish, _wishes(angles[:, 1], generator))
+        wish, held = torch.where(new[:, None], other, wish), torch.where(new, length, held)
+        left = torch.where(new, length, left) - 1
+        most = torch.maximum(fastest, wish.abs()) / FRAMES_TO_SPEED
+        speeds = speeds + torch.minimum(torch.maximum(wish - speeds, -most), most)
+        angles = angles + speeds[:, 2:]
+        angles[:, 1].clamp_(-MOST_PITCH, MOST_PITCH)
+        sine, cosine = angles[:, 0].sin(), angles[:, 0].cos()
+        place = place + torch.stack(
+            [
+                speeds[:, 0] * sine + speeds[:, 1] * cosine,
+                torch.zeros(count),
+                speeds[:, 0] * cosine - speeds[:, 1] * sine,
+            ],
+            1,
+        )
+        poses.append(_pose(place, angles))
+    return torch.stack(poses, 1)
+
+
+def _wishes(pitch: Tensor, generator: Generator) -> Tensor:
+    """Forward, right, yaw and pitch [n, 4] a frame: what is held next. A camera that looks up or down levels often."""
+
+    def chance(*shares: float) -> Tensor:
+        bounds = torch.tensor(shares).cumsum(0)
+        return (torch.rand(len(pitch), 1, generator=generator) > bounds).sum(1)
+
+    walk = torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1], [0.7, 0.7], [0, 0]])[chance(0.5, 0.1, 0.06, 0.06, 0.04)]
+    mouse = 0.3 + 1.6 * torch.rand(len(pitch), generator=generator)
+    turn = torch.tensor([0.0, 1, -1])[chance(0.4, 0.3)] * torch.where(mouse < 1.4, torch.ones_like(mouse), mouse)
+    tilt = torch.stack([torch.zeros_like(pitch), -pitch.sign(), torch.ones_like(pitch), -torch.ones_like(pitch)], 1)
+    tilt = tilt.gather(1, chance(0.55, 0.25, 0.1)[:, None])[:, 0]
+    tilt = torch.where(tilt == -pitch.sign(), tilt * (pitch.abs() / (8 * TURN)).clamp(max=1), tilt)
+    return torch.cat([walk * (STEP / 4), torch.stack([turn, tilt], 1) * TURN], 1)
+
+
+def _pose(place: Tensor, angles: Tensor) -> Tensor:
+    """Poses [n, 4, 4] at places [n, 3] with yaw and pitch [n, 2]."""
+    pose, still = torch.eye(4).repeat(len(place), 1, 1), torch.zeros(len(place))
+    yaw, pitch = angles.unbind(1)
+    pose[:, :3, :3] = rotations(torch.stack([still, yaw, still], 1)) @ rotations(torch.stack([pitch, still, still], 1))
+    pose[:, :3, 3] = place
+    return pose
