@@ -5,6 +5,8 @@ from comfy_api.latest import io
 from ..host.files import folders
 from ..host.files.image import read_image
 
+OTHER = " (another toy, or an earlier version's; delete this folder and press again for the maze)"
+
 
 class LingBotWorldToyPackage(io.ComfyNode):
     @classmethod
@@ -13,12 +15,12 @@ class LingBotWorldToyPackage(io.ComfyNode):
             node_id="LingBotWorldToyPackage",
             display_name="LingBot-World Toy Package",
             category="LingBot-World",
-            description="Makes a package of tiny trained models (23 MB) in models/lingbot_world/toy, where it is not "
-            "there yet. They know little rooms and follow the camera, on any CPU. Press the button once, then Run.",
+            description="Makes a package of tiny trained models (51 MB) in models/lingbot_world/toy, unless it is "
+            "there. They know a maze and follow the camera, on any CPU. Press the button once, then Run.",
             search_aliases=["lingbot", "toy", "test", "demo", "installation", "check"],
             is_output_node=True,
             inputs=[],
-            outputs=[io.Image.Output("image", tooltip="The toy's start image, 832x480.")],
+            outputs=[io.Image.Output("image", tooltip="The toy's start image, 512x288.")],
         )
 
     @classmethod
@@ -33,8 +35,9 @@ class LingBotWorldToyPackage(io.ComfyNode):
         folder, is_new = folders.toy_folder(), _is_missing()
         if is_new:
             write_toy_world(folder)
-        said = f"Made {folder}. Now press Run." if is_new else f"Ready: {folder}"
-        return io.NodeOutput(read_image(folder / EXAMPLE / "image.png"), ui={"text": [said]})
+        old = "" if (folder / EXAMPLE / "yellow.png").is_file() else OTHER
+        note = f"Made {folder}. Now press Run." if is_new else f"Ready: {folder}{old}"
+        return io.NodeOutput(read_image(folder / EXAMPLE / "image.png"), ui={"text": [note]})
 
 
 def _is_missing() -> bool:

@@ -14,7 +14,7 @@ else
 fi
 
 say "tiny models, an image, a prompt and a path, into out/maze"
-.venv/bin/lingbot-world toy out/maze --maze
+.venv/bin/lingbot-world toy out/maze
 if [ -n "${MOVE:-}" ]; then
     say "the camera's path, $MOVE"
     case $MOVE in pan_* | tilt_* | roll_*) amount=25 ;; *) amount=2 ;; esac

@@ -31,7 +31,7 @@ from .names import parts_of
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
-TOY, NIGHT = "toy", "loras/night"
+TOY = "toy"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
 _EXAMPLE = Path(__file__).parents[2] / "toy" / "maze" / "example" / "image.png"
@@ -47,10 +47,8 @@ the name ends as a file of weights does."""
 
 
 def register() -> None:
-    """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names, and have ComfyUI's
-    LoRA loaders list the toy's, once it is made."""
+    """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
-    folder_paths.add_model_folder_path("loras", str(toy_folder() / NIGHT))
     for name in _WITH_GGUF:  # the list of folders itself: folders that are added to it later are searched as well
         folders = folder_paths.folder_names_and_paths[name][0]
         folder_paths.folder_names_and_paths[_gguf_files(name)] = (folders, {_GGUF})

@@ -131,18 +131,44 @@ inBothRenderers((it, vue) => {
     assert.deepEqual(chosen, ["toy", "toy/Wan2.1_VAE.pth", "toy/models_t5_umt5-xxl-enc-bf16.pth", "toy/lingbot_world_fast/model.safetensors"]);
   });
 
-  it("core's LoRA loaders get the toy's, and ours takes the place of its text encoder", async (page) => {
+  it("the toy's size, frames, window, prompt and image are set too, and LoRAs are bypassed", async (page) => {
     await addNode(page, "LingBotWorldToyPackage");
-    const [loras, kinds] = await page.evaluate(() => {
+    const read = () => page.evaluate(() => {
       const { app, LiteGraph } = window, make = (type) => app.graph.add(LiteGraph.createNode(type)) ?? app.graph.nodes.at(-1);
-      const lora = ["x_high_noise", "x_low_noise"].map((name) => Object.assign(make("LoraLoaderModelOnly").widgets[0], { value: name }));
+      const field = (node, name) => node.widgets.find((each) => each.name === name);
+      const image = make("LoadImage"), prepared = make("LingBotWorldPrepareImage"), preset = make("LingBotWorldCameraPreset");
+      const editor = make("LingBotWorldCameraEditor"), rollout = make("LingBotWorldRollout"), lora = make("LoraLoaderModelOnly");
+      const text = make("LingBotWorldTextEncode");
+      image.widgets[0].value = "example.png";
+      image.connect(0, prepared, 0);
+      field(preset, "frames").value = 161;
+      const press = () => window.node.widgets.find(({ name }) => name === "Use the toy").callback();
+      press();
+      const walked = field(preset, "frames").value;
+      make("LingBotWorldLoadExperts");
+      press();
+      const state = JSON.parse(field(editor, "path").value), from = app.graph.getLink(prepared.inputs[0].link).origin_id;
+      return [
+        ["size", "width", "height"].map((name) => field(prepared, name).value), [walked, field(preset, "frames").value],
+        [state.frames, state.keyframes.at(-1).frame], ["window", "sink", "chunk"].map((name) => field(rollout, name).value),
+        field(text, "prompt").value, from === window.node.id, lora.mode,
+      ];
+    });
+    assert.deepEqual(await read(), [
+      ["width and height", 256, 144], [97, 33], [33, 32], [18, 6, "1"], "a maze with red and blue walls by day", true, 4,
+    ]);
+  });
+
+  it("our text encoder's loader takes the place of core's", async (page) => {
+    await addNode(page, "LingBotWorldToyPackage");
+    const kinds = await page.evaluate(() => {
+      const { app, LiteGraph } = window, make = (type) => app.graph.add(LiteGraph.createNode(type)) ?? app.graph.nodes.at(-1);
       const clip = make("CLIPLoader"), texts = [make("CLIPTextEncode"), make("CLIPTextEncode")];
       for (const text of texts) clip.connect(0, text, 0);
       window.node.widgets.find(({ name }) => name === "Use the toy").callback();
       const before = (text) => app.graph.getNodeById(app.graph.getLink(text.inputs[0].link).origin_id);
-      return [lora.map(({ value }) => value), texts.map((text) => [before(text).type, before(text).widgets[0].value])];
+      return texts.map((text) => [before(text).type, before(text).widgets[0].value]);
     });
-    assert.deepEqual(loras, ["night_high.safetensors", "night_low.safetensors"]);
     assert.deepEqual(kinds, Array(2).fill(["LingBotWorldLoadTextEncoder", "toy/models_t5_umt5-xxl-enc-bf16.pth"]));
   });
 

@@ -372,18 +372,14 @@ def test_the_trained_toy_is_a_whole_package_shipped_in_less_than_10_mb(tmp_path,
 
     assert sum(file.stat().st_size for file in TRAINED.rglob("*") if file.is_file()) < 10e6
     assert main(["toy", str(tmp_path / "toy")]) == 0
-    assert main(["inspect", str(tmp_path / "toy"), "--width", "160", "--height", "96", "--frame_num", "33"]) == 0
-    assert "160x96, 33 frames (540 tokens)" in capsys.readouterr().out
+    assert main(["inspect", str(tmp_path / "toy"), "--width", "256", "--height", "144", "--frame_num", "33"]) == 0
+    assert "256x144, 33 frames (1296 tokens)" in capsys.readouterr().out
     files = [path for path in (tmp_path / "toy").rglob("*") if path.is_file()]
-    assert sum(file.stat().st_size for file in files) < 23e6
+    assert sum(file.stat().st_size for file in files) < 55e6
     assert find_package(tmp_path / "toy").experts is not None
     assert find_package(tmp_path / "toy/lingbot_world_fast").causal is not None
-    assert np.load(tmp_path / "toy/example/poses.npy").shape == (33, 4, 4)
-    assert (tmp_path / "toy/example/prompt.txt").read_text().startswith("a green room")
-    assert {file.name for file in (tmp_path / "toy/loras/night").iterdir()} == {
-        "night_high.safetensors",
-        "night_low.safetensors",
-    }
+    assert np.load(tmp_path / "toy/example/poses.npy").shape == (129, 4, 4)
+    assert (tmp_path / "toy/example/prompt.txt").read_text().startswith("a maze with red")
     (tmp_path / "file").write_text("")
     assert main(["toy", str(tmp_path / "file/toy")]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -1,12 +1,11 @@
 """Clips whose camera is known: twenty moves through three kinds of scene, clean, noisy, blurred, compressed, disturbed.
 
-A room is the toy world's, with finer texture. A wall is a photograph on a slanted plane. Layers are a photograph with
+A room is the maze's. A wall is a photograph on a slanted plane. Layers are a photograph with
 pieces of photographs in front of it. Photographs are the files `image.jpg` of the folders given, which are not
 here.
 """
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -17,8 +16,8 @@ from lingbot_world.camera.moves import preset_path
 from lingbot_world.camera.path import CameraPath
 from lingbot_world.camera.plucker import scaled_intrinsics
 from lingbot_world.camera.rotation import from_angles
-from lingbot_world.tools.toyworld.render import render
-from lingbot_world.tools.toyworld.rooms import scenes_around
+from lingbot_world.tools.toy.render import render
+from lingbot_world.tools.toy.rooms import scenes_around
 from PIL import Image
 
 HEIGHT, WIDTH, FRAMES = 270, 480, 81
@@ -47,8 +46,6 @@ AMOUNTS = {
 """Of each move: world units or degrees over the clip."""
 SCENES = ("room", "wall", "layers")
 FAULTS = ("clean", "noise", "blur", "compressed", "moving")
-FINER = 6.0
-"""How many times finer the waves on a room's surfaces are than in the toy world."""
 
 
 def path_of(move: str, frames: int = FRAMES) -> CameraPath:
@@ -71,8 +68,7 @@ def clip(move: str, scene: str, fault: str, photos: list[np.ndarray], seed: int 
 def _room(poses: np.ndarray, seed: int) -> np.ndarray:
     c2w = torch.from_numpy(poses[None]).float()
     scenes = scenes_around(c2w, torch.Generator().manual_seed(seed))
-    rooms = replace(scenes.rooms, waves=scenes.rooms.waves * FINER)
-    seen = render(rooms, scenes.c2w, HEIGHT, WIDTH, samples=1)[0]
+    seen = render(scenes.rooms, scenes.asked, HEIGHT, WIDTH, samples=1)[0]
     return ((seen.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).numpy()
 
 

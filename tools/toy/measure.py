@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...camera import pose_embedding
 from ...loaders import load_expert
-from ...model.kv_place import KeyValuePlace
+from ...model.kv.place import KeyValuePlace
 from ...options import CAUSAL_SHIFT, FAST_INDICES, RELEASES, Window
 from ...pipeline.world import World, WorldMemory, chunk_conditioning
 from ...sampling import few_step_schedule, step_indices

@@ -18,8 +18,8 @@ from workflow_after import go_on, larger
 from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
 from workflow_graph import Graph, dump
 from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
-from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts, flight
-from workflow_rollouts import fast, fast_long, fast_lora, real_time, walk
+from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, TOY_PROMPT, VIOLET, Parts, flight
+from workflow_rollouts import fast, fast_long, fast_lora, real_time, walk, walk_toy
 from workflow_samplers import core_nodes, easy_cache, own_sampler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -159,7 +159,7 @@ the prompt. LingBot-World was trained on first frames: how well it meets the las
 def toy(server: Server) -> Graph:
     note = """## Does the installation work?
 
-Every node on tiny trained models, on any CPU: a pan through a little room, small and soft.
+Every node on tiny trained models, on any CPU: a walk through a door of a maze, small and soft.
 
 1. Press **Make the toy package** on the node below.
 2. Press **Run**.
@@ -167,9 +167,9 @@ Every node on tiny trained models, on any CPU: a pan through a little room, smal
     parts = Parts(server, "toy", note, package="toy", note_height=170)
     with parts.graph.group("Start image", 0, BLUE):
         made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
-        image = parts.prepare(made, size="width and height", width=160, height=96)
+        image = parts.prepare(made, size="width and height", width=256, height=144)
     path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON, room=160)
-    return parts.film(path, image, steps=8)
+    return parts.film(path, image, TOY_PROMPT, steps=8, cfg_high=1.0, cfg_low=1.0)
 
 
 TITLES: dict[Callable[[Server], Graph], str] = {
@@ -192,6 +192,7 @@ TITLES: dict[Callable[[Server], Graph], str] = {
     fast_lora: "Fast - with a LoRA",
     real_time: "Real time - 2.0 1.3B",
     walk: "Walk with 1.3B, render with base",
+    walk_toy: "Walk in the toy",
 }
 """What a template is called, in the order of the template browser; the number before a title keeps the order. A new one
 comes last, so that the others keep their names."""

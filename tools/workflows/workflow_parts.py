@@ -26,6 +26,7 @@ PROMPT = (
     "A quiet courtyard in late afternoon light. The camera moves slowly forward between old trees; leaves stir in a "
     "light wind, dust drifts through the sun, shadows creep over the flagstones. Natural colours, sharp detail."
 )
+TOY_PROMPT = "a maze with red and blue walls by day"
 FPS = 16.0
 RED, BLUE, VIOLET, GREEN, GREY, BROWN = "#8a4b4b", "#3f789e", "#6b5b95", "#3f7e5c", "#5a5a5a", "#7a5c2e"
 
@@ -237,9 +238,9 @@ class Parts:
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
         self.graph.add("SaveVideo", video=video, room=PREVIEW_HEIGHT, **prefix)  # front-ends give it its least height
 
-    def film(self, camera: Node | None, image: Node, **sampling) -> Graph:
+    def film(self, camera: Node | None, image: Node, prompt: str = PROMPT, **sampling) -> Graph:
         """Everything around an image and a camera path, or without one."""
         high, low, vae = self.models()
-        conditioning = self.conditioned(self.text(), image, vae, camera)
+        conditioning = self.conditioned(self.text(prompt=prompt), image, vae, camera)
         self.save(self.sample((high, low), conditioning, **sampling), vae)
         return self.graph

@@ -6,7 +6,21 @@ from collections.abc import Callable
 
 from workflow_graph import Graph
 from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
-from workflow_parts import BUTTON, DOWNLOAD, FILES, GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
+from workflow_parts import (
+    BLUE,
+    BUTTON,
+    DOWNLOAD,
+    FILES,
+    GREEN,
+    GREY,
+    HUGGING_FACE,
+    PACKAGE,
+    PROMPT,
+    RED,
+    TOY_PROMPT,
+    VIOLET,
+    Parts,
+)
 
 QUANTIZED = f"{PACKAGE}/lingbot_world_fast"
 FAST = f"{QUANTIZED}/model.safetensors"
@@ -84,25 +98,52 @@ def walk(server: Server) -> Graph:
 Press **Run**, and walk in *Live*: **W A S D**, arrows, mouse, gamepad. After five seconds, or at **Stop**, the base
 model renders your way. The walk stays while its seed does. Where nobody comes, *recorded path* is walked.
 
+**To try it first**, without download and GPU: template *20 Walk in the toy*.
+
 {DOWNLOAD}
 **1.3B**: as in template *18 Real time*."""
-    parts = Parts(server, "walk", note, note_height=480, note_width=330)
+    parts = Parts(server, "walk", note, note_height=520, note_width=330)
     parts.graph.box_width = 296
-    image = parts.image()
+    return _walked(parts, parts.image(), SHARDS, frames=81, chunk="1")
+
+
+def walk_toy(server: Server) -> Graph:
+    note = """## Walk in the toy
+
+A walk in a little maze, on any CPU, without a download.
+
+1. Press **Make the toy package** on the node below.
+2. Press **Run**, and walk in *Live*: **W A S D**, arrows, mouse, gamepad.
+
+After two seconds, or at **Stop**, the toy's base model renders your way.
+"""
+    parts = Parts(server, "walk_toy", note, package="toy", note_height=330, note_width=330)
+    parts.graph.box_width = 296
+    with parts.graph.group("Start image", 0, BLUE):
+        made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
+        image = parts.prepare(made, size="width and height", width=256, height=144)
+    toy = {"prompt": TOY_PROMPT, "frames": 33, "chunk": "1", "window": 18, "sink": 6}
+    return _walked(parts, image, "toy/lingbot_world_fast/model.safetensors", **toy)
+
+
+def _walked(parts: Parts, image: Node, causal: str, prompt: str = PROMPT, **live) -> Graph:
+    """Live on a causal model, and the base model along the way walked. A toy's base model makes few steps, unguided."""
     with parts.graph.group("Where nobody walks", 1, VIOLET):
-        recorded = parts.graph.add("LingBotWorldCameraPreset", preset="arc_left", collapsed=True)
+        preset = {"preset": "dolly_in" if parts.package == "toy" else "arc_left", "frames": live["frames"]}
+        recorded = parts.graph.add("LingBotWorldCameraPreset", collapsed=True, **preset)
     parts.column = 1
-    model, vae = parts.causal_model(SHARDS), parts.vae()
-    text = parts.text()
+    model, vae = parts.causal_model(causal), parts.vae()
+    text = parts.text(prompt=prompt)
     with parts.graph.group("Walk", 2, GREEN):
         given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
         look = {"box_width": 420, "extra_height": VIEW_HEIGHT}
-        walked = parts.graph.add("LingBotWorldLive", **given, camera=recorded["camera"], frames=81, chunk="1", **look)
+        walked = parts.graph.add("LingBotWorldLive", **given, camera=recorded["camera"], **live, **look)
     parts.column = 3
     with parts.graph.group("Base model", 3, RED):
         experts = parts.graph.add("LingBotWorldLoadExperts", **parts.experts())
     conditioning = parts.conditioned(text, image, vae, walked)
-    latent = parts.sample((experts["high noise"], experts["low noise"]), conditioning)
+    few = {"steps": 8, "cfg_high": 1.0, "cfg_low": 1.0} if parts.package == "toy" else {}
+    latent = parts.sample((experts["high noise"], experts["low noise"]), conditioning, **few)
     parts.save(latent, vae)
     return parts.graph
 

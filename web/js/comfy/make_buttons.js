@@ -11,8 +11,16 @@ const CHOSEN = { // on loaders, when the toy is chosen
   model_name: "toy/lingbot_world_fast/model.safetensors", vae_name: "toy/Wan2.1_VAE.pth",
   text_encoder: "toy/models_t5_umt5-xxl-enc-bf16.pth", tokenizer: "auto",
 };
-const LORA = "LoraLoaderModelOnly", CLIP = "CLIPLoader", TEXT_ENCODER = "LingBotWorldLoadTextEncoder"; // two of core's
-const nightLora = (name) => `night_${/low/i.test(name) ? "low" : "high"}.safetensors`;
+const CLIP = "CLIPLoader", TEXT_ENCODER = "LingBotWorldLoadTextEncoder", PROMPT = "LingBotWorldTextEncode";
+const LORA = "LoraLoaderModelOnly", LOAD_IMAGE = "LoadImage", BYPASS = 4; // the toy has no LoRAs
+const WALK = { window: 18, sink: 6, chunk: "1" };
+const SIZE = { size: "width and height", width: 256, height: 144 };
+const SET = { // by the type of the node, when the toy is chosen
+  LingBotWorldPrepareImage: SIZE, LingBotWorldRollout: WALK, LingBotWorldLive: WALK,
+  LingBotWorldSampler: { steps: 8, cfg_high: 1, cfg_low: 1 },
+  [PROMPT]: { prompt: "a maze with red and blue walls by day" },
+};
+const BASE_FRAMES = 33, WALK_FRAMES = 97; // that the toy's models know
 
 function tell(summary, detail) {
   app.extensionManager.toast.add({ severity: "success", summary, detail, life: 6000 });
@@ -55,37 +63,66 @@ function choose(widget, value) {
   widget.callback?.(value);
 }
 
+/** Has all that one node's first output goes to come from another's. */
+function moveLinks(from, to) {
+  const { graph } = from;
+  for (const id of [...from.outputs[0].links ?? []]) {
+    const { target_id: target, target_slot: slot } = graph.getLink?.(id) ?? graph.links[id];
+    to.connect(0, graph.getNodeById(target), slot);
+  }
+}
+
 /** Puts our text encoder's loader in the place of core's, which reads umt5 of the official size alone. */
 function replaceClip(node) {
   const { graph, pos } = node, made = window.LiteGraph.createNode(TEXT_ENCODER);
   graph.add(made);
   made.pos = [...pos];
-  for (const id of [...node.outputs[0].links ?? []]) {
-    const { target_id: target, target_slot: slot } = graph.getLink?.(id) ?? graph.links[id];
-    made.connect(0, graph.getNodeById(target), slot);
-  }
+  moveLinks(node, made);
   graph.remove(node);
 }
 
-/** Puts every loader of the open workflow on the toy; on a subgraph's own fields too. */
-function useToy() {
+/** An editor's document with its keyframes spread over at most so many frames. */
+function shortened(text, most) {
+  const state = JSON.parse(text);
+  if (state.frames <= most) return text;
+  const scale = (frame) => Math.round(frame * (most - 1) / (state.frames - 1));
+  const keyframes = state.keyframes.map((each) => ({ ...each, frame: scale(each.frame) }));
+  return JSON.stringify({ ...state, frames: most, keyframes });
+}
+
+/** What a field of one of our nodes, or of a subgraph, gets where the toy is chosen; undefined where it stays. */
+function toyValue({ comfyClass, subgraph }, { name, value }, most) {
+  const own = subgraph ? { ...SIZE, ...SET[PROMPT] } : SET[comfyClass] ?? {};
+  if (name in own) return own[name];
+  if (name === "frames" && value > most) return most;
+  if (name === "path" && typeof value === "string" && value.startsWith("{")) return shortened(value, most);
+  return CHOSEN[name];
+}
+
+/** Puts every loader of the open workflow on the toy, with its size, frames and window; on a subgraph's own fields too.
+ * The toy's image takes the place of ComfyUI's example. */
+function useToy(toy) {
   allNodes().filter(({ comfyClass }) => comfyClass === CLIP).forEach(replaceClip);
-  const ours = ({ comfyClass, subgraph }) => comfyClass?.startsWith(PACK) || subgraph;
-  for (const node of allNodes()) {
+  const nodes = allNodes(), most = nodes.some(({ comfyClass }) => comfyClass === "LingBotWorldLoadExperts") ? BASE_FRAMES : WALK_FRAMES;
+  for (const node of nodes) {
+    const { comfyClass, graph, subgraph } = node;
+    if (comfyClass === LORA) node.mode = BYPASS;
+    if (comfyClass === LOAD_IMAGE && graph === toy.graph && node.widgets?.[0].value === "example.png") moveLinks(node, toy);
+    if (!(comfyClass?.startsWith(PACK) || subgraph) || comfyClass === QUANTIZE) continue;
     for (const widget of node.widgets ?? []) {
-      if (node.comfyClass === LORA && widget.name === "lora_name") choose(widget, nightLora(widget.value));
-      if (ours(node) && widget.name in CHOSEN && node.comfyClass !== QUANTIZE) choose(widget, CHOSEN[widget.name]);
+      const value = toyValue(node, widget, most);
+      if (value !== undefined) choose(widget, value);
     }
   }
   app.graph.setDirtyCanvas(true, true);
-  tell("Toy package", "Every loader of this workflow is set to it. Its models know 160x96 and 33 frames.");
+  tell("Toy package", `Loaders, size (256x144), frames (at most ${most}), window and prompt of this workflow are the toy's.`);
 }
 
 /** Keeps a new node of any type as it is, unless it is Toy Package. */
 export function addToyButton(node) {
   if (node.comfyClass !== TOY) return;
   addButton(node, "Make the toy package", () => runAlone(node));
-  addButton(node, "Use the toy", useToy);
+  addButton(node, "Use the toy", () => useToy(node));
   refreshAfter(node, (said) => tell("Toy package", said));
 }
 
