@@ -20,10 +20,8 @@ from pathlib import Path
 import random_package
 import torch
 from bench_gpu import FULL, play_card
-from bench_kernels import print_profile
-from bench_official import bench_official_causal
 from bench_parts import geometry_of
-from bench_report import GB, Report, free
+from bench_report import GB, Report, free, print_profile
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.kv.place import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
@@ -32,9 +30,6 @@ from lingbot_world.pipeline.rollout_memory import RolloutWork
 from lingbot_world.pipeline.world import World, WorldMemory
 from lingbot_world.sampling import few_step_schedule
 from memory_watch import Memory, process_bytes
-from slow_cpu import slow_cpu
-
-SLOW_CHUNKS = 9
 
 STORAGES = {
     "gpu": WorldMemory(),
@@ -94,17 +89,6 @@ def bench_rollout(
     graphs = world._lanes[0].options.get("graphs")
     if graphs is not None:
         report.add(f"{name}: states recorded", graphs.recorded, "")
-    if options.slow_cpu:
-        with slow_cpu() as times:
-            begin = time.perf_counter()
-            for _ in range(SLOW_CHUNKS):
-                world.chunk(noise, y, camera, schedule, draw)
-            torch.cuda.synchronize()
-            report.add(
-                f"{name}: a chunk where Python takes {times:.1f} times as long",
-                (time.perf_counter() - begin) / SLOW_CHUNKS,
-                "s",
-            )
     if options.profile:
         print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
     peak = torch.cuda.max_memory_allocated() / GB
@@ -213,9 +197,7 @@ def main() -> None:
     parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
     parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these, each arithmetic")
     parser.add_argument("--decoded", action="store_true", help="decoded weights stay")
-    parser.add_argument("--slow-cpu", action="store_true", help="chunks of a CPU at a third of its clock, too")
     parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
-    parser.add_argument("--official", type=Path, help="a checkout of lingbot-world-v2: a chunk of its Fast class, too")
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--runs", action="store_true", help="time the command instead")
     parser.add_argument("generate", nargs="*", help="options of `generate`, behind --")
@@ -255,12 +237,6 @@ def main() -> None:
         chunk = bench_rollout(report, model, options, name, memory)
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against bf16", error, "", "relative RMS")
-    if options.official:
-        config = model.config
-        del model, chunk, first
-        free()
-        window = Window(options.window, options.sink)
-        bench_official_causal(report, options.official, config, geometry_of(options.size, 81), window, options.chunk, 3)
     print(report.table())
 
 

@@ -33,8 +33,8 @@ from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.options import BOUNDARY
 from lingbot_world.sampling import first_low_step, flow_timesteps
-from make_random_expert import add_size_arguments, config_from
 from memory_watch import Memory
+from random_package import add_size_arguments, config_from
 from safetensors.torch import save_file
 
 LORA_RANK = 32

@@ -1,28 +1,22 @@
 """Time and memory at full size on a GPU, with random weights made on the spot; one table at the end.
 
     python tools/bench/bench_gpu.py --folder SCRATCH                             # load, switch, step, text, a short run
-    python tools/bench/bench_gpu.py --folder SCRATCH --bf16 --official CHECKOUT --comfyui COMFYUI --steps 40  # all
+    python tools/bench/bench_gpu.py --folder SCRATCH --bf16 --steps 40                   # all
     python tools/bench/bench_gpu.py --folder SCRATCH --only run --cap 8          # play a smaller card (GB)
     python tools/bench/bench_gpu.py --folder SCRATCH --only step --profile       # what a step is made of
-    python tools/bench/bench_gpu.py --folder SCRATCH --only kernels step --arithmetic fp8 --attention 8bit  # in 8 bits
+    python tools/bench/bench_gpu.py --folder SCRATCH --only step --arithmetic fp8 --attention 8bit  # in 8 bits
 
 Needs 31 GB in SCRATCH for a package that is made once. Run it from an environment where `lingbot_world` can be
 imported; `docs/benchmarks.md` keeps the figures."""
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import traceback
 from functools import partial
 from pathlib import Path
 
 import random_package
 import torch
-from bench_eight_bit import bench_attention, bench_eight_bit, bench_error
-from bench_kernels import bench_kernels, print_profile
-from bench_official import bench_official
 from bench_parts import (
     bench_load,
     bench_run,
@@ -34,23 +28,22 @@ from bench_parts import (
     random_bf16_expert,
     step_inputs,
 )
-from bench_report import GB, Report, free
+from bench_report import GB, Report, free, print_profile
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.options import Precision
 from torch import Tensor
 
-PARTS = ("kernels", "load", "step", "streamed", "text", "vae", "run", "error")
+PARTS = ("load", "step", "streamed", "text", "vae", "run")
 RESIDENT = (None, 25, 8, 0)
 """Blocks that stay: all, what a 12 GB and an 8 GB card keep at 480x832x81, none."""
 FULL = random_package.FULL
 
 
 def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> None:
-    """NF4 with its estimate and profile, then plain bf16, then the official model, on the same inputs."""
-    geometry = geometry_of(options.size, options.frame_num)
-    inputs = step_inputs(FULL, geometry, "cuda")
+    """NF4 with its estimate and profile, then plain bf16, on the same inputs."""
+    inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")
     model = load_expert(random_package.expert(package, "high"), "cuda")
     want = bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
     for attention in ("exact", *options.attention):
@@ -66,9 +59,6 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
     free()
     if options.bf16:
         bench_step(report, random_bf16_expert(FULL, "cuda"), inputs, options.repeats, "bf16 weights", cache=False)
-        free()
-    if options.official:
-        bench_official(report, options.official, FULL, geometry, options.repeats)
         free()
 
 
@@ -97,26 +87,6 @@ def bench_arithmetic(
         print_profile(partial(model, **inputs))
 
 
-def bench_host(report: Report, options: argparse.Namespace) -> None:
-    """bench_comfyui.py, in a process of its own and before this one holds a GPU."""
-    script = Path(__file__).with_name("bench_comfyui.py")
-    command = [sys.executable, script, "--comfyui", options.comfyui, "--folder", options.folder, "--size", options.size]
-    command += ["--frame_num", options.frame_num, "--reserve-vram", options.reserve_vram, "--lora"]
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=False)
-    for line in done.stdout.splitlines():
-        if not line.startswith("{"):
-            print(line)
-            continue
-        row = json.loads(line)
-        for name in ("load_s", "high_step_s", "low_step_s", "switch_s"):
-            report.add(
-                f"ComfyUI, {row['mode']}, {row['run']}: {name[:-2]}",
-                row[name],
-                "s",
-                f"card {row['vram_GB']} GB, process {row['anon_GB']} GB anonymous",
-            )
-
-
 def play_card(gigabytes: float) -> None:
     """Let torch use no more than that, half a GB of it taken for the CUDA context."""
     total = torch.cuda.get_device_properties(0).total_memory
@@ -134,14 +104,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument(
-        "--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step and the kernels in these"
-    )
+    parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step in these")
     parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these")
     parser.add_argument("--bf16", action="store_true", help="also the same step with bf16 weights")
-    parser.add_argument("--official", type=Path, help="a checkout of lingbot-world: also the official model's step")
-    parser.add_argument("--comfyui", type=Path, help="the folder of ComfyUI's main.py: also through a real server")
-    parser.add_argument("--reserve-vram", type=float, default=0.0, help="GiB that ComfyUI shall leave alone")
     parser.add_argument("--save", type=Path, help="write the figures to a JSON file")
     return parser.parse_args()
 
@@ -150,26 +115,14 @@ def main() -> None:
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the command does
     options, report = parse_options(), Report()
     package = options.folder / "models/lingbot_world/bench"  # where bench_comfyui.py has it too
-    if options.comfyui:
-        bench_host(report, options)
     if options.cap:
         play_card(options.cap)
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
-    if "kernels" in options.only:
-        bench_kernels(report, FULL)
-        if options.arithmetic:
-            bench_eight_bit(report, FULL)
-        if options.attention:
-            bench_attention(report, FULL)
     if "load" in options.only:
         bench_load(report, random_package.expert(package, "high"), "cuda", torch.bfloat16, 3 * options.repeats)
         free()
     if "step" in options.only:
         bench_steps(report, package, options)
-    if "error" in options.only and (options.arithmetic or options.attention):
-        inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda", rows=1)
-        bench_error(report, random_bf16_expert(FULL, "cuda"), inputs, ("exact", *options.attention))
-        free()
     if "streamed" in options.only:
         inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")
         bench_streamed(report, random_package.expert(package, "high"), inputs, options.repeats, RESIDENT)

@@ -65,3 +65,13 @@ def timed(step: Callable[[], object], repeats: int, device: str) -> tuple[float,
         synchronize(device)
         seconds.append(time.perf_counter() - begin)
     return statistics.median(seconds), torch.cuda.max_memory_allocated() - held if on_gpu else None
+
+
+def print_profile(step: Callable[[], object]) -> None:
+    """The kernels of one step, longest first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        step()
+        torch.cuda.synchronize()
+    averages = profiler.key_averages()
+    print(averages.table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=70))
+    print(f"kernels and copies: {sum(each.count for each in averages if each.device_time_total)}")

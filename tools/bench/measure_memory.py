@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from make_random_expert import add_size_arguments, config_from, write_random_expert
 from memory_watch import Peak, in_fresh_process
+from random_package import add_size_arguments, config_from, write_random_expert
 
 GB = 1e9
 

@@ -8,25 +8,127 @@ weights, as every piece of the text encoder has: what is measured does not depen
 
 import argparse
 import json
+import random
+import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from string import ascii_lowercase
 
 import torch
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.quantized import codec
+from lingbot_world.quantize import writer
+from lingbot_world.text import NEGATIVE_PROMPT
+from lingbot_world.text.weights import UMT5Config
 from lingbot_world.toy import write_example
 from lingbot_world.toy.weights import Weights
 from lingbot_world.vae.weights import vae_shapes
-from make_random_expert import random_tensors, write_random_expert
-from measure_text_memory import XXL, write_safetensors, write_tokenizer
 from safetensors.torch import save_file
+from torch import Tensor
 
 FULL = ModelConfig(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40, freq_dim=256, text_dim=4096)
 SMALL = ModelConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096)
 """2.0 1.3B."""
+XXL = UMT5Config(
+    vocab_size=256384, dim=4096, attention_dim=4096, ffn_dim=10240, num_heads=64, num_layers=24, buckets=32
+)
+PIECES = 256_300
+PIECE = 64 << 20
 VAE_WIDTH = 96
 SHARDS = 6
 SMALL_INDEX = "diffusion_pytorch_model.safetensors.index.json"
+
+
+def random_tensors(
+    config: ModelConfig, *, device: str = "cpu", seed: int = 0, repeat_block: bool = False, quantized: bool = True
+) -> Iterator[tuple[str, writer.Source]]:
+    """Every parameter of `config`: norms around 1, the rest small; linear weights already encoded when `quantized`."""
+    generator = torch.Generator(device).manual_seed(seed)
+    first_block = {}
+    for name, shape in config.parameter_shapes().items():
+        twin = name.split(".", 2)[-1] if repeat_block and name.startswith("blocks.") else None
+        if twin not in first_block:
+            value = _random(name, shape, generator, device)
+            value = codec.encode(value) if quantized and len(shape) == 2 else value
+            if twin is None:
+                yield name, value
+                continue
+            first_block[twin] = value
+        yield name, first_block[twin]
+
+
+def _random(name: str, shape: tuple[int, ...], generator: torch.Generator, device: str) -> Tensor:
+    value = torch.empty(shape, device=device, dtype=torch.bfloat16).normal_(generator=generator)
+    if "norm" in name and name.endswith("weight"):
+        return 1 + 0.02 * value
+    return value * (0.5 * shape[-1] ** -0.5 if len(shape) == 2 else 0.02)
+
+
+def write_random_expert(folder: Path, config: ModelConfig, *, bf16: bool = False, **options) -> Path:
+    """Write the folder of an expert and return the path of its weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, shapes = folder / "model.safetensors", config.parameter_shapes()
+    with writer.TensorFile(path, shapes, () if bf16 else writer.linear_weights(shapes)) as file:
+        for name, value in random_tensors(config, quantized=not bf16, **options):
+            file.write(name, value)
+        file.finish()
+    if not bf16:
+        writer.write_json(folder / "config.json", writer.config_json(config))
+        writer.write_json(folder / "quantization_meta.json", {"quant": writer.QUANT})
+    return path
+
+
+def add_size_arguments(parser: argparse.ArgumentParser) -> None:
+    sizes = {"dim": 5120, "ffn": 13824, "layers": 40, "text-dim": 4096, "freq-dim": 256, "control": 6}
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+
+
+def config_from(args: argparse.Namespace) -> ModelConfig:
+    """Sizes as given; heads of 128. `--control 0` leaves the camera layers out."""
+    return ModelConfig(
+        dim=args.dim,
+        ffn_dim=args.ffn,
+        num_heads=args.dim // 128,
+        num_layers=args.layers,
+        freq_dim=args.freq_dim,
+        text_dim=args.text_dim,
+        control=args.control or None,
+    )
+
+
+def write_safetensors(file: Path, config: UMT5Config) -> Path:
+    """Random bf16 of the usual scale; one random piece is written again and again, so nothing is held."""
+    header, offset = {}, 0
+    for key, shape in config.parameter_shapes().items():
+        nbytes = 2 * torch.Size(shape).numel()
+        header[key] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + nbytes]}
+        offset += nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    piece = (torch.randn(PIECE // 2) * 0.02).bfloat16().view(torch.uint8).numpy()
+    with file.open("wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for start in range(0, offset, PIECE):
+            out.write(piece[: offset - start])
+    return file
+
+
+def write_tokenizer(file: Path) -> Path:
+    """A unigram vocabulary of the real size, made of random words and the letters."""
+    draw = random.Random(0)
+    letters = [chr(code) for code in range(33, 127)] + sorted({*NEGATIVE_PROMPT})
+    words = {"\u2581" + "".join(draw.choices(ascii_lowercase, k=draw.randint(2, 9))) for _ in range(PIECES)}
+    pieces = ["<pad>", "</s>", "<s>", "<unk>", "\u2581", *letters, *sorted(words)]
+    while len(pieces) < PIECES:
+        pieces.append(f"<filler_{len(pieces)}>")
+    vocabulary = [[piece, -1.0 - i / 1e4] for i, piece in enumerate(pieces[:PIECES])]
+    model = {"type": "Unigram", "unk_id": 3, "vocab": vocabulary}
+    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"}
+    file.write_text(json.dumps({"version": "1.0", "pre_tokenizer": space, "model": model}), "utf-8")
+    return file
 
 
 def expert(folder: Path, role: str, device: str = "cuda", config: ModelConfig = FULL) -> Path:

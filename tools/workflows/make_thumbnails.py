@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draw the templates' thumbnails (workflows/*.jpg): a start image, and the workflow's camera path into it.
+"""Make the templates' thumbnails (workflows/*.jpg): frames of videos that the toy makes along the templates' paths.
 
-    python tools/workflows/make_thumbnails.py --examples FOLDER
+    python tools/workflows/make_thumbnails.py TOY [--only NAME ...]
 
-FOLDER holds the official repository's examples: 00, 01 and 02, each with image.jpg and poses.npy. No frame of a result
-is shown, because none was made with the real weights.
+TOY is what `lingbot-world toy` wrote. The files are animated WebP: ComfyUI asks for a pack's thumbnails by the ending
+.jpg, and browsers go by the content. A minute of a CPU.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import torch
 from lingbot_world.camera.moves import path_from_editor, path_from_keys, preset_path
 from lingbot_world.camera.path import CameraPath
 from lingbot_world.camera.pose_folder import load_poses
-from lingbot_world.camera.preview import render_preview
-from lingbot_world.toy.scene import landscape
-from PIL import Image, ImageOps
+from lingbot_world.tools.toy.camera_map import steps_of
+from lingbot_world.tools.toy.measure import Walker
+from lingbot_world.tools.toy.paths import STEP
+from PIL import Image
 
 WORKFLOWS = Path(__file__).resolve().parent.parent.parent / "workflows"
-SHEET, ANGLE = (1600, 1200), (446, 130, 1090, 878)  # the preview, and its panel "at an angle" without the title
-PHOTO, DRAWING = (330, 360), (310, 360)
-TOY, NO_PATH = "toy", "no path"
+SIZE = 320, 180
+FRAMES, EVERY, MILLISECONDS = 33, 4, 180
+"""Frames of a video; each so manieth is shown, so long."""
+QUALITY, LARGEST = 62, 48_000
+"""Of WebP at first, and the bytes that a file has at most."""
 
 
 def edited() -> CameraPath:
@@ -35,52 +40,68 @@ def edited() -> CameraPath:
 
 
 def named(name: str) -> Callable[[], CameraPath]:
-    return lambda: preset_path(name, frames=81)
+    return lambda: preset_path(name, frames=FRAMES)
 
 
-PICTURES: dict[str, tuple[str, Callable[[], CameraPath] | str | None]] = {
-    "camera": ("00", edited),
-    "simple": ("01", edited),
-    "moves": ("02", lambda: path_from_keys("w-26,wl-15") + preset_path("crane_up", frames=41)),
-    "poses": ("01", None),
-    "from_video": ("02", None),
-    "views": ("00", named("arc_right")),
-    "fast": ("01", named("dolly_in")),
-    "fast_long": ("00", named("spiral")),
-    "go_on": ("02", named("pan_right")),
-    "larger": ("02", named("dolly_in")),
-    "first_last": ("01", NO_PATH),
-    "lora_four_steps": ("00", named("dolly_in")),
-    "easy_cache": ("01", named("arc_right")),
-    "own_sampler": ("02", named("truck_right")),
-    "core_nodes": ("00", named("orbit_left")),
-    "toy": (TOY, named("dolly_in")),
-    "fast_lora": ("02", named("arc_left")),
-    "real_time": ("00", named("dolly_in")),
-    "walk": ("02", named("spiral")),
+PICTURES: dict[str, tuple[str, Callable[[], CameraPath] | None]] = {
+    "camera": ("image", edited),
+    "simple": ("yellow", edited),
+    "moves": ("snow", lambda: path_from_keys("w-26,wl-15") + preset_path("crane_up", frames=41)),
+    "poses": ("fog", None),
+    "from_video": ("night", named("handheld")),
+    "views": ("yellow", named("arc_right")),
+    "fast": ("snow", named("dolly_in")),
+    "fast_long": ("night", named("spiral")),
+    "go_on": ("image", named("pan_right")),
+    "larger": ("yellow", named("dolly_in")),
+    "first_last": ("fog", named("truck_left")),
+    "lora_four_steps": ("night", named("dolly_in")),
+    "easy_cache": ("image", named("arc_right")),
+    "own_sampler": ("snow", named("truck_right")),
+    "core_nodes": ("image", named("truck_left")),
+    "toy": ("image", None),
+    "fast_lora": ("night", named("arc_left")),
+    "real_time": ("fog", named("dolly_in")),
+    "walk": ("snow", named("pan_left")),
+    "walk_toy": ("yellow", None),
 }
-"""A start image and a path for each workflow; None is the path of the image's own example, NO_PATH the image alone."""
+"""Of each workflow a picture of the toy's example to begin with, and a path; None is the example's own."""
 
 
-def draw(examples: Path, example: str, make: Callable[[], CameraPath] | str | None) -> Image.Image:
-    image = landscape() if example == TOY else Image.open(examples / example / "image.jpg").convert("RGB")
-    if make == NO_PATH:
-        return ImageOps.fit(image, (PHOTO[0] + DRAWING[0], PHOTO[1]))
-    path = CameraPath(*load_poses(examples / example))[:81] if make is None else make()
-    thumbnail = Image.new("RGB", (PHOTO[0] + DRAWING[0], PHOTO[1]))
-    thumbnail.paste(ImageOps.fit(image, PHOTO), (0, 0))
-    panel = render_preview(path, image, size=SHEET).crop(ANGLE)
-    thumbnail.paste(ImageOps.fit(panel, DRAWING), (PHOTO[0], 0))
-    return thumbnail
+def video(walker: Walker, toy: Path, name: str, make: Callable[[], CameraPath] | None) -> list[Image.Image]:
+    """Frames of a video from a picture along a path, which is as fast as the toy knows."""
+    path = CameraPath(*load_poses(toy / "example")) if make is None else make()
+    poses = torch.from_numpy(path.at(np.linspace(0, min(len(path), 81) - 1, FRAMES)).c2w)[None].float()
+    longest = (poses[:, 4::4, :3, 3] - poses[:, :-4:4, :3, 3]).norm(dim=-1).max()
+    poses[..., :3, 3] *= STEP / longest.clamp(min=1e-6) if longest > 1e-6 else 1
+    picture = Image.open(toy / "example" / f"{name}.png").convert("RGB").resize(walker.size[::-1], Image.Resampling.BOX)
+    start = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 127.5 - 1
+    caption = (toy / "example" / f"{'prompt' if name == 'image' else name}.txt").read_text(encoding="utf-8").strip()
+    made = walker.frames(start, steps_of(poses[:, ::4])[0], caption)
+    return [Image.fromarray(frame.numpy()).resize(SIZE, Image.Resampling.LANCZOS) for frame in made[::EVERY]]
+
+
+def save(frames: list[Image.Image], file: Path) -> None:
+    """Write an animation that goes there and back, as large as LARGEST at most."""
+    frames = frames + frames[-2:0:-1]
+    for quality in range(QUALITY, 10, -6):
+        options = {"quality": quality, "duration": MILLISECONDS, "loop": 0, "method": 6}
+        frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], **options)
+        if file.stat().st_size <= LARGEST:
+            return
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=Path, required=True)
-    examples = parser.parse_args().examples
+    parser.add_argument("toy", type=Path)
+    parser.add_argument("--only", nargs="+", choices=PICTURES, default=list(PICTURES))
+    options = parser.parse_args()
+    walker = Walker(options.toy, "cpu")
     for file in sorted(WORKFLOWS.glob("*.json")):
         name = json.loads(file.read_text(encoding="utf-8"))["extra"]["lingbot_world_api"]
-        draw(examples, *PICTURES[name]).save(file.with_suffix(".jpg"), quality=82, optimize=True)
+        if name in options.only:
+            save(video(walker, options.toy, *PICTURES[name]), file.with_suffix(".jpg"))
+            print(file.stem, file.with_suffix(".jpg").stat().st_size, flush=True)
 
 
 if __name__ == "__main__":
