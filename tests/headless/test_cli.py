@@ -367,10 +367,10 @@ def test_a_path_may_begin_with_ones_own_folder(command, toy_package, tmp_path, m
     assert (tmp_path / "new/video.mp4").is_file()
 
 
-def test_the_trained_toy_is_a_whole_package_shipped_in_less_than_10_mb(tmp_path, capsys):
-    from lingbot_world.toy.world import TRAINED
+def test_the_trained_toy_is_a_whole_package_shipped_in_less_than_16_mb(tmp_path, capsys):
+    from lingbot_world.toy.world import MAZE
 
-    assert sum(file.stat().st_size for file in TRAINED.rglob("*") if file.is_file()) < 10e6
+    assert sum(file.stat().st_size for file in MAZE.rglob("*") if file.is_file()) < 16e6
     assert main(["toy", str(tmp_path / "toy")]) == 0
     assert main(["inspect", str(tmp_path / "toy"), "--width", "256", "--height", "144", "--frame_num", "33"]) == 0
     assert "256x144, 33 frames (1296 tokens)" in capsys.readouterr().out

@@ -236,17 +236,3 @@ def test_a_whole_training_makes_a_package_in_which_the_engine_walks(tmp_path, mo
     found = measure.short_videos(walker, 1, 21)
     found |= measure.long_walks(walker, 1, 45) | measure.there_and_back(walker, 1, 21)
     assert all(abs(value) < 1e4 for value in found.values()), found
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["absent", "dest"], "absent: no such folder"),
-        ([".", "dest"], ".: no vae.pt and no denoiser.pt in it"),
-    ],
-)
-def test_what_is_to_be_packed_and_is_not_there_is_said(tmp_path, monkeypatch, capsys, words, message):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        run(monkeypatch, pack.main, *words)
-    assert message in capsys.readouterr().err

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from .denoiser import OWN
 from .train import PARTS, work
 
 
@@ -31,7 +30,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=9.0, help="for the whole part; of decoder for the steps alone")
     add("--rate", type=float, default=1.0, help="factor on the learning rates; smaller to go on with what is trained")
     add("--hold", type=float, default=0.0, help="share of the time at the full learning rate; then it falls")
-    add("--own", type=float, default=OWN, help="share of walks in which the denoiser goes on from chunks that it made")
     add("--shipped", action="store_true", help="with the shipped denoiser, where OUT has none")
     add("--adversary", type=float, default=0.0, help="the length of an adversary's gradient against the denoiser's own")
     add("--walks", type=int, help="to render at most, instead of the sizes' own")

@@ -3,7 +3,6 @@
 Inside, frames of all videos are one batch [B * T, C, H, W], channels last in memory, and `batch` says how many videos
 they are. Convolutions run in the video's dtype. Weights go by their official names."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...vae.network import LATENT_CHANNELS
-
-Weights = Mapping[str, Tensor]
+from .parameters import Weights
 
 EPSILON = 1e-8
 """Of the norms. The engine's is 1e-24, whose gradient at a norm of nothing would be endless."""

@@ -22,6 +22,7 @@ from ...sampling import few_step_schedule
 from .coder import LAST_STAGE, before_last_stage, last_stage
 from .coder_training import EDGES, SHAPES, decibels
 from .fit import Log, Phase, fit, slope_of
+from .measure import sharpness
 from .parameters import Parameters, Weights
 from .pool import Pool, given, plain, settled, walks_seen
 from .render import LENS
@@ -161,7 +162,7 @@ def measured_decoder(vae: Weights, data: Watched) -> dict[str, float]:
         for part, seen in zip(features.split(1), data.pictures.split(1), strict=True):
             made, wanted = last_stage(vae, part.float()).clamp(-1, 1), seen.float() / 127.5 - 1
             errors.append(((made - wanted) / 2).square().mean((0, 2, 3, 4)))
-            sharp.append(torch.stack([_sharpness(each[:, 1:]) for each in (made, wanted)]))
+            sharp.append(torch.tensor([sharpness(each[0, 1:].movedim(-1, 1)) for each in (made, wanted)]))
         error, (own, true) = torch.stack(errors), torch.stack(sharp).mean(0)
         found |= {
             f"{name} first": decibels(error[:, 0].mean()),
@@ -169,7 +170,3 @@ def measured_decoder(vae: Weights, data: Watched) -> dict[str, float]:
             f"{name} sharpness": round(float(own / true), 3),
         }
     return found
-
-
-def _sharpness(pictures: Tensor) -> Tensor:
-    return pictures.diff(dim=2).square().mean() + pictures.diff(dim=3).square().mean()

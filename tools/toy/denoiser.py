@@ -122,17 +122,16 @@ def train_denoiser(
     sizes: Sizes,
     rate: float,
     log: Log,
-    keep: Keep | None,
+    keep: Keep,
     seed: int,
-    own: float = OWN,
     adversary: float = 0.0,
 ) -> Parameters:
-    """Train the denoiser from `start`. On a GPU each layout's step is a CUDA graph. own: `OWN`, for another share of
-    the walks. adversary: the share of its gradient, 0 for none."""
+    """Train the denoiser from `start`. On a GPU each layout's step is a CUDA graph.
+    adversary: the share of its gradient, 0 for none."""
     device = start.flat.device
     random = Generator(device).manual_seed(4000 + seed)
     judge = Adversary(seed, device, random, adversary) if adversary else None
-    steps = Steps(start, data, sizes, random, own, judge)
+    steps = Steps(start, data, sizes, random, OWN, judge)
     choice = Generator().manual_seed(seed)
 
     def slope(_progress: float) -> tuple[Tensor, Tensor]:

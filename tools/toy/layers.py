@@ -1,7 +1,6 @@
 """Layers of the denoiser's forward around its blocks, as functions of weights by their official names."""
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -9,11 +8,10 @@ from torch.nn import functional as F
 
 from ...model.config import ModelConfig
 from ...model.dit import sinusoid
+from .parameters import Weights
 
 EVEN = 8
 """Elements of bf16 that are 16 bytes: rows of so many begin where a GPU reads fastest."""
-
-Weights = Mapping[str, Tensor]
 
 
 def linear(weights: Weights, name: str, x: Tensor) -> Tensor:

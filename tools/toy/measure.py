@@ -176,9 +176,8 @@ def main() -> None:
     options = parser.parse_args()
     steps = step_indices(options.schedule, RELEASES["v1"])
     walker = Walker(options.package, options.device, chunk=options.chunk, schedule=steps)
-    print(json.dumps({"short": short_videos(walker, options.count)}), flush=True)
-    print(json.dumps({"there and back": there_and_back(walker, options.count)}), flush=True)
-    print(json.dumps({"30 seconds": long_walks(walker, options.count)}), flush=True)
+    for name, of in {"short": short_videos, "there and back": there_and_back, "30 seconds": long_walks}.items():
+        print(json.dumps({name: of(walker, options.count)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from ...quantize.writer import config_json, write_json
 from ...toy.experts import write_expert
 from ...toy.package import CAUSAL, EXAMPLE
 from ...toy.world import PACKED, VAE
-from .parameters import Weights, lacking, load_weights
+from .parameters import Weights, load_weights
 from .paths import STEP, rotations
 from .prompts import write_text_files
 from .render import HEIGHT, LENS, WIDTH, render
@@ -160,10 +160,6 @@ def main() -> None:
     parser.add_argument("destination", type=Path, help="the package's folder, which must not be there yet")
     parser.add_argument("--shipped", action="store_true", help="compressed, as toy/maze is")
     options = parser.parse_args()
-    if problem := lacking(options.checkpoints, CHECKPOINTS):
-        parser.error(problem)
-    if options.destination.exists():
-        parser.error(f"{options.destination} exists already; name a folder that does not, or remove it")
     (write_shipped if options.shipped else write_package)(options.checkpoints, options.destination)
 
 

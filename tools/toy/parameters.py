@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -54,15 +54,6 @@ class Parameters:
     def stored(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Copies on the CPU in `dtype`, for a checkpoint."""
         return {name: tensor.detach().to("cpu", dtype).clone() for name, tensor in self.named().items()}
-
-
-def lacking(folder: Path, names: Iterable[str], suffix: str = ".pt") -> str:
-    """What is wrong with a folder in which something of these names is to be: that it is not there, or what it lacks;
-    empty where nothing is."""
-    if not folder.is_dir():
-        return f"{folder}: no such folder"
-    missing = [f"{name}{suffix}" for name in names if not (folder / f"{name}{suffix}").exists()]
-    return f"{folder}: no {' and no '.join(missing)} in it" if missing else ""
 
 
 def load_weights(file: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:

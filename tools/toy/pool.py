@@ -11,10 +11,10 @@ from torch import Generator, Tensor
 from ...vae.encoding import SETTLED
 from ...vae.weights import MEAN, STD
 from .camera_map import steps_of
-from .coder import decode, latent_mean
+from .coder import latent_mean
 from .parameters import Weights
 from .render import render
-from .rooms import Rooms, Scenes, random_scenes
+from .rooms import Rooms, random_scenes
 from .rows import Rows
 from .settings import Sizes, compute_dtype
 from .walks import random_walks
@@ -111,12 +111,6 @@ def given(first: Tensor, grey: Tensor, frames: int) -> Tensor:
     return torch.cat([mask, image], 1).float()
 
 
-def encoded(weights: Weights, scenes: Scenes, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """The scenes' pictures [n, f, 3, height, width], and their latents [n, 16, f, h, w]."""
-    pictures = render(scenes.rooms, scenes.c2w, sizes.height, sizes.width)
-    return pictures, latents(weights, pictures, sizes)
-
-
 def only_first(pictures: Tensor) -> Tensor:
     """Return pictures [n, f, 3, height, width] with grey in place of all but the first."""
     empty = torch.zeros_like(pictures)
@@ -141,9 +135,3 @@ def plain(latent: Tensor) -> Tensor:
     """Return normalised latents [n, 16, f, h, w] as the decoder takes them, float32 [n, f, h, w, 16]."""
     mean, std = torch.tensor([MEAN, STD], device=latent.device)
     return latent.float().movedim(1, -1) * std + mean
-
-
-def pictures_of(weights: Weights, latent: Tensor, sizes: Sizes) -> Tensor:
-    """Return pictures float32 [n, f, 3, height, width], -1 to 1, of normalised latents [n, 16, f, h, w]."""
-    parts = [decode(weights, part).clamp(-1, 1) for part in plain(latent).split(max(1, sizes.encoded // 4))]
-    return torch.cat(parts).permute(0, 1, 4, 2, 3)

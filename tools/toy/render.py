@@ -60,15 +60,6 @@ def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, 
     return torch.cat(parts).unflatten(0, (-1, frames))
 
 
-def depths(c2w: Tensor, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
-    """The distance along z [n, f, height, width] from each pose to what each pixel's centre shows; the sky is far. For
-    the flow between two frames."""
-    rays = camera_rays(height, width).to(c2w.device)
-    flat = c2w.flatten(0, 1)
-    distance, _ = trace(flat[:, :3, 3], rays @ flat[:, :3, :3].mT)
-    return (distance * rays[:, 2]).view(-1, c2w.shape[1], height, width)
-
-
 def lens_pixels(height: int, width: int) -> Tensor:
     """Return fx, fy, cx, cy [4] in pixels of a picture of this size, as the engine scales them."""
     return torch.from_numpy(scaled_intrinsics(LENS[None], height, width)).float()

@@ -19,16 +19,15 @@ from ...toy.experts import expert_weights
 from ...toy.package import CAUSAL
 from ...toy.world import VAE
 from .coder_training import SHAPES as VAE_SHAPES
-from .coder_training import decibels, normalised, train_coder
+from .coder_training import normalised, train_coder
 from .decoder_training import measured_decoder, train_decoder, watched
 from .denoiser import Given, Layout, Steps, begun, train_denoiser
 from .fit import Log, Phase
 from .parameters import Parameters, Weights, keep, load_weights, save_weights
-from .pool import Pool, encoded, later_walks, pictures_of, settled, walks
+from .pool import Pool, later_walks, settled, walks
 from .prompts import embeddings
-from .rooms import CAPTIONS, WORDS, random_scenes
+from .rooms import CAPTIONS, WORDS
 from .settings import TINY, Sizes
-from .walks import random_walks
 
 HELD_OUT = 987_654_321
 WALK_SEED = 1_000_000
@@ -37,8 +36,6 @@ RENDERED = 0.4
 ASKED, BATCHES = Layout(3, True, 0), 8
 """What the trained denoiser is measured with."""
 AT_ONCE = 512
-MEASURED = 33
-"""Frames of the videos that the VAE is measured with."""
 
 
 def work(options: argparse.Namespace) -> None:
@@ -49,29 +46,17 @@ def work(options: argparse.Namespace) -> None:
     torch._dynamo.config.recompile_limit = 64
     torch.set_num_threads(1 if options.device == "cpu" else 4)
     log = Log(options.out / "log.jsonl", options.begun)
-    noted = "part", "seed", "minutes", "rate", "hold", "own", "adversary"
+    noted = "part", "seed", "minutes", "rate", "hold", "adversary"
     log.write(**{name: getattr(options, name) for name in noted}, torch=torch.__version__)
     PARTS[options.part](options, TINY if options.tiny else Sizes(), torch.device(options.device), log)
 
 
 def vae_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
-    """Train the VAE; its latents get Wan's mean and deviation."""
+    """Train the VAE; its latents get Wan's mean and deviation. `decoder` measures it."""
     start = Parameters.resumed(options.out, "vae", VAE_SHAPES, options.seed, device)
     trained = train_coder(start, _left(options), sizes, options.seed, options.rate, log)
     trained = normalised(trained, sizes, options.seed + 50_000)
     save_weights(trained.stored(torch.float32), options.out / "vae.pt")
-    weights = {name: tensor.detach() for name, tensor in trained.named().items()}
-    log.write(measured="vae", **measured_vae(weights, sizes, device))
-
-
-@torch.no_grad()
-def measured_vae(weights: Weights, sizes: Sizes, device: torch.device) -> dict[str, float]:
-    """PSNR of what the VAE makes of videos that it has not seen: of first frames, and of later ones."""
-    frames = min(MEASURED, 8 * sizes.half - 3)
-    scenes = random_scenes(min(32, sizes.held_out), HELD_OUT, frames, random_walks).to(device)
-    pictures, latent = encoded(weights, scenes, sizes)
-    error = ((pictures_of(weights, latent, sizes) - pictures) / 2).square().mean((2, 3, 4))
-    return {"first": decibels(error[:, 0].mean()), "later": decibels(error[:, 1:].mean())}
 
 
 def denoiser_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
@@ -81,7 +66,7 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, device: torch.devic
     data = rendered(vae, texts, options, sizes, device)
     log.write(phase="walks", count=len(data.walks), later=len(data.later))
     start, kept = begun(options.out, options.seed, device), partial(keep, options.out / "denoiser.pt")
-    more = options.rate, log, kept, options.seed, options.own, options.adversary
+    more = options.rate, log, kept, options.seed, options.adversary
     trained = train_denoiser(start, _left(options), data, sizes, *more)
     unseen = walks(vae, sizes.held_out, HELD_OUT, sizes, device)
     log.write(measured="denoiser", **measured_denoiser(trained, data, unseen, sizes))

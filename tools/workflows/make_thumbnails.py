@@ -26,9 +26,9 @@ from PIL import Image
 
 WORKFLOWS = Path(__file__).resolve().parent.parent.parent / "workflows"
 SIZE = 320, 180
-FRAMES, EVERY, MILLISECONDS = 33, 4, 180
+FRAMES, EVERY, MILLISECONDS = 33, 2, 125
 """Frames of a video; each so manieth is shown, so long."""
-QUALITY, LARGEST = 62, 48_000
+QUALITY, LARGEST = 52, 50_000
 """Of WebP at first, and the bytes that a file has at most."""
 
 
@@ -71,7 +71,7 @@ PICTURES: dict[str, tuple[str, Callable[[], CameraPath] | None]] = {
 def video(walker: Walker, toy: Path, name: str, make: Callable[[], CameraPath] | None) -> list[Image.Image]:
     """Frames of a video from a picture along a path, which is as fast as the toy knows."""
     path = CameraPath(*load_poses(toy / "example")) if make is None else make()
-    poses = torch.from_numpy(path.at(np.linspace(0, min(len(path), 81) - 1, FRAMES)).c2w)[None].float()
+    poses = torch.tensor(path.at(np.linspace(0, min(len(path), 81) - 1, FRAMES)).c2w)[None].float()
     longest = (poses[:, 4::4, :3, 3] - poses[:, :-4:4, :3, 3]).norm(dim=-1).max()
     poses[..., :3, 3] *= STEP / longest.clamp(min=1e-6) if longest > 1e-6 else 1
     picture = Image.open(toy / "example" / f"{name}.png").convert("RGB").resize(walker.size[::-1], Image.Resampling.BOX)
@@ -82,10 +82,9 @@ def video(walker: Walker, toy: Path, name: str, make: Callable[[], CameraPath] |
 
 
 def save(frames: list[Image.Image], file: Path) -> None:
-    """Write an animation that goes there and back, as large as LARGEST at most."""
-    frames = frames + frames[-2:0:-1]
-    for quality in range(QUALITY, 10, -6):
-        options = {"quality": quality, "duration": MILLISECONDS, "loop": 0, "method": 6}
+    """Write an animation of at most LARGEST bytes."""
+    for quality in range(QUALITY, 0, -14):
+        options = {"quality": quality, "duration": MILLISECONDS, "loop": 0, "method": 4}
         frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:], **options)
         if file.stat().st_size <= LARGEST:
             return
