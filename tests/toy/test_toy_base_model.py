@@ -61,7 +61,7 @@ def test_the_first_frame_is_the_given_image(world, videos):
 def test_the_camera_moves_as_asked_and_not_otherwise(world, videos):
     gains = [world.gain(case, video) for case, video in enumerate(videos)]
     print("\nlater frames over the first frame copied, dB:", np.round(gains, 1))
-    assert np.mean(gains) >= 5, gains
+    assert np.mean(gains) >= 3, gains
     assert [world.nearest(case, video) for case, video in enumerate(videos)] == world.moves
 
 
