@@ -40,7 +40,7 @@ def add_camera_command(subparsers: Any) -> None:
 
 
 def _add_show(actions: Any) -> None:
-    parser = actions.add_parser("show", help="draw a path and say what the model will not follow")
+    parser = actions.add_parser("show", help="check a path: print what is unusual in it, and draw it")
     parser.set_defaults(run=_show)
     _add_input(parser)
     _add_verbose(parser)
@@ -58,7 +58,7 @@ def _add_convert(actions: Any) -> None:
     _add_input(parser)
     _add_output(parser)
     _add_verbose(parser)
-    parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (taken down to 4n+1)")
+    parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (rounded down to 4n+1)")
 
 
 def _add_make(actions: Any) -> None:
@@ -68,17 +68,19 @@ def _add_make(actions: Any) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
     source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
-    parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="degrees the lens sees across")
+    parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="horizontal field of view in degrees")
     presets = parser.add_argument_group("presets")
-    presets.add_argument("--frames", type=int, default=FRAMES, help="of the path, taken down to 4n+1, as a video's are")
+    presets.add_argument("--frames", type=int, default=FRAMES, help="length of the path, rounded down to 4n+1")
     presets.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
     presets.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
-    presets.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits go round")
+    presets.add_argument(
+        "--radius", type=float, default=DEFAULT_RADIUS, help="distance of the point that orbits circle"
+    )
     presets.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
     presets.add_argument("--seed", type=seed, default=0, help="of the shake")
 
 
-MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
+MEASURE_HELP = """Measures how well a video follows its camera path, from its frames alone.
 
 Points are followed from keyframe to keyframe, four frames apart. Where a turn explains them the camera turns; else
 pycolmap's global mapper finds it. RotErr and TransErr are CameraCtrl's (arXiv 2404.02101) as CamI2V's published code
@@ -100,18 +102,18 @@ Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 
 
 def _add_measure(actions: Any) -> None:
-    parser = add_measuring(actions, "measure", "how well a video follows its path", MEASURE_HELP, _measure)
+    parser = add_measuring(actions, "measure", "tell how well a video follows its path", MEASURE_HELP, _measure)
     _add_input(parser)
-    parser.add_argument("--every", type=int, help="frames from one keyframe to the next; left out: by the path's turns")
-    add_drawing(parser, "also draw the path asked for and the one found")
+    parser.add_argument("--every", type=int, help="frames between keyframes; left out: chosen by the path's turns")
+    add_drawing(parser, "also draw the given path and the one found")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
 
 
 def _add_from_video(actions: Any) -> None:
-    help = "make a path of what a video's camera did"
+    help = "find the path of a video's camera"
     parser = add_measuring(actions, "from-video", help, FROM_VIDEO_HELP, _from_video)
     _add_output(parser)
-    parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across; left out: found, or 79")
+    parser.add_argument("--fov_deg", type=float, help="horizontal field of view in degrees; left out: found, or 79")
 
 
 def _add_verbose(parser: argparse.ArgumentParser) -> None:
@@ -129,15 +131,15 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     formats = "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items())
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", type=some_path, help="file or folder of the path")
-    parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: told by the file; {formats}")
+    parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: recognized; {formats}")
     parser.add_argument(
         "--convention",
         choices=CONVENTIONS,
         metavar="NAME",
-        help=f"what the matrices mean; left out: what the format says; {conventions}",
+        help=f"meaning of the matrices; left out: the format's; {conventions}",
     )
     parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
-    parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across, in place of the file's lens")
+    parser.add_argument("--fov_deg", type=float, help="horizontal field of view in degrees, instead of the file's")
 
 
 def _show(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ _state_of = state_of
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
     about = "walk through a world in the browser while it is made"
-    parser = commands.add_parser("live", help=about, formatter_class=Help)
+    parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
     parser.add_argument(
         "ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model (Fast, 2.0) or of a toy package"
@@ -55,7 +55,7 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     )
     parser.add_argument("--moving", action="store_true", help="let the world go on while nobody presses anything")
     parser.add_argument(
-        "--restart_on_drift", action="store_true", help="a world that dissolves begins anew from its picture"
+        "--restart_on_drift", action="store_true", help="restart from the image when the world dissolves"
     )
     parser.add_argument(
         "--speed",
