@@ -99,7 +99,7 @@ def make_plan(
     options = with_state(options)
     check_settings(options)
     device = find_device(options.device)
-    target = find_target(options.output)
+    target = find_target(options.output, options.overwrite)
     if target.pattern is None and target.kept is None:
         require("av", '"lingbot-world[cli]"')
     image = None if options.image is None else read_image(options.image)

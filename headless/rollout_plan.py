@@ -94,7 +94,7 @@ def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
-        _check_saved(Path(options.save_state), options, opened.target)
+        check_saved(Path(options.save_state), options, opened.target)
     folder = _camera(options, checkpoint, chunk)
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
@@ -118,7 +118,7 @@ def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None
     )
 
 
-def _check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
+def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
     """Raises InputError where the state cannot be `saved`, or would take the place of another file, unless that may be
     replaced. The state that the run goes on from is for that: it is in the one that comes."""
     if saved.is_dir():

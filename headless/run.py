@@ -2,7 +2,8 @@
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,19 +13,21 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..options import Progress, ShowProgress
+from ..outputs import taken
 from ..pipeline.memory import choose_residency, free_memory
 from ..pipeline.two_experts import ParallelGroups, Video
 from ..sampling import StepReuse
 from ..typed import checked
 from .decoding import decode_together
 from .files.recipe import make_recipe
+from .files.target import check_new
 from .files.video import write_frames
 from .options import GenerateOptions
 from .plan import AnyPlan, SamplingPlan, make_plan
 from .processes import ALONE, Processes
 from .profile import Stage, StageRecorder, observed, silent
 from .rollout import run_rollout
-from .rollout_plan import RolloutPlan
+from .rollout_plan import RolloutPlan, check_saved
 from .stages import RunContext, conditioning, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .starting import triton_starting
 
@@ -67,7 +70,7 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
         plan = with_recipe(plan, seed, processes.size)
-    with StageRecorder(plan.device, show) as stages:
+    with _alone(plan, processes), StageRecorder(plan.device, show) as stages:
         try:
             path = _run_stages(plan, stages, seed, processes, reuse)
         except torch.OutOfMemoryError as error:
@@ -88,6 +91,34 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
+
+
+@contextmanager
+def take_outputs(plan: AnyPlan) -> Iterator[None]:
+    """Keep other runs away from a plan's files while this block runs. Raises InputError if another run writes one, or
+    has written it since the plan was made."""
+    options, state = plan.options, plan.options.save_state
+    image = options.image if isinstance(options.image, str | Path) else None
+    with plan.target.taken(), nullcontext() if state is None else taken(Path(state)):
+        check_new(plan.target, plan.frames_before, plan.geometry.frames, image, options.overwrite)
+        if state is not None:
+            check_saved(Path(state), options, plan.target)
+        yield
+
+
+@contextmanager
+def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
+    """`take_outputs` in the first of several processes; all of them raise its InputError."""
+    with ExitStack() as stack:
+        refusal = ""
+        if processes.first:
+            try:
+                stack.enter_context(take_outputs(plan))
+            except InputError as error:
+                refusal = str(error)
+        if refusal := processes.share(refusal, 0):
+            raise InputError(refusal)
+        yield
 
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:

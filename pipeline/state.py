@@ -7,7 +7,6 @@ the latents, to the same bits: the keys and values by one forward a chunk, the V
 import dataclasses
 import json
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ..errors import CheckpointError, InputError
 from ..loaders.tensors import TensorEntry, read_safetensors
 from ..model.config import ModelConfig
 from ..options import CHUNK, CHUNKS, Window
+from ..outputs import name_whole, part_of
 from .geometry import PATCH
 
 FORMAT = "lingbot-world state 1"
@@ -139,14 +139,14 @@ class WorldState:
             "release": self.release,
             "prompts": [{"text": prompt.text, "chunks": prompt.chunks} for prompt in self.prompts],
         }
-        part = path.with_name(path.name + ".part")
+        part = part_of(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             part.touch()  # newer versions of safetensors make a file that its owner alone may read
             rights = part.stat().st_mode
             save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
             part.chmod(rights)
-            os.replace(part, path)
+            name_whole(path)
         except (OSError, SafetensorError) as error:  # the second where the disk is full
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"the state {path} cannot be written: {reason}") from error

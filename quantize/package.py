@@ -12,6 +12,7 @@ from ..loaders.files import read_tensors
 from ..loaders.lora import loras_for, refuse_for_one_expert
 from ..loaders.package import is_causal_folder, is_expert_folder
 from ..options import ShowProgress
+from ..outputs import PART, taken
 from ..text.weights import open_weights, wan_key
 from .model import QuantizeOptions, journal_of, quantize_source
 from .source import CONFIG, Source, open_model, open_text_encoder
@@ -68,8 +69,7 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
         raise InputError(f"{source}: no such file or folder")
-    if destination.exists():
-        raise InputError(f"{destination} exists already; name a folder that does not, or remove it")
+    _refuse_existing(destination)
     if options.format != "nf4" and (options.search or options.blocksize != QuantizeOptions.blocksize):
         raise InputError(f"`search` and `blocksize` are for nf4, `format` is {options.format}; leave them out")
     if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):
@@ -81,6 +81,11 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
     else:
         job = _single("model", source, options)
     return QuantizePlan(destination, [job], {}, [])
+
+
+def _refuse_existing(destination: Path) -> None:
+    if destination.exists():
+        raise InputError(f"{destination} exists already; name a folder that does not, or remove it")
 
 
 def _plan_package(root: Path, destination: Path, options: QuantizeOptions) -> QuantizePlan:
@@ -145,8 +150,16 @@ def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
     appears when all of it is there and was read back. Raises InputError where the disk is full or cannot be written,
     CheckpointError, and whatever a progress display raises.
     """
+    with taken(plan.destination):
+        return _quantize_alone(plan, show)
+
+
+def _quantize_alone(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
+    _refuse_existing(plan.destination)  # another run may have ended since it was planned
     try:
         plan.unfinished.mkdir(parents=True, exist_ok=True)
+        for part in plan.unfinished.rglob(f"*{PART}"):  # small files of a run that was killed
+            part.unlink()
         _require_room(plan)
         metas = {job.meta_file: _carry_out(job, plan.unfinished, show) for job in plan.jobs}
         for target, source in plan.copies.items():

@@ -16,6 +16,7 @@ from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig
 from ..model.quantized.codec import NESTED_BLOCKSIZE, Scales, components
+from ..outputs import written_whole
 from . import comfy
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
@@ -215,6 +216,5 @@ def config_json(config: ModelConfig, guided: bool = False) -> dict:
 
 def write_json(path: Path, content: dict) -> None:
     """Write a small file of which never a half is seen."""
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    with written_whole(path) as (part,):
+        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError
+from ..outputs import taken
 from . import scene
 from .experts import write_expert_folder
 from .tokenizer import write_tokenizer
@@ -20,6 +21,8 @@ EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 """The folders that the trained toy has its base experts in."""
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 """The folders of models, of the trained toy and of the random one."""
+TOY = "toy"
+"""The name of a toy's lock in its folder."""
 LARGEST = 2**26
 """Bytes that no file of a toy has, and that every real one exceeds."""
 
@@ -35,9 +38,9 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     refuse_real(folder)
     refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_models(folder, seed)
-        write_example(folder / EXAMPLE)
+        with taken(folder / TOY):
+            _write_models(folder, seed)
+            write_example(folder / EXAMPLE)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return folder

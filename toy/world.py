@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..loaders import open_checkpoint
+from ..outputs import taken
 from .experts import expert_weights, write_expert_folder
-from .package import CAUSAL, EXAMPLE, EXPERTS, refuse_other, refuse_real
+from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
 """The package as it is shipped; `tools/toy/`, which is not shipped, made it. docs/quality.md has its figures."""
@@ -35,14 +36,15 @@ def write_toy_world(folder: str | Path) -> Path:
     shards = [file.with_suffix("") for file in parts[CAUSAL] if file.suffix == PACKED]
     refuse_other(folder, [*shards, *(Path(place, "model.safetensors") for place in (CAUSAL, *EXPERTS))])
     try:
-        for file in shipped:
-            if file not in parts[CAUSAL] + parts[EXAMPLE]:
+        with taken(folder / TOY):
+            for file in shipped:
+                if file not in parts[CAUSAL] + parts[EXAMPLE]:
+                    _copy(MAZE / file, folder / file)
+            _write_models(folder, parts[CAUSAL])
+            for file in shards:  # of a maze that an earlier version wrote
+                (folder / file).unlink(missing_ok=True)
+            for file in parts[EXAMPLE]:  # last: where the prompt is, everything is
                 _copy(MAZE / file, folder / file)
-        _write_models(folder, parts[CAUSAL])
-        for file in shards:  # of a maze that an earlier version wrote
-            (folder / file).unlink(missing_ok=True)
-        for file in parts[EXAMPLE]:  # last: where the prompt is, everything is
-            _copy(MAZE / file, folder / file)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return folder

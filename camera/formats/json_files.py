@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import CameraError
 from ...fields import Field, unread
+from ...outputs import written_whole
 from ..conventions import CONVENTIONS, Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
@@ -16,7 +17,6 @@ from ..rotation import OPENGL_TO_OPENCV
 from .frame_names import in_name_order, refuse_gaps
 from .lens import FLAG_FIELDS, MODEL_FIELD, refuse_flags, refuse_model
 from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
-from .writing import written_whole
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}

@@ -7,6 +7,7 @@ import numpy as np
 
 from ...errors import CameraError
 from ...fields import Field
+from ...outputs import written_whole
 from ..conventions import CONVENTIONS, to_opencv
 from ..path import CameraPath
 from ..pose_folder import check_file, read_pose_folder
@@ -15,7 +16,6 @@ from .frame_names import refuse_gaps
 from .lens import refuse_model
 from .reading import Recording, lens_notes, lens_rows, read_text
 from .sniff import header_shape
-from .writing import written_whole
 
 LARGEST_UNPACKED = 512 * 2**20
 LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction's is images and depths, of which only the shapes are read

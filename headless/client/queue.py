@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...outputs import taken, written_whole
 from ..files.existing import refuse_existing
 from ..options import POSE_FILES
 from .server import Server
@@ -217,7 +218,6 @@ def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path
         if overwrite or not target.exists():
             break
         target = target.with_stem(f"{Path(item['filename']).stem} ({number})")
-    part = target.with_name(target.name + ".part")
-    part.write_bytes(server.request(f"/view?{query}"))
-    part.replace(target)
+    with taken(target), written_whole(target) as (part,):
+        part.write_bytes(server.request(f"/view?{query}"))
     return target

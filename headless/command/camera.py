@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ...camera.path import DEFAULT_FOV_DEG, CameraPath
 from ...camera.preview import render_preview
 from ...errors import CameraError, describe_os_error
 from ...options import FRAMES
+from ...outputs import taken
 from ..files.drawing import check_drawing, save_drawing
 from ..files.existing import refuse_existing
 from ..files.pictures import grey_frames, naming_video, read_image
@@ -155,25 +157,28 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _convert(arguments: argparse.Namespace) -> None:
-    _check_output(arguments)
-    path, notes = _path(arguments)
-    path = path if arguments.frames is None else path.for_video(arguments.frames)
-    _write(path, arguments)
+    with _output(arguments):
+        path, notes = _path(arguments)
+        path = path if arguments.frames is None else path.for_video(arguments.frames)
+        _write(path, arguments)
     _report(path, len(path), notes, arguments.verbose)
 
 
 def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
-    _check_output(arguments)
+    with _output(arguments):
+        path = _made(arguments, default)
+        _write(path, arguments)
+    _report(path, len(path))
+
+
+def _made(arguments: argparse.Namespace, default: Callable[[str], Any]) -> CameraPath:
     options = {name: getattr(arguments, name) for name in ("frames", "amount", "easing", "radius", "shake", "seed")}
     if arguments.keys is None:
-        path = preset_path(arguments.preset, fov_deg=arguments.fov_deg, **options)
-    else:
-        for name, value in options.items():
-            if value != default(name):
-                raise CameraError(f"`{name}` is for presets: keys say how far and for how long; leave it out")
-        path = path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
-    _write(path, arguments)
-    _report(path, len(path))
+        return preset_path(arguments.preset, fov_deg=arguments.fov_deg, **options)
+    for name, value in options.items():
+        if value != default(name):
+            raise CameraError(f"`{name}` is for presets: keys say how far and for how long; leave it out")
+    return path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
 
 
 def _measure(arguments: argparse.Namespace) -> None:
@@ -192,14 +197,14 @@ def _measure(arguments: argparse.Namespace) -> None:
 
 
 def _from_video(arguments: argparse.Namespace) -> None:
-    _check_output(arguments)
-    with naming_video(arguments.video):
-        camera = measure.find_camera(grey_frames(arguments.video), arguments.fov_deg)
-    path = measure.video_path(camera)
-    for note in video_notes(arguments.video):
-        print(f"note: {note}")
-    print(*measure.found_words(camera, path, arguments.fov_deg is not None), sep="\n")
-    _write(path, arguments)
+    with _output(arguments):
+        with naming_video(arguments.video):
+            camera = measure.find_camera(grey_frames(arguments.video), arguments.fov_deg)
+        path = measure.video_path(camera)
+        for note in video_notes(arguments.video):
+            print(f"note: {note}")
+        print(*measure.found_words(camera, path, arguments.fov_deg is not None), sep="\n")
+        _write(path, arguments)
     _report(path, len(path))
 
 
@@ -233,14 +238,19 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
     )
 
 
-def _check_output(arguments: argparse.Namespace) -> None:
-    """Before the path is made, which may take minutes. Raises a LingBotError where it cannot be written."""
+@contextmanager
+def _output(arguments: argparse.Namespace) -> Iterator[None]:
+    """Take the output before the path is made, which may take minutes. Raises a LingBotError if it cannot be written or
+    if another run writes it."""
     target = Path(arguments.output)
     check_written(target)
-    check_folder("output", target, target.parent if target.suffix.lower() == ".json" else target)
-    for file in (target, *((target / name) for name in POSE_FILES)):
-        if not file.is_dir():
-            refuse_existing(file, arguments.overwrite)
+    one_file = target.suffix.lower() == ".json"
+    check_folder("output", target, target.parent if one_file else target)
+    with taken(target if one_file else target / POSE_FILES[0]):
+        for file in (target, *((target / name) for name in POSE_FILES)):
+            if not file.is_dir():
+                refuse_existing(file, arguments.overwrite)
+        yield
 
 
 def _write(path: CameraPath, arguments: argparse.Namespace) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from ...camera.formats.writing import written_whole
 from ...errors import InputError, describe_os_error
+from ...outputs import written_whole
 from .existing import refuse_existing
 
 

@@ -1,15 +1,20 @@
 """Where the frames of a run go. It is checked before the run."""
 
+import os
 import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import InputError
+from ...outputs import part_of, taken
 from ...pipeline.geometry import Geometry
 from ..options import STDOUT
 from .existing import refuse_existing
@@ -28,6 +33,8 @@ class Target:
     """Gets the frames of a video that is not written."""
     recipe: str = ""
     """How the video is made, for its metadata."""
+    overwrite: bool = False
+    """Whether files that are there may be replaced; of PNG files also those of a longer video after the last one."""
 
     @property
     def is_pipe(self) -> bool:
@@ -47,13 +54,36 @@ class Target:
             return [self.path / (self.pattern % number) for number in range(first, first + frames)]
         return [] if self.is_pipe else [self.path]
 
+    def files_after(self, number: int) -> Iterator[Path]:
+        """The PNG files that are there with this number and the following ones, up to the first gap."""
+        while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
+            yield file
+            number += 1
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Keep other runs away from the files while this block runs. Raises InputError if another run writes one, or if
+        nobody reads a named pipe, which would be waited for."""
+        if self.kept is not None or str(self.path) == STDOUT:
+            yield
+        elif self.is_pipe:
+            with _read_pipe(self.path):
+                yield
+        elif self.pattern is None:
+            with taken(self.path), taken(self.growing):
+                yield
+        else:
+            parts = re.sub(r"%0?\d*d", "*", escape(self.pattern)).replace("%%", "%")
+            with taken(self.path / self.pattern, parts):
+                yield
+
     @property
     def folder(self) -> Path:
         """The folder that files are written into."""
         return self.path.parent if self.pattern is None else self.path
 
 
-def find_target(output: str | Path | None) -> Target:
+def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     """The target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
     `dir/f_%04d.png` are PNG files; `-` is standard output. With None the frames are kept.
 
@@ -76,14 +106,14 @@ def find_target(output: str | Path | None) -> Target:
         if len(parts) != 3:
             raise InputError(f"`output` {path}: a video is many PNG files; put one * or %05d in the name")
         before, number, after = parts[0].replace("%", "%%"), parts[1], parts[2].replace("%", "%%")
-        return Target(path.parent, before + ("%05d" if number == "*" else number) + after)
+        return Target(path.parent, before + ("%05d" if number == "*" else number) + after, overwrite=overwrite)
     if path.suffix.lower() in VIDEO_SUFFIXES:
         if path.is_dir():
             raise InputError(f"`output` {path} is a folder; name a file in it, or a folder without a video's suffix")
         return Target(path)
     if path.is_file() or (path.suffix and not path.is_dir()):
         raise InputError(f"`output` {path}: expected {', '.join(VIDEO_SUFFIXES)}, a folder, or a *.png pattern")
-    return Target(path, "frame_%05d.png")
+    return Target(path, "frame_%05d.png", overwrite=overwrite)
 
 
 def check_target(target: Target, geometry: Geometry) -> None:
@@ -113,7 +143,7 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 def check_name(option: str, file: Path) -> None:
     """Raise InputError if the name of the option's `file` is too long for the ending of an unfinished file."""
     try:
-        file.with_name(f"{file.name}.part").exists()
+        part_of(file).exists()
     except OSError as error:
         raise InputError(
             f"`{option}` {file}: {error.strerror}, with the .part that it ends in until it is whole; name a shorter one"
@@ -134,8 +164,25 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Says it if the folder has PNG files of a longer video than one of `frames`, which stay beside this one's."""
-    name = None if target.pattern is None else target.pattern % frames
-    if name is None or not (target.path / name).exists():
+    """Return a message on PNG files of a longer video than one of `frames`, if there are any."""
+    after = [file.name for file in target.files_after(frames)]
+    if not after:
         return []
-    return [f"{target.path} holds a longer video: its files from {name} on stay beside this one's."]
+    becomes = "are removed" if target.overwrite else "stay beside this one's"
+    return [f"{target.path} holds a longer video: its files from {after[0]} to {after[-1]} {becomes}."]
+
+
+@contextmanager
+def _read_pipe(pipe: Path) -> Iterator[None]:
+    """Hold a named pipe open, whose reader would else see its end before the video. Raises InputError if nobody reads
+    the pipe."""
+    try:
+        opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise InputError(
+            f"`output` {pipe}: nobody reads this pipe ({error.strerror}); start the program that reads it first"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(opened)

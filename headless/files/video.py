@@ -1,6 +1,5 @@
 """Writes frames to a video, a pipe or PNG files, at once or as they come."""
 
-import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from ...options import FPS, Progress
+from ...outputs import name_whole, part_of
 from ..interrupts import LaterInterruptsWait
 from ..options import STDOUT
 from .encoding import RECIPE, VideoParts, WholeVideo
@@ -142,35 +142,37 @@ class _PngFiles:
             texts.add_text(RECIPE, self._target.recipe)
 
         def save(file: Path, frame: np.ndarray) -> None:
-            Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4, pnginfo=texts)
+            Image.fromarray(frame).save(part_of(file), format="PNG", compress_level=4, pnginfo=texts)
 
         try:
             with ThreadPoolExecutor() as pool:
                 list(pool.map(save, files, frames))
         except BaseException:
             for file in files:
-                _part(file).unlink(missing_ok=True)
+                part_of(file).unlink(missing_ok=True)
             raise
         self._waiting += files
         if self._at_once:
             self.close()
 
     def close(self) -> None:
-        """Gives the files their names."""
+        """Give the files their names. Where they may replace others, remove a longer video's files after them."""
         for file in self._waiting:
-            os.replace(_part(file), file)
+            name_whole(file)
         self._waiting = []
+        for file in self._target.files_after(self._next) if self._target.overwrite else ():
+            file.unlink()
 
     def abandon(self) -> None:
         for file in self._waiting:
-            _part(file).unlink(missing_ok=True)
+            part_of(file).unlink(missing_ok=True)
 
 
 class _VideoFile:
     """A video that is written as a whole."""
 
     def __init__(self, target: Target, fps: int) -> None:
-        self._path, self._part = target.path, _part(target.path)
+        self._path, self._part = target.path, part_of(target.path)
         self._video = WholeVideo(self._part, target.path.suffix, fps, target.recipe)
 
     def write(self, frames: np.ndarray) -> None:
@@ -179,7 +181,7 @@ class _VideoFile:
     def close(self) -> None:
         """Gives the file its name."""
         self._video.close()
-        os.replace(self._part, self._path)
+        name_whole(self._path)
 
     def abandon(self) -> None:
         self._video.abandon()
@@ -221,8 +223,3 @@ class _Pipe:
         self.write, self.close = parts.write, parts.close
 
     def abandon(self) -> None: ...
-
-
-def _part(file: Path) -> Path:
-    """The name of what is not whole."""
-    return file.with_name(f"{file.name}.part")

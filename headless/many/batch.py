@@ -5,7 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -27,7 +27,7 @@ from ..files.video import write_frames
 from ..options import GenerateOptions
 from ..plan import AnyPlan, SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
-from ..run import run, with_recipe
+from ..run import run, take_outputs, with_recipe
 from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .jobs import Job
 from .kept import Kept, OpenFiles
@@ -224,8 +224,10 @@ def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -
             run(plan, show)
             yield seeded
         return
-    kept.prepare(base[0])
-    with StageRecorder(base[0].device, show) as stages:
+    with ExitStack() as taken, StageRecorder(base[0].device, show) as stages:
+        for plan in base:
+            taken.enter_context(take_outputs(plan))
+        kept.prepare(base[0])
         for seeded, plan, latent in zip(group, base, _latents(base, stages, kept), strict=True):
             frames = decode(plan, latent, stages.begin("VAE decode", "chunk"), kept.vae(plan))
             target = with_recipe(plan, seeded.seed).target

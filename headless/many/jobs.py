@@ -75,9 +75,10 @@ def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
             job = _job(given, f"{line:05d}", path.absolute().parent, defaults, folder)
         except InputError as error:
             raise InputError(f"{path}, line {line}: {error}") from error
-        if job.name in jobs:
-            raise InputError(f"{path}, line {line}: a second job is called {job.name!r}; give each its own name")
-        jobs[job.name] = job
+        other = jobs.setdefault(job.name.casefold(), job)
+        if other is not job:
+            also = "" if other.name == job.name else f", and one {other.name!r}, which is the same file on many systems"
+            raise InputError(f"{path}, line {line}: a second job is called {job.name!r}{also}; give each its own name")
     if not jobs:
         raise InputError(f'{path}: no jobs in it; each line is one: {{"image": "a.jpg", "prompt": "..."}}')
     return list(jobs.values())

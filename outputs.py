@@ -1,0 +1,120 @@
+"""Output files: one run at a time writes a file, and the file gets its name when it is whole."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from glob import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import InputError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+PART, LOCK = ".part", ".lock"
+
+
+def part_of(file: Path) -> Path:
+    """Return the name under which this process writes `file` until it is whole. A link's target is written, and the
+    link stays. No other process writes under this name."""
+    file = _followed(file)
+    return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
+
+
+def name_whole(file: Path) -> None:
+    """Give the finished part its name, in place of what had it. Raises OSError."""
+    os.replace(part_of(file), _followed(file))
+
+
+@contextmanager
+def written_whole(*files: Path) -> Iterator[list[Path]]:
+    """Yield the names to write to. The files get their own names when the block ends well; else they are removed."""
+    parts = [part_of(file) for file in files]
+    try:
+        yield parts
+        for file in files:
+            name_whole(file)
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def taken(file: Path, parts: str = "") -> Iterator[None]:
+    """Keep every other run away from an output while this block runs: by a lock next to `file`, which the operating
+    system gives up when its process dies. Missing folders are made, and removed if they stay empty.
+
+    What dead runs left unfinished of the file is removed; `parts`: a glob pattern of their names, if several files are
+    written. Raises InputError if another run has the output, or if the folder cannot be written."""
+    file = _followed(file)
+    made = _make_folders(file.parent)
+    lock_file = file.with_name(file.name + LOCK)
+    try:
+        lock = _acquire(lock_file, file)
+        try:
+            for part in file.parent.glob(f"{parts or escape(file.name)}.*{PART}"):
+                with suppress(OSError):
+                    part.unlink()
+            yield
+        finally:
+            _release(lock, lock_file)
+    finally:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _followed(file: Path) -> Path:
+    return Path(os.path.realpath(file)) if file.is_symlink() else file
+
+
+@cache
+def _own_name(_process: int) -> str:
+    """A name of this process, also among those of other machines and containers, whose numbers may be equal."""
+    return secrets.token_hex(4)
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make a folder with its parents; return the new ones, the deepest first."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: the folder cannot be made ({error.strerror}); write elsewhere") from error
+    return missing
+
+
+def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
+    from filelock import FileLock, Timeout
+
+    while True:
+        lock = FileLock(lock_file, timeout=0)
+        try:
+            lock_file.touch()
+            before = lock_file.stat().st_ino
+            lock.acquire()
+            if lock_file.stat().st_ino == before:  # else its last owner has removed it in between
+                return lock
+        except FileNotFoundError:
+            pass
+        except Timeout:
+            raise InputError(f"{file}: another run is writing it; wait for its end, or write elsewhere") from None
+        except OSError as error:
+            raise InputError(
+                f"{lock_file}: cannot be written ({error.strerror}); remove it if it is left of another user's run, or "
+                "write elsewhere"
+            ) from error
+        lock.release()
+
+
+def _release(lock: "BaseFileLock", lock_file: Path) -> None:
+    """Remove the lock's file, which Windows allows only when the file is closed."""
+    with suppress(OSError):
+        lock_file.unlink()
+    lock.release()
+    if os.name == "nt":
+        with suppress(OSError):
+            lock_file.unlink()
