@@ -93,13 +93,9 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
     while True:
         lock = FileLock(lock_file, timeout=0)
         try:
-            lock_file.touch()
-            before = lock_file.stat().st_ino
             lock.acquire()
-            if lock_file.stat().st_ino == before:  # else its last owner has removed it in between
+            if _is_of(lock, lock_file):
                 return lock
-        except FileNotFoundError:
-            pass
         except Timeout:
             raise InputError(f"{file}: another run is writing it; wait for its end, or write elsewhere") from None
         except OSError as error:
@@ -108,6 +104,16 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
                 "write elsewhere"
             ) from error
         lock.release()
+
+
+def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
+    """Whether the locked file is still the one of that name: its last owner may have removed it after this process
+    opened it."""
+    opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
+    try:
+        return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:

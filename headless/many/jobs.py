@@ -43,6 +43,8 @@ _NUMBERS = {
 """The options that take a number, and of which kind."""
 _PATHS = ("image", "continue_from", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
+"""Names that Windows keeps for devices."""
 _LONGEST_NAME = 200
 """Bytes; file systems take 255, with the suffixes of a video that is not whole."""
 
@@ -139,7 +141,7 @@ def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOp
     if unknown:
         raise InputError(f"unknown: {', '.join(unknown)}; a job takes {', '.join(sorted(known))}")
     name = str(given.get("name", number))
-    if not _NAME.fullmatch(name) or name.endswith((".", " ")):
+    if not _NAME.fullmatch(name) or name.endswith((".", " ")) or _RESERVED.match(name):
         raise InputError(f"the name {name!r} cannot be a file's; use letters, digits, - and _")
     if len(name.encode()) > _LONGEST_NAME:
         raise InputError(

@@ -1,5 +1,7 @@
 """The file of a batch's jobs: what a job may say, and what is refused of a table."""
 
+import json
+
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.many.jobs import read_jobs
@@ -70,6 +72,21 @@ def test_values_that_no_option_takes_are_refused(read, line, said):
 def test_a_table_that_is_read_otherwise_than_meant_is_refused(read, table, said):
     with pytest.raises(InputError, match=f"jobs.csv, {said}" if said.startswith("line") else said):
         read(table, "jobs.csv")
+
+
+def test_names_that_are_one_file_on_other_systems_are_refused(read):
+    with pytest.raises(
+        InputError, match="line 2: a second job is called 'same', and one 'Same', which is the same file"
+    ):
+        read(
+            '{"prompt": "a", "image": "x", "name": "Same"}\n{"prompt": "b", "image": "x", "name": "same"}', "jobs.jsonl"
+        )
+
+
+@pytest.mark.parametrize("name", ["con", "NUL.2", "com1", "a.", "a:b", "a?"])
+def test_names_that_no_file_may_have_on_windows_are_refused(read, name):
+    with pytest.raises(InputError, match="cannot be a file's"):
+        read(json.dumps({"prompt": "a", "image": "x", "name": name}), "jobs.jsonl")
 
 
 def test_blank_lines_of_a_table_are_passed_over(read):
