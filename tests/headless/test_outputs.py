@@ -141,7 +141,7 @@ def test_a_run_is_refused_before_anything_heavy(toy_package, tmp_path, capsys, m
 @pytest.mark.parametrize(
     ("words", "taking"),
     [
-        (["camera", "make", "--preset", "dolly_in", "--output", "{}/poses"], "poses/poses.npy"),
+        (["camera", "make", "{}/poses", "--preset", "dolly_in"], "poses/poses.npy"),
         (["toy", "--random", "{}/toy"], "toy/toy"),
     ],
     ids=["camera", "toy"],
