@@ -9,7 +9,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import InputError
+from ..errors import InputError
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
