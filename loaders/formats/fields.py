@@ -16,9 +16,7 @@ SAFETENSORS = (
         "As values: integers and block scales are read as parts of a quantized weight alone.",
     ),
     Field(("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), "refused", "No reader takes them."),
-    Field(
-        ("config.json",), "applied", "num_heads, text_len, eps and `_class_name`; other sizes have to be the tensors'."
-    ),
+    Field(("config.json",), "applied", "num_heads, text_len, eps, `_class_name`; other sizes have to be the tensors'."),
 )
 BITSANDBYTES = (
     Field(
@@ -46,9 +44,7 @@ GGUF = (
     Field(("IQ1_S to IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "I8 to I64"), "refused", "Every other type, by its name."),
     Field((f"{gguf_file.ORIGINAL_SHAPE}NAME",), "applied", "The shape of a tensor that is stored under another."),
     Field(("general.alignment",), "applied", "Where the tensors begin."),
-    Field(
-        ("general.*", "tokenizer.*"), "ignored", "Names, architecture, vocabulary: the tokenizer is a file of its own."
-    ),
+    Field(("general.*", "tokenizer.*"), "ignored", "Names and vocabulary: the tokenizer is a file of its own."),
 )
 TEXT_ENCODER = (
     Field(
@@ -60,7 +56,7 @@ TEXT_ENCODER = (
     Field(
         ("decoder.", "lm_head."),
         "reported",
-        "Tensors that are not the encoder's are counted by `inspect` and `verify`.",
+        "`inspect` and `verify` count the tensors that are not the encoder's.",
     ),
     Field(("blocks.N.*",), "refused", "A tensor of a block that umt5 has not, such as a bias."),
 )

@@ -11,6 +11,7 @@ from lingbot_world.camera.formats import FORMATS
 from lingbot_world.fields import Field
 from lingbot_world.headless.files import video_reader
 from lingbot_world.loaders import release
+from lingbot_world.loaders.formats import fields
 from lingbot_world.loaders.loras import names, scale
 from lingbot_world.pipeline import image_files
 
@@ -52,6 +53,21 @@ SECTIONS = [
         "Videos",
         "Read by `camera from-video`, `camera measure` and `measure`, through FFmpeg.",
         {"MP4, MOV, MKV, WebM and what else FFmpeg reads": video_reader.FIELDS},
+    ),
+    Section(
+        "Model weights",
+        "Experts, causal models, text encoders and VAEs are read by one opener, so each may have any of these forms. "
+        "They keep their form in memory and are decoded where they are used; LoRAs are added to the decoded weight. "
+        "GGUF needs the package `gguf`. nvfp4, mxfp8 and rotated int8 go through `comfy-kitchen`, to ComfyUI's bits. "
+        "`quantize` takes every form but bitsandbytes' own, and writes nf4, `comfy-fp8`, int8 and nvfp4.",
+        {
+            "safetensors, .pt, .pth: plain values": fields.SAFETENSORS,
+            "bitsandbytes' 4 bits, and formats of the same kind": fields.BITSANDBYTES,
+            "ComfyUI's quantized layers": fields.COMFYUI,
+            "GGUF, as ComfyUI-GGUF's converter and llama.cpp write it": fields.GGUF,
+            "umt5 text encoders": fields.TEXT_ENCODER,
+            "VAEs": fields.VAE,
+        },
     ),
     Section(
         "LoRAs",
