@@ -4,11 +4,12 @@ import argparse
 import json
 import secrets
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import require
+from ...errors import InputError, require
 from ...options import ShowProgress
 from ..live.beginning import find_beginning, state_of
 from ..live.previews import find_tiny_decoder
@@ -25,10 +26,18 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
     parser.add_argument(
-        "ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model (Fast, 2.0) or of a toy package"
+        "ckpt",
+        metavar="CKPT",
+        nargs="?",
+        type=some_path,
+        help="the folder of a causal model (Fast, 2.0) or of a toy package; left out: list the walks",
     )
     parser.add_argument("--port", type=int, default=8765, metavar="N", help="0 picks a free one")
     parser.add_argument("--no_open", action="store_true", help="do not open a browser")
+    parser.add_argument(
+        "--host", default="", help="listen to this address, such as ::1; other machines' addresses have a token"
+    )
+    parser.add_argument("--keep", type=_count, metavar="N", help="remove all old walks but the last N")
     parser.add_argument("--lan", action="store_true", help="let other machines connect, by an address with a token")
     parser.add_argument(
         "--allow_origin",
@@ -40,10 +49,10 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     )
     parser.add_argument(
         "--walks",
-        default="walks",
         metavar="FOLDER",
         type=some_path,
-        help="where walks are kept, a folder each with state, camera path and video",
+        help="where walks are kept, a folder each with state, camera path and video; left out: walks, and nothing is "
+        "kept of --bench",
     )
     parser.add_argument(
         "--bench",
@@ -105,6 +114,24 @@ def _add_model(add: Callable[..., None]) -> None:
 
 
 def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
+    if arguments.bench is not None and arguments.walks is None:
+        with tempfile.TemporaryDirectory(prefix="lingbot-live-") as folder:
+            _walk(arguments, Path(folder), show)
+        return
+    folder = Path(arguments.walks or "walks")
+    if arguments.ckpt is None and arguments.keep is None and arguments.walks is None:
+        raise InputError("CKPT is missing: the folder of a causal model; or name --walks to list them")
+    if arguments.keep is not None or arguments.ckpt is None:
+        from ..live.old_walks import clear_walks, describe_walks
+
+        removed = clear_walks(folder, arguments.keep) if arguments.keep is not None else []
+        lines = [f"removed {', '.join(removed)}"] if removed else []
+        print(*lines, *([describe_walks(folder)] if arguments.ckpt is None else []), sep="\n")
+    if arguments.ckpt is not None:
+        _walk(arguments, folder, show)
+
+
+def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
     with spared_imports(arguments.own_process):
@@ -114,12 +141,12 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
         require("msgpack", '"lingbot-world[live]"')
         require("av", '"lingbot-world[live]"')
         from ..files.target import check_folder
-        from ..live.running import check_port, serve
+        from ..live.running import check_port, is_here, serve
 
-    folder = Path(arguments.walks)
     check_folder("walks", folder, folder)
+    everywhere = arguments.lan or not (arguments.host == "" or is_here(arguments.host))
     if arguments.bench is None:
-        check_port(arguments.port, everywhere=arguments.lan)
+        check_port(arguments.port, everywhere=everywhere, host=arguments.host)
     if arguments.replay is not None:
         _as_replayed(arguments)
     values = settings_of(arguments) | _found(arguments) | {"output": None}
@@ -140,7 +167,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
 
         print(replay(opened, Path(arguments.replay), folder))
         return
-    token = secrets.token_urlsafe(16) if arguments.lan else ""
+    token = secrets.token_urlsafe(16) if everywhere else ""
     serve(
         opened,
         folder,
@@ -148,6 +175,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
         token=token,
         origins=tuple(arguments.allow_origin),
         show_page=not arguments.no_open,
+        host=arguments.host,
     )
 
 
@@ -156,7 +184,11 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
     from ...live.replay import Replay
     from ...options import CELL
 
-    head = Replay(arguments.replay).head
+    replay = Replay(arguments.replay)
+    head, start = replay.head, replay.start
+    arguments.prompt = arguments.prompt or start.prompt
+    if arguments.image is None:
+        arguments.image = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().byte().permute(1, 2, 0).numpy()
     arguments.height, arguments.width = (CELL * side for side in head["cells"])
     for name in ("chunk", "window", "sink"):
         setattr(arguments, name, head[name])
@@ -167,6 +199,12 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
 def _found(arguments: argparse.Namespace) -> dict[str, Any]:
     """The model's folder, image and prompt: of a toy package its causal model, and its example where none is named."""
     return find_beginning(arguments.ckpt, vars(arguments) | {"prompt": given_prompt(arguments)})
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 0 or more")
+    return int(text)
 
 
 def _speed(text: str) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any, TypeVar
 
 import aiohttp
@@ -85,6 +85,7 @@ class Walker:
         self._address, self._fps = address, fps
         self._pressed: dict[int, float] = {}  # events that were not seen yet, and when they were sent
         self._answers: list[tuple[float, float]] = []  # when a key was pressed, and how long it was not seen
+        self._parts: list[tuple[float, float, float]] = []  # when a batch with new keys came, what they waited and took
         self._arrived: list[tuple[float, int]] = []
         self._stats: dict[str, Any] = {}
         self._there = asyncio.Event()  # the first frames, which a person waits for
@@ -138,6 +139,8 @@ class Walker:
         self._arrived.append((now, message["num_frames"]))
         self._there.set()
         seen = [number for number in self._pressed if number <= message.get("event_id", -1)]
+        if seen and "waited_ms" in message:
+            self._parts.append((now, message["waited_ms"] / 1000, message["made_ms"] / 1000))
         for number in seen:
             pressed = self._pressed.pop(number)
             self._answers.append((pressed, now - pressed))
@@ -149,12 +152,15 @@ class Walker:
         counted = [(at, frames) for at, frames in self._arrived if at > first + WARM] or self._arrived
         frames = sum(count for _, count in counted[1:])
         stalls, late = late_frames(self._arrived, self._fps, counted[0][0])
+        parts = [part for part in self._parts if part[0] > first + WARM] or self._parts
         cuts = quantiles(waits, n=20, method="inclusive") if len(waits) > 1 else [0.0] * 19
         return {
             "first_chunk_s": round(first - began, 3),
             "key_to_pixel_p50_s": round(cuts[9], 3),
             "key_to_pixel_p95_s": round(cuts[18], 3),
             "key_to_pixel_most_s": round(most, 3),
+            "waited_p50_s": round(median(part[1] for part in parts), 3) if parts else 0.0,
+            "made_p50_s": round(median(part[2] for part in parts), 3) if parts else 0.0,
             "keys": len(waits),
             "frames_a_second": round(frames / max(counted[-1][0] - counted[0][0], 1e-6), 2),
             "stalls": stalls,

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...live import Engine, Start
 from ...live.camera import WALKING_SPEED
-from ...live.planned import check_walkable, latent_frames, without_end
+from ...live.planned import check_walkable, latent_frames, off_release_notes, without_end
 from ...live.replay import Replay
 from ...model.attention.exact import multiplies_bf16
 from ...options import CELL, ShowProgress, VaeDtype, Window
@@ -109,7 +109,9 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
     of_video = f"this video has the {plan.geometry.frames} that follow"  # those that memory is planned for
     said = [note.replace(of_video, "the walk goes on from there") for note in plan.notes]
     spec, notes = without_end(plan.spec, said, options.window, options.sink)
-    return replace(plan, spec=spec, notes=notes)
+    release = plan.checkpoint.release
+    off = () if release is None else off_release_notes(release, spec)
+    return replace(plan, spec=spec, notes=(*notes, *off))
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from queue import Empty, Queue
@@ -52,7 +53,7 @@ class Recording:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
         if self._queue.qsize() < MOST_WAITING:
-            self._queue.put(frames)
+            self._queue.put(replace(frames, pixels=frames.pixels.copy()))  # the tensor that they lie in is free
             return
         self.left_out += len(frames.pixels)
         if self.left_out == len(frames.pixels):

@@ -238,10 +238,19 @@ class Room:
         if self._held is not None:
             self._held.cancel()
         if self.visit is not None:
+            self._say_where(self.visit)
             await self._free()
         while self._leaving:  # a connection's own end does it
             await asyncio.sleep(0.05)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _say_where(self, visit: Visit) -> None:
+        """Whoever walks is told where the walk is kept."""
+        if visit.client is not None:
+            with suppress(LingBotError):  # a restart failed: there is none
+                folder = visit.session.walk.kept.folder
+                visit.client.tell({"type": "error", "content": f"the server ends; what was walked is kept in {folder}"})
+            visit.client.finish()
 
     def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -24,6 +24,7 @@ from ...live.wire.codec import MSGPACK
 from ...live.wire.connection import foreign_origin, serve
 from ...live.wire.protocol import MOST_BYTES
 from .examples import Example, examples
+from .old_walks import list_walks
 from .room import Room
 
 ENDPOINT = "/v1/realtime_video/generate"
@@ -57,8 +58,9 @@ class Site:
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
         host = urlsplit(f"//{request.host}").hostname or ""
-        if not self.token and host not in ("127.0.0.1", "localhost", "::1"):  # a name that was bent to this machine
-            return f"this server is 127.0.0.1, not {host[:60]}"
+        named = {"127.0.0.1", "localhost", "::1", *(urlsplit(origin).hostname for origin in self.origins)}
+        if not self.token and host not in named:  # a name that was bent to this machine
+            return f"this server is 127.0.0.1, not {host[:60]}; behind a proxy start it with --allow_origin https://{host[:60]}"
         origin = foreign_origin(request)
         if origin and origin not in self.origins:
             return f"a page of {origin[:60]} may not use this server; start it with --allow_origin {origin[:60]}"
@@ -88,6 +90,7 @@ def make_app(site: Site) -> web.Application:
     offered = examples(opened)
     app.router.add_get("/examples", _json([example.told() for example in offered]))
     app.router.add_get("/example/{number:[0-9]{1,2}}", partial(_example, offered))
+    app.router.add_get("/walks", partial(_walks, site))
     app.router.add_get("/walk/{what:state|path|video}", partial(_walked, site))
     app.router.add_get(ENDPOINT, partial(_connect, site))
 
@@ -146,6 +149,12 @@ def _json(value: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
         return web.json_response(value)
 
     return page
+
+
+async def _walks(site: Site, _request: web.Request) -> web.Response:
+    """The walks that are kept, the newest first."""
+    loop = asyncio.get_running_loop()
+    return web.json_response(await loop.run_in_executor(None, list_walks, site.room.folder))
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:

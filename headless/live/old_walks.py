@@ -1,0 +1,56 @@
+"""Walks that were kept: listed, and all but the last ones removed."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...live.kept import HEAD, kept_walks, read_head
+from ...options import FPS
+
+
+def list_walks(folder: Path) -> list[dict[str, Any]]:
+    """Return the `name`, `time`, `seconds`, `prompt` and `megabytes` of the walks in a folder, the newest first."""
+    return [_facts(walk) for walk in reversed(kept_walks(folder))]
+
+
+def describe_walks(folder: Path) -> str:
+    """Return the walks in a folder as lines of text."""
+    rows = list_walks(folder)
+    lines = [
+        f"{row['name']:10} {row['time']} {row['seconds']:7.1f} s {row['megabytes']:8.1f} MB  {row['prompt'][:60]}"
+        for row in rows
+    ]
+    return "\n".join([*lines, f"{len(rows)} walks in {folder}"])
+
+
+def clear_walks(folder: Path, keep: int) -> list[str]:
+    """Remove all walks in a folder but the last `keep`; return the names of those removed. A folder without a walk.json
+    is left alone. Raises InputError where one cannot be removed."""
+    old = kept_walks(folder)
+    removed = old[: max(0, len(old) - keep)]
+    for walk in removed:
+        try:
+            shutil.rmtree(walk)
+        except OSError as error:
+            raise InputError(f"the walk {walk} cannot be removed: {error.strerror}") from error
+    return [walk.name for walk in removed]
+
+
+def _facts(walk: Path) -> dict[str, Any]:
+    try:
+        head = read_head(walk)
+        prompt, cells = str(head["prompts"][-1]["text"]), head["cells"]
+        frames = 4 * (walk / "latent.f32").stat().st_size // (64 * cells[0] * cells[1])
+    except (OSError, KeyError, TypeError, ValueError, IndexError):
+        prompt, frames = f"({HEAD} cannot be read)", 0
+    return {
+        "name": walk.name,
+        "time": datetime.fromtimestamp((walk / HEAD).stat().st_mtime).strftime("%Y-%m-%d %H:%M"),
+        "seconds": round(frames / FPS, 1),
+        "prompt": prompt,
+        "megabytes": round(sum(file.stat().st_size for file in walk.rglob("*") if file.is_file()) / 1e6, 1),
+    }
