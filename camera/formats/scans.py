@@ -70,6 +70,8 @@ def read_arkit(path: Path) -> Recording:
     if isinstance(data, Mapping) and "frames" in data:
         common = {key: value for key, value in data.items() if key != "frames"}
         return _read_frames([{**common, **frame} for frame in entries_of(data, "frames", path)], path)
+    if isinstance(data, Mapping) and {PARTS[0], *POSES} & data.keys():  # one frame of a folder
+        return _read_frames(_frame_files(path.parent), path.parent)
     return _read_frames(entries_of({"frames": data}, "frames", path), path)
 
 
