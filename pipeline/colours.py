@@ -42,7 +42,7 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
     `source` is the picture as it was opened, with its profile, EXIF data and PNG chunks.
     """
-    notes = []
+    notes: list[str] = []
     data = source.info.get("icc_profile") or described(source, coding)
     if data:
         try:
@@ -76,12 +76,12 @@ def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> byte
     usual = abs(exponent - USUAL_GAMMA) < GAMMA_TOLERANCE
     if chromaticity is None or len(chromaticity) != 8:
         return None if usual else matrix_profile(SRGB, exponent)
-    white, *rest = np.reshape(chromaticity, (4, 2)).tolist()
-    if np.abs(np.array([white, *rest]) - [D65, *SRGB]).max() < 0.005:
+    white, red, green, blue = ((float(x), float(y)) for x, y in np.reshape(chromaticity, (4, 2)))
+    if np.abs(np.array([white, red, green, blue]) - [D65, *SRGB]).max() < 0.005:
         return None if usual else matrix_profile(SRGB, exponent)
-    if min(y for _, y in (white, *rest)) <= 0.001:
+    if min(y for _, y in (white, red, green, blue)) <= 0.001:
         return None
-    return matrix_profile(tuple(map(tuple, rest)), None if usual else exponent, tuple(white))
+    return matrix_profile((red, green, blue), None if usual else exponent, white)
 
 
 def _transformed(colour: Image.Image, data: bytes) -> Image.Image:
