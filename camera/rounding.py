@@ -24,7 +24,9 @@ class Rounding:
         values = values[np.isfinite(values)]
         self.decimals = next((d for d in range(2, MOST_DIGITS + 1) if _written(values, f".{d}f")), MOST_DIGITS + 1)
         self.absolute = 0.5 * 10.0**-self.decimals if self.decimals <= MOST_DIGITS else 0.0
-        self.relative = SINGLE if dtype == np.float32 or (values.astype(np.float32) == values).all() else 0.0
+        with np.errstate(over="ignore"):
+            single = dtype == np.float32 or bool((values.astype(np.float32) == values).all())
+        self.relative = SINGLE if single else 0.0
         digits = next((d for d in range(4, MOST_DIGITS + 1) if _written(values, f".{d}g")), MOST_DIGITS + 1)
         if not self.relative and digits <= MOST_DIGITS:
             self.relative = 0.5 * 10.0 ** (1 - digits)

@@ -15,7 +15,17 @@ from ..rotation import from_quaternions, rigid
 from .frame_names import in_name_order, refuse_gaps
 from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
 
-POSES = ("cameraTransform", "camera_transform", "cameraPoseARFrame", "transform", "camera_pose", "pose")
+POSES = (
+    "cameraTransform",
+    "camera_transform",
+    "cameraPoseARFrame",
+    "cameraPose",
+    "camera_pose",
+    "transform",
+    "transformMatrix",
+    "c2w",
+    "pose",
+)
 LENSES = ("intrinsics", "cameraIntrinsics", "camera_intrinsics", "K")
 SIZES = (
     ("width", "height"),

@@ -25,6 +25,11 @@ KEYS = {
     "poses": "arkit",
     "perFrameIntrinsicCoeffs": "arkit",
     "transform": "arkit",
+    "cameraPose": "arkit",
+    "camera_pose": "arkit",
+    "transformMatrix": "arkit",
+    "c2w": "arkit",
+    "pose": "arkit",
 }
 """Of JSON files, and the formats that have them."""
 ARRAYS = {"inds": "vipe", "cam_c2w": "megasam", "extrinsic": "vggt", "extrinsics": "vggt"}
