@@ -73,7 +73,7 @@ TABLE: tuple[Candidate, ...] = (
     Candidate("int8", KITCHEN, _tensor_cores, _FLOATS),
     Candidate("int8", "torch", _tensor_cores, _FLOATS),
     Candidate("fp8", "torch", _since(8, 9), _FLOATS),
-    Candidate("fp8", "torch, one scale", _since(8, 9), _FLOATS),
+    Candidate("fp8", "torch-one-scale", _since(8, 9), _FLOATS),
     Candidate("attention", OURS, _majors(HOPPER), (torch.bfloat16,)),
     Candidate("attention", "cudnn", _since(9, 0)),
     Candidate("attention", "flash", _gpu),

@@ -18,7 +18,7 @@ from ..choice.trials import Size, chosen, trials
 from ..config import ModelConfig
 from .matrix_8bit import EightBit
 from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit
-from .products_8bit import kitchen_or_torch, product
+from .products_8bit import WITHOUT_ROW_SCALES, kitchen_or_torch, product
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 MULTIPLE = 16
@@ -72,8 +72,12 @@ def _check_products(arithmetic: Literal["fp8", "int8"], wanted: str, device: tor
         raise InputError(
             f"`arithmetic` {wanted}: no product in {arithmetic} is right on {card.known_as} ({reasons}); {leave}"
         )
-    if arithmetic == "int8" and device.type == "cuda":
+    if device.type != "cuda":
+        return
+    if arithmetic == "int8":
         _INT8_BY[_indexed(device)] = name
+    elif name == "torch-one-scale":
+        WITHOUT_ROW_SCALES.add(_indexed(device))
 
 
 def tried_size(config: ModelConfig) -> Size:
@@ -185,7 +189,7 @@ def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfi
         return f"{arithmetic} on the CPU gives a GPU's quality, and takes longer than without it."
     name = chosen(arithmetic, device, tried_size(config))
     made = f"Products in {arithmetic} by {name}."
-    if name == "torch, one scale":
+    if name == "torch-one-scale":
         made = "Products in fp8 by torch with one scale, and the rows' scales after it: this build has no other."
     if arithmetic == "int8" and (is_hopper(device) or capability(device)[0] == BLACKWELL_OF_SERVERS):
         return f"int8 is hardly faster than bf16 on {card_of(device).name}; fp8 is."

@@ -11,12 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..choice.table import KITCHEN
-from ..choice.trials import KINDS, Kind, Size, attempt, chosen
+from ..choice.trials import KINDS, Kind, Size, attempt
 from .matrix_8bit import EightBit
 from .pointwise import encode_8bit, or_else, rescale_, slices
 
 PRODUCT_TOKENS = 8192
 """Tokens whose int32 sums exist at once."""
+WITHOUT_ROW_SCALES: set[torch.device] = set()
+"""GPUs on which torch multiplies float8 without row scales: `choose_arithmetic` finds them."""
 LEAST_INT8_TOKENS = 32
 """A product is given at least so many tokens: torch._int_mm refuses fewer than 17."""
 
@@ -36,16 +38,8 @@ def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Row scales by the product's own kernel, where torch has one; else by a kernel after it."""
-    made = _fp8_by_rows if _has_row_scales(x.values.device) else _fp8_then_scales
+    made = _fp8_then_scales if x.values.device in WITHOUT_ROW_SCALES else _fp8_by_rows
     return made(x, weight, bias, dtype)
-
-
-@lru_cache
-def _has_row_scales(device: torch.device) -> bool:
-    """Whether torch multiplies float8 with row scales: its builds for Windows do not."""
-    if torch.compiler.is_compiling():
-        return True
-    return chosen("fp8", device, Size()) != "torch, one scale"
 
 
 @attempt("fp8", "torch")
@@ -53,7 +47,7 @@ def _try_fp8_by_rows(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor
     return _fp8_by_rows(encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
 
 
-@attempt("fp8", "torch, one scale")
+@attempt("fp8", "torch-one-scale")
 def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
     return _fp8_then_scales(encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
 
