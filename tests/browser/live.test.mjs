@@ -259,7 +259,9 @@ describe("live", () => {
     await page.keyboard.press("o");
     await page.click(".pictures button[title*='at night']");
     await walk(page);
+    await page.keyboard.down("j");
     for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
+    await page.keyboard.up("j");
     const night = await brightness();
     assert.ok(night < snow - 40, `${night} at night, ${snow} in the snow`);
     await leave(page);
@@ -308,7 +310,8 @@ describe("live", () => {
     await tabTo(page, "[data-command=go]");
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => document.querySelector(".stage").dataset.state === "walk");
-    for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
+    await page.locator(".stage[data-seen]").waitFor();
+    await page.waitForTimeout(1500); // in which it would walk; a world that stands still sends nothing
     assert.deepEqual(await place(page), [0, 0, 0], "W came up while the pictures were shown, and walks on by itself");
     await leave(page);
   });
@@ -332,9 +335,13 @@ describe("live", () => {
     await page.locator(".notice", { hasText: "no page in full screen" }).waitFor();
     const refused = (route) => route.fulfill({ status: 409, body: "no space is left" });
     await page.route("**/walk/state?*", refused);
+    await page.click(".menu summary");
     await page.click("[data-save=state]");
     await page.locator(".notice", { hasText: "This cannot be saved: no space is left" }).waitFor();
+    await page.keyboard.down("w");
     for (const begun = page.batches; page.batches < begun + 24;) await page.waitForTimeout(50);
+    await page.keyboard.up("w");
+    await page.click(".menu summary");
     const [saved] = await Promise.all([page.waitForEvent("download"), page.click("[data-save=path]")]);
     assert.equal(saved.suggestedFilename(), "camera.zip");
     await page.evaluate(() => { // faster than the server answers

@@ -219,6 +219,8 @@ describe("live page", () => {
       await happens(() => walk.stick[2] === 0, "the stick is let go of and turns on");
       assert.ok(kinds("look").length === 0);
       await page.locator(".bar[data-quiet]").waitFor({ state: "attached" });
+      const opacity = await page.evaluate(() => new Promise((tell) => { setTimeout(() => tell(getComputedStyle(document.querySelector(".bar")).opacity), 600); }));
+      assert.equal(opacity, width < height ? "1" : "0", "it fades where it lies over the picture");
       await page.touchscreen.tap(width / 2, height / 3);
       await page.locator(".bar:not([data-quiet])").waitFor();
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
