@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...errors import CheckpointError, require
 from ...model.quantized import ggml
-from ...model.quantized.parameters import BlockParameter, frozen_parameter, load_layouts
+from ...model.quantized.parameters import BlockParameter, frozen_parameter, load_block_layout
 from ..tensors import MappedFile, Packed, TensorEntry
 
 MAGIC = b"GGUF"
@@ -56,7 +56,7 @@ class BlockWeight:
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)
-        return frozen_parameter(load_layouts("block_layout").block_tensor(packed, self.kind, self.shape, dtype))
+        return frozen_parameter(load_block_layout().block_tensor(packed, self.kind, self.shape, dtype))
 
 
 def find_blocks(entries: Mapping[str, TensorEntry]) -> dict[str, BlockWeight]:

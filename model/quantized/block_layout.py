@@ -1,4 +1,4 @@
-"""Weights in blocks of GGML as a comfy_kitchen QuantizedTensor layout. Import it through `parameters.load_layouts`."""
+"""GGML's blocks as a comfy_kitchen QuantizedTensor layout. Import it through `parameters.load_block_layout()`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ BLOCKS = "LingBotGGML"
 
 @dataclass(frozen=True)
 class BlockParams(BaseLayoutParams):
-    """The weight's format and shape. `scale` is an empty tensor, because the scales lie in the blocks. `orig_shape` is
+    """The weight's format and shape. `scale` is 1, because the scales lie in the blocks. `orig_shape` is
     reversed when `transposed`; the bytes never move."""
 
     kind: str = "Q4_0"
@@ -61,7 +61,7 @@ register_layout_class(BLOCKS, BlockLayout)
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
     """Return a weight of `shape` that calls itself `dtype`. No byte is copied."""
-    scale = torch.empty(0, device=packed.device)
+    scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)
     )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
@@ -106,7 +105,7 @@ class FourBitParameter(DecodedParameter):
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
-        run = _fastest("weights_4bit", "decode_4bit", decode, self.device.type)
+        run = _fastest("decode_4bit", decode, self.device.type)
         return self._kept_or_made(dtype, lambda: run(self.data, self.scales, self.weight_shape, dtype))
 
     def recode(self, dtype: torch.dtype) -> EightBit:
@@ -192,7 +191,7 @@ class LayoutParameter(DecodedParameter):
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return what `ggml.decode` returns, computed by one kernel where there is one."""
     compiling = torch.compiler.is_compiling()
-    run = ggml.decode if compiling else _fastest("weights_blocks", "decode_blocks", ggml.decode, packed.device.type)
+    run = ggml.decode if compiling else _fastest("decode_blocks", ggml.decode, packed.device.type)
     return run(packed, kind, shape, dtype)
 
 
@@ -201,25 +200,37 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()
-    run = codec.recode if compiling else _fastest("weights_4bit", "recode_4bit", codec.recode, packed.device.type)
+    run = codec.recode if compiling else _fastest("recode_4bit", codec.recode, packed.device.type)
     return run(packed, scales, shape, dtype)
 
 
 @cache
-def _fastest(module: str, name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Our Triton kernel of that name, in a module of `kernels`, on GPUs where Triton works, else `plain`."""
+def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
+    """Return our Triton kernel of that name on GPUs where Triton works, else `plain`."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
-    kernels = import_module(f"..kernels.{module}", __package__)
-    return or_else(getattr(kernels, name), plain, name)
+    from ..kernels import weights_4bit, weights_blocks
+
+    own = getattr(weights_4bit, name, None) or getattr(weights_blocks, name)
+    return or_else(own, plain, name)
 
 
-def load_layouts(name: str = "layouts") -> ModuleType:
-    """Return this folder's module of layouts. Nothing imports it before use: comfy_kitchen.tensor takes a second.
+def load_layouts() -> ModuleType:
+    """Return the module of layouts. Nothing imports it before use: comfy_kitchen.tensor takes a second.
 
     Raises DependencyError where comfy-kitchen cannot be imported."""
     require("comfy_kitchen.tensor", "comfy-kitchen packaging")
-    return import_module(f".{name}", __package__)
+    from . import layouts
+
+    return layouts
+
+
+def load_block_layout() -> ModuleType:
+    """Return the module of the layout of GGML's blocks; see `load_layouts`."""
+    load_layouts()
+    from . import block_layout
+
+    return block_layout
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
