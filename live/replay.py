@@ -33,7 +33,7 @@ class Replay(Controls):
         self.state: WorldState = load_walk(self.folder)
         try:
             self.head = read_head(self.folder)
-            self._rows = rows_by_frame(read_inputs(self.folder, self.head))
+            self._by_frame = rows_by_frame(read_inputs(self.folder, self.head))
             if self.head.get("noise") != StepNoise.order:
                 raise ValueError("no inputs are kept of it: it followed a path, or an earlier version made it")
             before = load_state(self.folder / BEFORE) if self.head["continued"] else None
@@ -75,7 +75,7 @@ class Replay(Controls):
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk
-        rebuilds = [row["refresh"] for row in self._rows.get(self._at, ()) if row.get("rebuild")]
+        rebuilds = [row["refresh"] for row in self._by_frame.get(self._at, ()) if row.get("rebuild")]
         if False in rebuilds:
             walk.back(walk.chunks)
         for index, prompt in enumerate(self.head["prompts"]):
@@ -85,4 +85,4 @@ class Replay(Controls):
 
     def take(self, frames: int) -> Wishes:
         """Return the wishes that the chunk was made with."""
-        return wishes_of(self._rows.get(self._at, ()), frames)
+        return wishes_of(self._by_frame.get(self._at, ()), frames)

@@ -191,7 +191,8 @@ class Walk:
     def _next_chunk(self) -> _Made:
         """Make the next chunk. Where it takes long and a key has changed since it was begun, it is dropped after its
         first forward and begun again with the keys of then, once."""
-        camera, turns = copy(self.camera), self.controls.turns
+        turns = self.controls.turns
+        camera: WalkingCamera | RecordedCamera | None = copy(self.camera)
 
         def look_again(_forward: int) -> None:
             nonlocal camera

@@ -115,8 +115,8 @@ def _add_model(add: Callable[..., None]) -> None:
 
 def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     if arguments.bench is not None and arguments.walks is None:
-        with tempfile.TemporaryDirectory(prefix="lingbot-live-") as folder:
-            _walk(arguments, Path(folder), show)
+        with tempfile.TemporaryDirectory(prefix="lingbot-live-") as temporary:
+            _walk(arguments, Path(temporary), show)
         return
     folder = Path(arguments.walks or "walks")
     if arguments.ckpt is None and arguments.keep is None and arguments.walks is None:
