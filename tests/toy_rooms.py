@@ -10,7 +10,7 @@ from lingbot_world.tools.toy.render import render
 from lingbot_world.tools.toy.rooms import scenes_around
 from lingbot_world.vae import load_vae
 
-MOVES = {"pan_left": 25.0, "truck_right": 4 * STEP, "dolly_in": 8 * STEP, "pan_right": 25.0, "dolly_out": 4 * STEP}
+MOVES = {"pan_left": 25.0, "dolly_in": 8 * STEP, "pan_right": 25.0, "truck_right": 4 * STEP, "dolly_out": 4 * STEP}
 """A preset, and how far it goes: degrees or world units over 33 frames."""
 SHOWN = [0, 8, 16, 24, 32]
 """The frames that are compared with the renderer's."""
@@ -34,12 +34,16 @@ class Places:
         truth = self.truth[case]
         return decibels(video[1:], truth[1:]) - decibels(truth[:1].expand_as(truth[1:]), truth[1:])
 
-    def nearest(self, case, video):
-        """The move of which the renderer's frames from a case's place are nearest to a video's."""
+    def moved(self, case):
+        """The renderer's frames of every move from a case's place, walls or not."""
         start = self.scenes.c2w[case, :1]
         poses = torch.stack([start @ torch.tensor(path_of(move)).float()[SHOWN] for move in MOVES])
-        seen = render(self.scenes.rooms[[case] * len(MOVES)], poses)
-        return max(zip(MOVES, seen, strict=True), key=lambda each: decibels(video[1:], each[1][1:]))[0]
+        return dict(zip(MOVES, render(self.scenes.rooms[[case] * len(MOVES)], poses), strict=True))
+
+    def nearest(self, case, video):
+        """The move of which the renderer's frames from a case's place are nearest to a video's."""
+        seen = self.moved(case)
+        return max(seen, key=lambda move: decibels(video[1:], seen[move][1:]))
 
 
 def path_of(move):
