@@ -133,6 +133,11 @@ def check_settings(options: GenerateOptions) -> None:
             raise InputError(f"`lora` {lora.path}: its strength is {lora.strength}, expected a finite number")
     if options.frame_num < 1:
         raise InputError(f"`frame_num` {options.frame_num}: expected at least 1 frame")
+    if options.frame_num > MOST_FRAMES:
+        raise InputError(
+            f"`frame_num` {options.frame_num}: expected at most {MOST_FRAMES:,} frames at a time; go on with "
+            "`continue_from`"
+        )
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise InputError(f"`seed` {options.seed}: expected 0 to 2**63 - 1")
     if not 1 <= options.fps <= MOST_FPS:

@@ -124,6 +124,12 @@ def test_json_of_windows_is_read(toy_package, tmp_path, capsys):
     assert main(["queue", str(tmp_path / "workflow.json"), "--list"]) == 0
 
 
+def test_more_frames_than_a_path_may_have_are_refused_at_once(command, toy_package, capsys):
+    causal = command(ckpt_dir=toy_package / "lingbot_world_fast", sampling_steps=None, frame_num=10**8)
+    for words in (causal, command(frame_num=10**8)):
+        assert "--frame_num 100000000: expected at most 100,000 frames" in refusal(words, capsys)
+
+
 def test_a_device_as_output_is_named(command, capsys):
     assert "/dev/null is a device" in refusal(command(output="/dev/null"), capsys)
 
