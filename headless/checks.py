@@ -14,7 +14,7 @@ from ..camera import read_pose_folder
 from ..camera.explained import doubts
 from ..camera.formats import FORMATS
 from ..camera.moves import path_from_keys, preset_path
-from ..camera.path import CameraPath, Origin
+from ..camera.path import MOST_FRAMES, CameraPath
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
@@ -131,13 +131,9 @@ def check_settings(options: GenerateOptions) -> None:
             raise InputError(f"`lora` {lora.path} is a folder without weights; name the LoRA's file")
         if not math.isfinite(lora.strength):
             raise InputError(f"`lora` {lora.path}: its strength is {lora.strength}, expected a finite number")
-    if options.frame_num < 1:
-        raise InputError(f"`frame_num` {options.frame_num}: expected at least 1 frame")
-    if options.frame_num > MOST_FRAMES:
-        raise InputError(
-            f"`frame_num` {options.frame_num}: expected at most {MOST_FRAMES:,} frames at a time; go on with "
-            "`continue_from`"
-        )
+    if not 1 <= options.frame_num <= MOST_FRAMES:
+        expected = "at least 1 frame" if options.frame_num < 1 else f"at most {MOST_FRAMES:,} frames at a time"
+        raise InputError(f"`frame_num` {options.frame_num}: expected {expected}")
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise InputError(f"`seed` {options.seed}: expected 0 to 2**63 - 1")
     if not 1 <= options.fps <= MOST_FPS:
