@@ -14,7 +14,7 @@ from ..camera import read_pose_folder
 from ..camera.explained import doubts
 from ..camera.formats import FORMATS
 from ..camera.moves import path_from_keys, preset_path
-from ..camera.path import MOST_FRAMES, CameraPath
+from ..camera.path import MOST_FRAMES, CameraPath, Origin
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
