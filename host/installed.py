@@ -22,7 +22,7 @@ def gives_way() -> bool:
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     theirs = (node for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX))
-    first = next((Path(inspect.getfile(node)).parent.parent for node in theirs), HERE)
+    first = next((_pack_of(inspect.getfile(node)) for node in theirs), HERE)
     if first == HERE:
         return False
     for name in [name for name, folder in EXTENSION_WEB_DIRS.items() if Path(folder).parent == HERE]:
@@ -35,6 +35,11 @@ def gives_way() -> bool:
         __version__,
     )
     return True
+
+
+def _pack_of(file: str) -> Path:
+    """Return the folder of the pack whose node class stands in `file`."""
+    return next(folder.parent for folder in Path(file).parents if folder.name == "nodes")
 
 
 def register(server) -> None:

@@ -91,13 +91,13 @@ NEEDS: dict[str, tuple[str, ...]] = {
     comfy_api.latest: io.Clip
 """),
     "image": (),
-    "camera": _CAMERA,
-    "camera_make": (
+    "camera.poses": _CAMERA,
+    "camera.make": (
         *_CAMERA,
         *_names("comfy_api.latest: io.Autogrow io.FolderType.temp io.Load3DCamera ui.ImageSaveHelper.save_images"),
     ),
-    "camera_files": _CAMERA,
-    "camera_preview": _DRAWN,
+    "camera.files": _CAMERA,
+    "camera.preview": _DRAWN,
     "measure": (
         *_DRAWN,
         *_names("""
@@ -147,7 +147,11 @@ def usable(modules: Iterable[str], ours: str) -> list[str]:
     found = []
     for module in modules:
         if lacks := missing.intersection((*EVERY_NODE, *NEEDS[module])):
-            logging.warning("LingBot-World left out the nodes of nodes/%s.py: ComfyUI lacks %s", module, _listed(lacks))
+            logging.warning(
+                "LingBot-World left out the nodes of nodes/%s.py: ComfyUI lacks %s",
+                module.replace(".", "/"),
+                _listed(lacks),
+            )
         else:
             found.append(module)
     return found

@@ -5,7 +5,7 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, ImageCms
+from PIL import ExifTags, Image
 
 SRGB = ((0.64, 0.33), (0.30, 0.60), (0.15, 0.06))
 ADOBE_RGB = ((0.64, 0.33), (0.21, 0.71), (0.15, 0.06))
@@ -47,7 +47,7 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
     if data:
         try:
             return _transformed(colour, data), notes
-        except (ImageCms.PyCMSError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             notes.append(f"has a colour profile that cannot be applied ({str(error)[:80]}): taken for sRGB")
     if colour.mode == "CMYK":
         notes.append("is CMYK without a colour profile: converted without a press's colours")
@@ -85,6 +85,17 @@ def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> byte
 
 
 def _transformed(colour: Image.Image, data: bytes) -> Image.Image:
+    from PIL import ImageCms  # here: ComfyUI's start has no use for it
+
+    try:
+        return _apply_profile(colour, data)
+    except ImageCms.PyCMSError as error:
+        raise ValueError(str(error)) from error
+
+
+def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
+    from PIL import ImageCms
+
     profile = ImageCms.ImageCmsProfile(BytesIO(data))
     space = profile.profile.xcolor_space.strip()
     mode = MODES.get(space)

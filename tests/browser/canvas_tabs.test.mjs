@@ -6,8 +6,8 @@ import { settle } from "./canvas.mjs";
 import { EDITOR, eventually, inBothRenderers } from "./editor.mjs";
 
 const URL = process.env.COMFY_URL;
-const SLOW = { module: ".nodes.camera_preview", name: "preview_image", error: "slow" };
-const SLOW_EDITOR = { module: ".nodes.camera_make", name: "show_warnings", error: "slow" };
+const SLOW = { module: ".nodes.camera.preview", name: "preview_image", error: "slow" };
+const SLOW_EDITOR = { module: ".nodes.camera.make", name: "show_warnings", error: "slow" };
 
 /** Has a function of the pack take seconds, or every one its own time again. */
 const fault = (body = {}) => fetch(`${URL}/lingbot_fault`, { method: "POST", body: JSON.stringify(body) });

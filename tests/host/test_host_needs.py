@@ -77,13 +77,13 @@ def goes_on(name: str, beginning: str) -> bool:
     return f"{name}.".startswith(f"{beginning}.")
 
 
-FILES = sorted([*PACK.glob("host/**/*.py"), *PACK.glob("nodes/*.py")])
+FILES = sorted([*PACK.glob("host/**/*.py"), *PACK.glob("nodes/**/*.py")])
 
 
 @pytest.mark.parametrize("module", sorted(needs.NEEDS))
 def test_what_a_module_uses_is_listed(module):
     """A used name is in the list, or goes on from one there, or is the beginning of one there."""
-    names = set().union(*(used(path) for path in files_under(PACK / "nodes" / f"{module}.py")))
+    names = set().union(*(used(path) for path in files_under(PACK / "nodes" / f"{module.replace('.', '/')}.py")))
     unlisted = {name for name in names if not any(goes_on(name, n) or goes_on(n, name) for n in listed(module))}
     assert unlisted == set()
 
@@ -113,9 +113,15 @@ def test_every_method_that_is_overridden_is_listed():
     assert calls - {name.rpartition(".")[2] for name in ours} <= {"__init__", "forward"}
 
 
+def _module(path):
+    """Return "camera.make" for nodes/camera/make.py."""
+    parts = path.relative_to(PACK / "nodes").with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__" or len(parts) == 1)
+
+
 def test_every_module_of_nodes_has_its_list():
-    helpers = {"__init__", "inputs", "refusal"}
-    assert {path.stem for path in PACK.glob("nodes/*.py")} - helpers == set(needs.NEEDS)
+    helpers = {"__init__", "camera", "inputs", "refusal"}
+    assert {_module(path) for path in PACK.glob("nodes/**/*.py")} - helpers == set(needs.NEEDS)
 
 
 def test_the_oldest_comfyui_is_the_one_that_the_manager_is_told():

@@ -2,11 +2,11 @@
 
 from comfy_api.latest import io, ui
 
-from ..camera.advice import hints, warnings
-from ..camera.explained import doubts, explained
-from ..host.files.camera import preview_image, show_warnings
-from ..host.files.drawing import MOST_FRAMES
-from .inputs import CATEGORY, Camera, drawing_size, whole
+from ...camera.advice import hints, warnings
+from ...camera.explained import doubts, explained
+from ...host.files.camera import preview_image, show_warnings
+from ...host.files.drawing import MOST_FRAMES
+from ..inputs import CATEGORY, Camera, drawing_size, whole
 
 
 class LingBotWorldCameraPreview(io.ComfyNode):

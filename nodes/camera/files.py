@@ -5,15 +5,15 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..camera import frame_count
-from ..camera.formats import CONVENTIONS, FORMATS, read_camera
-from ..camera.path import CameraPath
-from ..camera.poses import FEWEST_POSES
-from ..host.files import camera as host
-from ..host.files.folders import fingerprint
-from ..host.prompt.queue import known_inputs
-from .inputs import CATEGORY, camera_outputs, choice, fov_input, frames_input, upload_to, whole
-from .refusal import refusal
+from ...camera import frame_count
+from ...camera.formats import CONVENTIONS, FORMATS, read_camera
+from ...camera.path import CameraPath
+from ...camera.poses import FEWEST_POSES
+from ...host.files import camera as host
+from ...host.files.folders import fingerprint
+from ...host.prompt.queue import known_inputs
+from ..inputs import CATEGORY, camera_outputs, choice, fov_input, frames_input, upload_to, whole
+from ..refusal import refusal
 
 BY_FORMAT = "set by the format"
 RESAMPLE, CUT = "resample", "cut"

@@ -2,13 +2,13 @@
 
 from comfy_api.latest import io, ui
 
-from ..camera import frame_count
-from ..camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_load3d, preset_path
-from ..camera.moves.keys import STEP, TURN_DEG
-from ..camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
-from ..host.files.camera import chain, show_warnings
-from .inputs import CATEGORY, Camera, camera_outputs, choice, easing_input, fov_input, frames_input, number, seed_input
-from .refusal import refusal
+from ...camera import frame_count
+from ...camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_load3d, preset_path
+from ...camera.moves.keys import STEP, TURN_DEG
+from ...camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
+from ...host.files.camera import chain, show_warnings
+from ..inputs import CATEGORY, Camera, camera_outputs, choice, easing_input, fov_input, frames_input, number, seed_input
+from ..refusal import refusal
 
 EMPTY_EDITOR = (
     '{"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false, "keyframes": '

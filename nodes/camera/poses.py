@@ -2,11 +2,11 @@
 
 from comfy_api.latest import io
 
-from ..host.files import camera as host
-from ..host.files.folders import fingerprint
-from ..host.prompt.queue import known_inputs
-from .inputs import CATEGORY, Camera, camera_outputs, choice, frames_input, upload_to, whole
-from .refusal import refusal
+from ...host.files import camera as host
+from ...host.files.folders import fingerprint
+from ...host.prompt.queue import known_inputs
+from ..inputs import CATEGORY, Camera, camera_outputs, choice, frames_input, upload_to, whole
+from ..refusal import refusal
 
 
 class LingBotWorldLoadPoses(io.ComfyNode):

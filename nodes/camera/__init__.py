@@ -1,0 +1,1 @@
+"""Nodes that load, make, convert and draw camera paths."""
