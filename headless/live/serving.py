@@ -85,7 +85,7 @@ def make_app(site: Site) -> web.Application:
     app.router.add_get("/v1/models", _json({"object": "list", "data": [model]}))
     app.router.add_get("/models", _json(model))
     height, width = opened.start.frame.shape[1:]
-    info = {"version": "lingbot-world", "model": model["id"], "width": width, "height": height}
+    info = {"version": "lingbot-world", "model": model["id"], "width": width, "height": height, "walks": True}
     app.router.add_get("/server_info", _json(info))
     offered = examples(opened)
     app.router.add_get("/examples", _json([example.told() for example in offered]))
