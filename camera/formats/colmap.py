@@ -1,5 +1,6 @@
 """Camera paths of COLMAP's models, in text and in its binary files (scene/reconstruction_io_*.cc)."""
 
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from .reading import Recording, float_fields, lens_notes, lens_rows, read_text
 LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which are passed over
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
+SHORTEST = 1e-6
+"""The length of a quaternion below which it names no rotation."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -140,8 +143,9 @@ def _is_points(fields: Sequence[str]) -> bool:
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
     """`pose` is the quaternion wxyz and the translation."""
     w, x, y, z, *shift = pose
-    if not any((w, x, y, z)):
-        raise CameraError(f"{where} has a zero quaternion")
+    length = math.hypot(w, x, y, z)
+    if not SHORTEST < length < 1 / SHORTEST:
+        raise CameraError(f"{where} has a {'zero quaternion' if length < 1 else f'quaternion of length {length:g}'}")
     return name, [x, y, z, w], shift, camera
 
 

@@ -103,6 +103,15 @@ def test_colmap_binary_lenses(tmp_path):
                 read_camera(folder)
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "1e308"])
+def test_colmap_quaternions_that_are_none(tmp_path, number):
+    lines = "\n".join(image_lines(walk(9, 1))).replace("\n3 ", f"\n3 {number} ")
+    fields = lines.splitlines()[2].split()
+    lines = lines.replace(lines.splitlines()[2], " ".join([*fields[:2], *fields[3:]]))
+    with pytest.raises(CameraError, match="line 3 has a quaternion of length"):
+        read_camera(colmap(tmp_path, lines))
+
+
 def test_colmap_without_its_cameras(tmp_path):
     folder = colmap(tmp_path)
     (folder / "cameras.txt").unlink()
