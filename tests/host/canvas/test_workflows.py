@@ -178,6 +178,7 @@ def test_there_is_a_note_and_a_small_thumbnail_that_moves(name):
     assert thumbnail.stat().st_size < 60_000
     with Image.open(thumbnail) as image:
         assert image.width >= 300
+        assert image.n_frames > 4
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("toy", "walk_toy")])
