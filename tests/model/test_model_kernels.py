@@ -191,7 +191,7 @@ TARGETS = {
 }
 """Bytes of shared memory of each card that Triton compiles for."""
 HOPPERS_OWN = "_convolve"
-"""The kernel that the table takes on Hopper only, where its blocks fit."""
+"""The kernel that the table takes on Hopper only, and that is compiled for no other card: it spills there too."""
 
 
 @pytest.mark.slow
