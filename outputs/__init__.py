@@ -99,10 +99,10 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
         except Timeout:
             raise InputError(f"{file}: another run is writing it; wait for its end, or write elsewhere") from None
         except OSError as error:
-            raise InputError(
-                f"{lock_file}: cannot be written ({error.strerror}); remove it if it is left of another user's run, or "
-                "write elsewhere"
-            ) from error
+            remedy = (
+                f"remove {lock_file} if another user's run has left it" if lock_file.exists() else "name it otherwise"
+            )
+            raise InputError(f"{file}: cannot be written ({error.strerror}); {remedy}, or write elsewhere") from error
         lock.release()
 
 
@@ -117,10 +117,11 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Remove the lock's file, which Windows allows only when the file is closed."""
-    with suppress(OSError):
+    """Remove the lock's file: while it is locked or, on Windows, which removes no open file, afterwards."""
+    try:
         lock_file.unlink()
-    lock.release()
-    if os.name == "nt":
+        lock.release()
+    except OSError:
+        lock.release()
         with suppress(OSError):
             lock_file.unlink()

@@ -289,5 +289,5 @@ def available_host_memory() -> int:
     meminfo = Path("/proc/meminfo")
     if not meminfo.is_file():
         return 2**62
-    line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
+    line = next(line for line in meminfo.read_text(encoding="utf-8").splitlines() if line.startswith("MemAvailable:"))
     return int(line.split()[1]) * 1024

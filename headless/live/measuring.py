@@ -186,8 +186,8 @@ def _since_start() -> float | None:
     try:
         import os
 
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        up = float(Path("/proc/uptime").read_text().split()[0])
+        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+        up = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
         return round(up - ticks / os.sysconf("SC_CLK_TCK"), 2)
     except OSError:
         return None
