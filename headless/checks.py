@@ -18,7 +18,6 @@ from ..camera.path import MOST_FRAMES, CameraPath, Origin
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
-from ..loaders.files import WEIGHT_SUFFIXES
 from ..loaders.release import role_of
 from ..model.choice.card import multiplies_half
 from ..model.ops.linear_8bit import suited_arithmetic
@@ -28,6 +27,7 @@ from ..pipeline.memory import MemoryWishes
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
+from ..weights.files import WEIGHT_SUFFIXES
 from .embedded import KnownPrompts
 from .files.target import Target
 from .options import CAMERAS, CHOICES, GenerateOptions

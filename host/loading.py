@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
-from ..loaders.tensors import MappedFile
 from ..model.attention import choose_8bit as attention_8bit
 from ..model.attention.exact import compile_ahead
 from ..model.memory import activation_bytes
 from ..model.ops.linear_8bit import suited_arithmetic
 from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Precision, Progress, torch_dtype
+from ..weights.tensors import MappedFile
 from .checks.sampling import add_checks
 from .model.base_model import LingBotWorldExpert, Role
 from .model.operations import Linear

@@ -12,12 +12,12 @@ import torch
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile, Release
+from ..weights.files import read_json, read_tensors
+from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
+from ..weights.tensors import TensorEntry
 from . import diffusers_names
-from .files import read_json, read_tensors
 from .lora import Changes, change_bytes, read_loras
-from .quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
 from .release import names_of, release_called, release_note, tell_release
-from .tensors import TensorEntry
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _ONLY_IN_CONFIG = ("num_heads", "text_len", "eps")

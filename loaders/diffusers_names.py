@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .files import read_json
+from ..weights.files import read_json
 
 MARKS = ("condition_embedder.", ".attn1.to_q.")
 """Parts of names that only diffusers gives."""

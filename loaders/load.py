@@ -22,12 +22,12 @@ from ..model.ops.linear_8bit import DTYPES, choose_arithmetic
 from ..model.quantized.parameters import DecodedParameter, WideParameter, frozen_parameter, keep_together
 from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
+from ..weights.quantized import quantized_tensors
+from ..weights.tensors import TensorEntry, check_finite
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
 from .lora import Changes
 from .offload import BlockStreamer, staying_weights, streamed_weights
-from .quantized import quantized_tensors
-from .tensors import TensorEntry, check_finite
 from .uploader import Uploader
 
 _ADVISED_BYTES = 32 << 20

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ..errors import CheckpointError, InputError
 from ..options import LoraFile
-from .files import read_tensors
+from ..weights.files import read_tensors
+from ..weights.quantized import PLAIN
+from ..weights.tensors import MappedFile, TensorEntry
 from .loras.names import SCALES, LayerNames, other_kind
 from .loras.scale import StatedScale, stated_scale
-from .quantized import PLAIN
-from .tensors import MappedFile, TensorEntry
 
 
 class Change(NamedTuple):

@@ -18,11 +18,11 @@ from torch import Tensor, distributed
 from ..model.dit import LingBotWorldModel
 from ..model.parallel import start_gather
 from ..model.quantized.parameters import frozen_parameter
+from ..weights.quantized import quantized_tensors
+from ..weights.tensors import check_finite
 from .checkpoint import Checkpoint
 from .chunks import ALIGNMENT, Chunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
 from .lora import change_bytes
-from .quantized import quantized_tensors
-from .tensors import check_finite
 from .uploader import Uploader, UploadSettings
 
 SLOTS = 2

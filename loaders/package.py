@@ -11,8 +11,8 @@ import torch
 
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
+from ..weights.files import WEIGHT_SUFFIXES, download_left, read_json
 from .checkpoint import Checkpoint, open_checkpoint
-from .files import WEIGHT_SUFFIXES, download_left, read_json
 from .lora import loras_for
 from .release import Role, names_of, noise_role, release_called, role_of, told_causal
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ..options import Progress
+from ..weights.tensors import MappedFile, TensorEntry, read_into
 from .chunks import Chunk, allocate, block_of, chunks_of, tensor_at
-from .tensors import MappedFile, TensorEntry, read_into
 
 _THREAD_NAME = "lingbot-upload"
 _POLL_SECONDS = 0.1

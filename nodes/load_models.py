@@ -11,8 +11,8 @@ from comfy_api.latest import io
 from ..errors import InputError
 from ..host.files import folders
 from ..host.prompt.queue import known_inputs
-from ..loaders.files import read_tensors
 from ..options import ARITHMETICS, ATTENTION_MODES, DTYPE_NAMES, PerExpert
+from ..weights.files import read_tensors
 from .inputs import choice
 from .refusal import NamesToCheck, refusal
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from ..camera import CameraTrack, check_intrinsics, check_poses, continue_track
 from ..camera.poses import check_actions
 from ..errors import CheckpointError, InputError
-from ..loaders.tensors import TensorEntry, read_safetensors
 from ..model.config import ModelConfig
 from ..options import CHUNK, CHUNKS, Window
 from ..outputs import name_whole, part_of
+from ..weights.tensors import TensorEntry, read_safetensors
 from .geometry import PATCH
 
 FORMAT = "lingbot-world state 1"

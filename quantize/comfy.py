@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..loaders.formats.comfy import E4M3, INT8, METADATA, NVFP4
 from ..model.ops.pointwise import encode_8bit, slices
 from ..model.quantized import scaled
 from ..model.quantized.parameters import LayoutParameter, load_layouts
+from ..weights.comfy import E4M3, INT8, METADATA, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 """ComfyUI's name of each format, by our name of it."""

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..loaders.quantized import quantized_tensors
-from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
 from ..model.layers.operations import materialise
 from ..model.quantized import codec
 from ..options import LoraFile, Progress, QuantizeFormat
 from ..version import __version__
+from ..weights.quantized import quantized_tensors
+from ..weights.tensors import MappedFile, TensorEntry
 from . import comfy
 from .journal import Journal, Written
 from .source import Source

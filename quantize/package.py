@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..loaders import Package, find_package, open_checkpoint
-from ..loaders.files import read_tensors
 from ..loaders.lora import loras_for, refuse_for_one_expert
 from ..loaders.package import is_causal_folder, is_expert_folder
 from ..options import ShowProgress
 from ..outputs import PART, taken
 from ..text.weights import open_weights, wan_key
+from ..weights.files import read_tensors
 from .model import QuantizeOptions, journal_of, quantize_source
 from .source import CONFIG, Source, open_model, open_text_encoder
 from .writer import file_bytes, write_json

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from ..errors import CheckpointError, InputError
 from ..loaders import open_checkpoint
-from ..loaders.files import read_json
 from ..loaders.lora import Change, read_loras
-from ..loaders.quantized import FourBitWeight, QuantizedWeight, quantization_of
-from ..loaders.tensors import TensorEntry, in_file_order
 from ..options import LoraFile
 from ..text.weights import open_weights
+from ..weights.files import read_json
+from ..weights.quantized import FourBitWeight, QuantizedWeight, quantization_of
+from ..weights.tensors import TensorEntry, in_file_order
 from .writer import config_json, linear_weights
 
 CONFIG = "config.json"

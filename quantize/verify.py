@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..loaders import Checkpoint, find_package, open_checkpoint
-from ..loaders.files import read_json
 from ..loaders.package import is_causal_folder, is_expert_folder, named_role, open_experts
-from ..loaders.tensors import MappedFile, TensorEntry, check_finite
 from ..options import ShowProgress
 from ..text.weights import open_weights
+from ..weights.files import read_json
+from ..weights.tensors import MappedFile, TensorEntry, check_finite
 from .package import TEXT_ENCODER, is_text_encoder, meta_of
 from .writer import bytes_of
 

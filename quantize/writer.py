@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
-from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig
 from ..model.quantized.codec import NESTED_BLOCKSIZE, Scales, components
 from ..outputs import written_whole
+from ..weights.tensors import DTYPES
 from . import comfy
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}

@@ -5,11 +5,11 @@ import shutil
 from dataclasses import replace
 
 from lingbot_world.loaders import find_package
-from lingbot_world.loaders.files import read_tensors
 from lingbot_world.quantize.writer import config_json, write_json
 from lingbot_world.text.weights import huggingface_key
 from lingbot_world.toy.experts import write_expert
 from lingbot_world.toy.weights import EXPERT, expert_tensors
+from lingbot_world.weights.files import read_tensors
 from safetensors.torch import save_file
 
 RENAMED = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import LingBotError, TextError, require
-from ..loaders.files import read_tensors
 from ..loaders.package import TOKENIZER_FILES, TOKENIZER_FOLDERS, tokenizer_in
+from ..weights.files import read_tensors
 from .prompts import clean_prompt
 
 MAX_TOKENS = 512

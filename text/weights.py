@@ -9,16 +9,9 @@ import torch
 from torch import Tensor
 
 from ..errors import TextError
-from ..loaders.files import read_tensors
-from ..loaders.quantized import (
-    QuantizedWeight,
-    find_quantized,
-    owner_of,
-    quantization_of,
-    quantized_tensors,
-    shapes_of,
-)
-from ..loaders.tensors import TensorEntry, check_finite
+from ..weights.files import read_tensors
+from ..weights.quantized import QuantizedWeight, find_quantized, owner_of, quantization_of, quantized_tensors, shapes_of
+from ..weights.tensors import TensorEntry, check_finite
 
 _HF_LAYERS = {
     "layer.0.layer_norm": "norm1",

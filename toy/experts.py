@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ..loaders import Checkpoint
-from ..loaders.quantized import FourBitWeight
 from ..model.config import ModelConfig
 from ..model.quantized import codec
 from ..quantize import comfy
 from ..quantize.writer import QUANT, TensorFile, config_json, linear_weights, write_json
+from ..weights.quantized import FourBitWeight
 
 
 def write_expert(

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import CheckpointError, InputError
-from ..loaders.files import read_tensors
 from ..model.host_memory import upload
+from ..weights.files import read_tensors
 from .decoding import NOT_FINITE
 from .network import LATENT_CHANNELS
 from .weights import MEAN, STD

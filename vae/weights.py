@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..loaders.files import read_tensors
-from ..loaders.quantized import QuantizedWeight, find_quantized, quantized_tensors, shapes_of
-from ..loaders.tensors import TensorEntry
 from ..model.host_memory import upload
 from ..model.layers.operations import materialise
+from ..weights.files import read_tensors
+from ..weights.quantized import QuantizedWeight, find_quantized, quantized_tensors, shapes_of
+from ..weights.tensors import TensorEntry
 from . import diffusers_names
 from .network import LATENT_CHANNELS
 

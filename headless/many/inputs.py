@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ...errors import LingBotError
 from ...loaders import find_package
-from ...loaders.files import weight_files
 from ...text.tokenizer import find_tokenizer
+from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20

@@ -17,7 +17,6 @@ from pathlib import Path
 import folder_paths
 
 from ...errors import CheckpointError, InputError
-from ...loaders.files import read_tensors
 from ...loaders.package import (
     PART_FOLDERS,
     TOKENIZER_FOLDERS,
@@ -27,6 +26,7 @@ from ...loaders.package import (
     tokenizer_in,
 )
 from ...loaders.release import named_causal, noise_role
+from ...weights.files import read_tensors
 from .names import parts_of
 
 PACKAGES = "lingbot_world"

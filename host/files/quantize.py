@@ -11,10 +11,10 @@ import comfy.utils
 import folder_paths
 
 from ...errors import CheckpointError, InputError
-from ...loaders.files import read_tensors
 from ...loaders.package import find_package, is_causal_folder, is_expert_folder
-from ...loaders.quantized import component_owner
 from ...options import Progress
+from ...weights.files import read_tensors
+from ...weights.quantized import component_owner
 from . import folders
 from .names import new_parts
 

@@ -19,13 +19,13 @@ from comfy import sd1_clip
 from torch import Tensor
 
 from ...errors import TextError
-from ...loaders.files import read_tensors
-from ...loaders.formats.gguf_file import BlockWeight
-from ...loaders.quantized import FourBitWeight
 from ...text.encoder import check_vocabulary, encode
 from ...text.prompts import clean_prompt
 from ...text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
 from ...text.weights import UMT5Config, huggingface_key, open_weights
+from ...weights.files import read_tensors
+from ...weights.gguf_file import BlockWeight
+from ...weights.quantized import FourBitWeight
 from ..files.folders import fingerprint
 from ..prompt.notice import show_warning
 

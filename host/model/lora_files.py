@@ -8,9 +8,9 @@ import folder_paths
 from comfy.weight_adapter import LoRAAdapter
 
 from ...errors import CheckpointError
-from ...loaders.files import read_tensors
 from ...loaders.lora import Change, read_loras
 from ...options import LoraFile
+from ...weights.files import read_tensors
 from ..prompt.notice import running_node, show_warning
 from ..prompt.queue import loras_of
 

@@ -9,8 +9,8 @@ import comfy.utils
 import torch
 from torch import Tensor
 
-from ...loaders.files import read_tensors
 from ...vae import diffusers_names, read_vae
+from ...weights.files import read_tensors
 
 KEPT = 4
 """Latents that are kept at most: of 480x832 with 81 frames 9 MB each, of 720x1280 with 81 frames 19 MB each."""

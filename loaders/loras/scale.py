@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...errors import CheckpointError
 from ...fields import Field
-from ..files import WEIGHT_SUFFIXES, read_json
+from ...weights.files import WEIGHT_SUFFIXES, read_json
 
 SIDE_FILE = "adapter_config.json"
 PACKED = "lora_adapter_metadata"

@@ -14,8 +14,8 @@ from lingbot_world.camera.formats import read_camera
 from lingbot_world.camera.pose_folder import load_array
 from lingbot_world.errors import LingBotError
 from lingbot_world.loaders import open_checkpoint, state_tensors
-from lingbot_world.loaders.files import read_tensors
 from lingbot_world.text import load_tokenizer
+from lingbot_world.weights.files import read_tensors
 from safetensors.torch import save_file
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from diffusers_cases import write_diffusers, write_official
 from host_runner import Report, run_checks
-from lingbot_world.loaders.files import read_tensors
+from lingbot_world.weights.files import read_tensors
 from quantize_cases import run
 
 pytestmark = pytest.mark.host

@@ -12,7 +12,6 @@ from checkpoint_cases import refused
 from lingbot_world.errors import CheckpointError, DependencyError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import find_package, load_expert, open_checkpoint, state_tensors
-from lingbot_world.loaders.formats import gguf_file
 from lingbot_world.loaders.package import open_experts
 from lingbot_world.model.layers.operations import Linear
 from lingbot_world.model.ops.linear_8bit import DTYPES
@@ -22,6 +21,7 @@ from lingbot_world.options import LoraFile, PerExpert
 from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights, wan_key
+from lingbot_world.weights import gguf_file
 from model_cases import golden_inputs
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file

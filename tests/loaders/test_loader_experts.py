@@ -10,10 +10,10 @@ import torch
 from checkpoint_cases import NF4
 from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders import chunks, load_expert, open_checkpoint, state_tensors, warm
-from lingbot_world.loaders.tensors import read_into
 from lingbot_world.loaders.uploader import Uploader, UploadSettings
 from lingbot_world.model.layers.operations import materialise
 from lingbot_world.model.quantized import parameters
+from lingbot_world.weights.tensors import read_into
 from safetensors.torch import load_file
 
 PT = "nf4/pt_fallback/high_noise_model_bnb_nf4"

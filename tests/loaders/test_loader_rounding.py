@@ -7,9 +7,9 @@ import torch
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
 from lingbot_world.loaders.chunks import buffer_bytes, chunks_of, clipped, targets_in, tensor_at
 from lingbot_world.loaders.offload import weight_bytes
-from lingbot_world.loaders.tensors import read_safetensors
 from lingbot_world.loaders.uploader import Lane, UploadSettings
 from lingbot_world.toy.experts import write_expert
+from lingbot_world.weights.tensors import read_safetensors
 from model_cases import SMALL, random_inputs, random_state
 from safetensors.torch import save_file
 

@@ -8,7 +8,7 @@ import pytest
 from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.options import lora_of
 from lingbot_world.host.files.names import new_parts, parts_of
-from lingbot_world.loaders.files import read_tensors
+from lingbot_world.weights.files import read_tensors
 
 ROOTS = (
     PureWindowsPath("D:\\KI Modelle\\ComfyUI\\models"),

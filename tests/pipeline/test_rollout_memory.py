@@ -15,7 +15,6 @@ from lingbot_world.headless.profile import StageRecorder, silent
 from lingbot_world.headless.stages import RunContext
 from lingbot_world.loaders.checkpoint import Checkpoint
 from lingbot_world.loaders.offload import weight_bytes
-from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.kv.place import ON_DEVICE, KeyValuePlace
 from lingbot_world.model.memory import decoded_bytes
@@ -34,6 +33,7 @@ from lingbot_world.pipeline.rollout_memory import (
 )
 from lingbot_world.pipeline.two_experts import ONE_PROCESS, ParallelGroups
 from lingbot_world.text.weights import UMT5Config
+from lingbot_world.weights.tensors import TensorEntry
 from rollout_run_cases import small_options
 
 CONFIG = ModelConfig(5120, 13824, 40, 40, 256, 4096, causal=True)

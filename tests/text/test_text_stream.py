@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.loaders.uploader import Lane, Uploader, UploadSettings
 from lingbot_world.text import encoder
 from lingbot_world.text.weights import UMT5Config, UMT5Weights, open_weights
+from lingbot_world.weights.tensors import TensorEntry
 
 CPU = torch.device("cpu")
 BLOCKS = 4

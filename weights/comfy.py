@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...errors import CheckpointError
-from ...model.quantized import scaled
-from ...model.quantized.parameters import LayoutParameter, ScaledParameter, frozen_parameter, load_layouts
-from ..tensors import MappedFile, TensorEntry
+from ..errors import CheckpointError
+from ..model.quantized import scaled
+from ..model.quantized.parameters import LayoutParameter, ScaledParameter, frozen_parameter, load_layouts
+from .tensors import MappedFile, TensorEntry
 
 METADATA = "_quantization_metadata"
 E4M3, INT8, NVFP4, MXFP8 = "float8_e4m3fn", "int8_tensorwise", "nvfp4", "mxfp8"

@@ -6,7 +6,7 @@ import re
 from pathlib import Path, PureWindowsPath
 
 from ..errors import CheckpointError
-from .formats.gguf_file import MAGIC, read_gguf
+from .gguf_file import MAGIC, read_gguf
 from .tensors import TensorEntry, read_safetensors, read_torch_file, unreadable
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")

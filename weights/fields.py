@@ -1,9 +1,9 @@
 """The fields of files of weights, for docs/formats.md, made of the readers' own lists."""
 
-from ...fields import Field
-from ...model.quantized import ggml
-from ..tensors import DTYPES
+from ..fields import Field
+from ..model.quantized import ggml
 from . import comfy, gguf_file
+from .tensors import DTYPES
 
 _BLOCK_SCALES = "weight_scale_2"
 _READ = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")

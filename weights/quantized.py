@@ -18,8 +18,8 @@ from ..errors import CheckpointError
 from ..model.quantized.codec import CODES, NESTED_BLOCKSIZE, Scales, decode_rows
 from ..model.quantized.parameters import FourBitParameter, frozen_parameter, load_layouts
 from ..options import BLOCK_SIZES
-from .formats.comfy import FLOAT8, LayoutWeight, ScaledWeight, find_scaled, scale_owner, stated_formats
-from .formats.gguf_file import BlockWeight, find_blocks
+from .comfy import FLOAT8, LayoutWeight, ScaledWeight, find_scaled, scale_owner, stated_formats
+from .gguf_file import BlockWeight, find_blocks
 from .tensors import TensorEntry
 
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)

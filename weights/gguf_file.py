@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...errors import CheckpointError, require
-from ...model.quantized import ggml
-from ...model.quantized.parameters import BlockParameter, frozen_parameter, load_block_layout
-from ..tensors import MappedFile, Packed, TensorEntry
+from ..errors import CheckpointError, require
+from ..model.quantized import ggml
+from ..model.quantized.parameters import BlockParameter, frozen_parameter, load_block_layout
+from .tensors import MappedFile, Packed, TensorEntry
 
 MAGIC = b"GGUF"
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
