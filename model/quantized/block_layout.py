@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit
+from .decoding import decode_blocks
 from .layouts import PlainLayout
-from .parameters import decode_blocks
 
 BLOCKS = "LingBotGGML"
 

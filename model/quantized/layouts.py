@@ -28,7 +28,7 @@ from torch import Tensor
 from ...errors import DependencyError, require
 from ..ops.matrix_8bit import EightBit
 from . import codec
-from .parameters import recode
+from .decoding import recode
 
 log = logging.getLogger(__name__)
 

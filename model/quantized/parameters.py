@@ -1,8 +1,6 @@
 """Weights in fewer bits as parameters: their bytes, and beside them what decodes them."""
 
 from collections.abc import Callable
-from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, cast
 
@@ -12,9 +10,10 @@ from torch import Tensor
 from ...errors import require
 from ...options import T
 from ..ops.matrix_8bit import EightBit
-from ..ops.pointwise import encode_8bit, or_else
-from . import codec, ggml, scaled
+from ..ops.pointwise import encode_8bit
+from . import scaled
 from .codec import Scales, decode
+from .decoding import decode_blocks, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
@@ -186,33 +185,6 @@ class LayoutParameter(DecodedParameter):
     def recode(self, dtype: torch.dtype) -> EightBit:
         """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
         return self._kept_or_made(dtype, lambda: encode_8bit(self._decoded(torch.float32), dtype=dtype))
-
-
-def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return what `ggml.decode` returns, computed by one kernel where there is one."""
-    compiling = torch.compiler.is_compiling()
-    run = ggml.decode if compiling else _fastest("decode_blocks", ggml.decode, packed.device.type)
-    return run(packed, kind, shape, dtype)
-
-
-def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """`codec.recode`, or for a weight whose blocks reach over its rows the same of its decoded values."""
-    if shape[1] % scales.blocksize:
-        return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
-    compiling = torch.compiler.is_compiling()
-    run = codec.recode if compiling else _fastest("recode_4bit", codec.recode, packed.device.type)
-    return run(packed, scales, shape, dtype)
-
-
-@cache
-def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our Triton kernel of that name on GPUs where Triton works, else `plain`."""
-    if device_type != "cuda" or find_spec("triton") is None:
-        return plain
-    from ..kernels import weights_4bit, weights_blocks
-
-    own = getattr(weights_4bit, name, None) or getattr(weights_blocks, name)
-    return or_else(own, plain, name)
 
 
 def load_layouts() -> ModuleType:
