@@ -47,7 +47,7 @@ and needs none of them."""
 def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .headless.starting import let_waiting_threads_sleep
+    from .headless.process.starting import let_waiting_threads_sleep
 
     let_waiting_threads_sleep()
     return getattr(import_module(_PUBLIC[name], __name__), name)

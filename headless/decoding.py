@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from ..options import CELL, Progress
 from ..vae import VAE, Stripe, VideoDecoder, load_vae
 from .plan import SamplingPlan
-from .processes import Processes
-from .profile import release
+from .process.processes import Processes
+from .process.profile import release
 from .stages import decode
 
 log = logging.getLogger(__name__)

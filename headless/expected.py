@@ -12,7 +12,7 @@ import torch
 
 from ..model.choice.kept import in_user_cache
 from .checks import Plan
-from .profile import Stage
+from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"

@@ -20,11 +20,11 @@ from ..pipeline.rollout_memory import Free, RolloutMemory, RolloutPlanner, avail
 from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
 from ..vae.encoding import SETTLED
 from .decoding import divided_decoder
-from .processes import ALONE, Processes
-from .profile import StageRecorder
+from .process.processes import ALONE, Processes
+from .process.profile import StageRecorder
+from .process.starting import wait_for_triton
 from .rollout_plan import RolloutPlan
 from .stages import RunContext, load_model
-from .starting import wait_for_triton
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
 from .decoding import join_stripes
 from .files.video import FrameWriter
-from .interrupts import LaterInterruptsWait
 from .preparation import decoding_processes, prepare
-from .processes import Processes
-from .profile import StageRecorder
+from .process.interrupts import LaterInterruptsWait
+from .process.processes import Processes
+from .process.profile import StageRecorder
 from .rollout_plan import RolloutPlan
 from .stages import AGAIN, RunContext
 

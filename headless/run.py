@@ -24,12 +24,12 @@ from .files.target import check_new
 from .files.video import write_frames
 from .options import GenerateOptions
 from .plan import AnyPlan, SamplingPlan, make_plan
-from .processes import ALONE, Processes
-from .profile import Stage, StageRecorder, observed, silent
+from .process.processes import ALONE, Processes
+from .process.profile import Stage, StageRecorder, observed, silent
+from .process.starting import triton_starting
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan, check_saved
 from .stages import RunContext, conditioning, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
-from .starting import triton_starting
 
 
 @dataclass(frozen=True)

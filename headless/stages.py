@@ -21,8 +21,8 @@ from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
 from .checks import Plan, text_dtype
 from .plan import AnyPlan, SamplingPlan
-from .processes import ALONE, Processes
-from .profile import StageRecorder, release
+from .process.processes import ALONE, Processes
+from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
 

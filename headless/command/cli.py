@@ -16,9 +16,9 @@ from ...fields import Reported
 from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
 from ...version import __version__
 from ..client.queue import add_queue_command
-from ..interrupts import Written, end_at_further_ones, told_by_signals
 from ..options import PARTS, GenerateOptions
-from ..starting import let_waiting_threads_sleep, spared_imports
+from ..process.interrupts import Written, end_at_further_ones, told_by_signals
+from ..process.starting import let_waiting_threads_sleep, spared_imports
 from .completion import add_completion_command
 from .doctor import add_doctor_command
 from .flags import Help, Parser, add_settings, add_size, count, seed, settings_of, some_path, with_flags
@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
     try:
         build_parser(argv).parse_args(argv, arguments)
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
-            from ..processes import start
+            from ..process.processes import start
 
             return start(arguments.gpus, argv, arguments.device)
         arguments.run(arguments)
@@ -183,7 +183,7 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..many.batch import check_batch, run_batch
         from ..many.jobs import read_jobs
         from ..many.manifest import MANIFEST
-        from ..profile import silent
+        from ..process.profile import silent
 
     if arguments.workers is not None and arguments.ray is None:
         raise InputError("`workers` says how many Ray actors there are: give `ray` too, or leave it out")

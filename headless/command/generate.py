@@ -10,9 +10,9 @@ from typing import Any
 from ...errors import InputError
 from ...fields import Reported
 from ...options import ShowProgress
-from ..interrupts import Written
 from ..options import STDOUT, GenerateOptions
-from ..starting import spared_imports, start_cuda
+from ..process.interrupts import Written
+from ..process.starting import spared_imports, start_cuda
 from .flags import Help, add_prompt, add_settings, adder, count, given_prompt, settings_of, with_flags
 from .like import add_like
 
@@ -50,8 +50,8 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         from ..files.recipe import changes_since
         from ..files.target import files_left
         from ..plan import make_plan
-        from ..processes import joined
-        from ..profile import silent, table
+        from ..process.processes import joined
+        from ..process.profile import silent, table
         from ..run import divided, run
         from ..stages import cut_prompts
 

@@ -14,7 +14,7 @@ from ...options import ShowProgress
 from ..live.beginning import find_beginning, state_of
 from ..live.previews import find_tiny_decoder
 from ..options import LORA, GenerateOptions, lora_of
-from ..starting import spared_imports, start_cuda
+from ..process.starting import spared_imports, start_cuda
 from .flags import Help, add_prompt, add_size, adder, given_prompt, seconds, settings_of, some_path
 
 _state_of = state_of

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...options import FPS, Progress
 from ...outputs import name_whole, part_of
-from ..interrupts import LaterInterruptsWait
 from ..options import STDOUT
+from ..process.interrupts import LaterInterruptsWait
 from .encoding import RECIPE, VideoParts, WholeVideo
 from .target import Target
 

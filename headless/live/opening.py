@@ -38,7 +38,7 @@ from ..embedded import NOT_KEPT
 from ..options import GenerateOptions, ImageInput
 from ..plan import make_plan
 from ..preparation import prepare
-from ..profile import StageRecorder, silent
+from ..process.profile import StageRecorder, silent
 from ..rollout_plan import RolloutPlan
 from ..stages import RunContext, encode_prompts
 from .beginning import find_beginning

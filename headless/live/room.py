@@ -18,7 +18,7 @@ from ...live.wire.codec import MSGPACK, Socket
 from ...live.wire.connection import Connection
 from ...live.wire.protocol import Event, Init
 from ...live.wire.steering import BETWEEN_WALKS, Rules, obey, quiet_since
-from ..profile import release
+from ..process.profile import release
 from .opening import Opened
 from .visit import Visit
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ...errors import InputError
 from ...live.wire.steering import Rules
-from ..interrupts import ENDING
+from ..process.interrupts import ENDING
 from .opening import Opened
 from .room import Room
 from .serving import Site, make_app

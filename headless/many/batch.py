@@ -26,7 +26,7 @@ from ..files.existing import refuse_existing
 from ..files.video import write_frames
 from ..options import GenerateOptions
 from ..plan import AnyPlan, SamplingPlan, make_plan
-from ..profile import StageRecorder, silent
+from ..process.profile import StageRecorder, silent
 from ..run import run, take_outputs, with_recipe
 from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .jobs import Job

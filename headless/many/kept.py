@@ -14,7 +14,7 @@ from ...options import LoraFile
 from ...pipeline.memory import MARGIN, choose_residency, estimate_text, estimate_vae, free_memory
 from ...vae import VAE, load_vae, vae_width
 from ..plan import SamplingPlan
-from ..profile import release
+from ..process.profile import release
 
 T = TypeVar("T")
 

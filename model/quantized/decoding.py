@@ -17,7 +17,7 @@ from .codec import Scales, decode
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return what `ggml.decode` returns, computed by one kernel where there is one."""
     compiling = torch.compiler.is_compiling()
-    run = ggml.decode if compiling else _fastest("decode_blocks", ggml.decode, packed.device.type)
+    run = ggml.decode if compiling else fastest("decode_blocks", ggml.decode, packed.device.type)
     return run(packed, kind, shape, dtype)
 
 
@@ -26,12 +26,12 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()
-    run = codec.recode if compiling else _fastest("recode_4bit", codec.recode, packed.device.type)
+    run = codec.recode if compiling else fastest("recode_4bit", codec.recode, packed.device.type)
     return run(packed, scales, shape, dtype)
 
 
 @cache
-def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
+def fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
     """Return our Triton kernel of that name on GPUs where Triton works, else `plain`."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain

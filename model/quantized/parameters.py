@@ -13,7 +13,7 @@ from ..ops.matrix_8bit import EightBit
 from ..ops.pointwise import encode_8bit
 from . import scaled
 from .codec import Scales, decode
-from .decoding import decode_blocks, recode
+from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
@@ -104,7 +104,7 @@ class FourBitParameter(DecodedParameter):
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
-        run = _fastest("decode_4bit", decode, self.device.type)
+        run = fastest("decode_4bit", decode, self.device.type)
         return self._kept_or_made(dtype, lambda: run(self.data, self.scales, self.weight_shape, dtype))
 
     def recode(self, dtype: torch.dtype) -> EightBit:

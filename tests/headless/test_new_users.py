@@ -13,7 +13,7 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.files.pictures import read_image
 from lingbot_world.headless.options import GenerateOptions
-from lingbot_world.headless.processes import check_gpus
+from lingbot_world.headless.process.processes import check_gpus
 from lingbot_world.pipeline.geometry import explicit_geometry, first_frame
 from PIL import Image
 

@@ -10,7 +10,7 @@ from lingbot_world.headless import run as runs
 from lingbot_world.headless import stages
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
-from lingbot_world.headless.profile import Stage, StageRecorder, table
+from lingbot_world.headless.process.profile import Stage, StageRecorder, table
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.options import Precision
 from lingbot_world.pipeline.geometry import explicit_geometry

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from lingbot_world.headless import starting
+from lingbot_world.headless.process import starting
 
 WALK = """
 import sys
@@ -59,7 +59,7 @@ def test_garbage_is_looked_for_after_imports_alone():
         assert gc.isenabled()
     code = """
 import gc
-from lingbot_world.headless.starting import spared_imports
+from lingbot_world.headless.process.starting import spared_imports
 
 for error in (None, ImportError):
     try:

@@ -57,7 +57,7 @@ def test_importing_the_package_is_cheap_and_brings_nothing_along():
 PARTS = {
     "camera": "camera",
     "loaders": "loaders.load quantize.writer loaders.checkpoint loaders.package",
-    "all": "pipeline sampling model.dit text headless.plan headless.profile headless.files.video vae",
+    "all": "pipeline sampling model.dit text headless.plan headless.process.profile headless.files.video vae",
 }
 
 

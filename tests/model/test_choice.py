@@ -14,7 +14,10 @@ from lingbot_world.model.choice.trials import ATTEMPTS, KINDS, Size, chosen
 from played_card import CUDA, PlayedCard, forget
 
 ROOT = Path(__file__).parents[2]
-ENGINE = ("model", "vae", "loaders", "weights", "pipeline", "live", "headless", "host", "nodes", "quantize", "text", "sampling")
+ENGINE = (
+    *("model", "vae", "loaders", "weights", "pipeline", "live", "headless", "host", "nodes", "quantize", "text"),
+    "sampling",
+)
 CPU = torch.device("cpu")
 
 

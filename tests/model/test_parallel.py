@@ -15,7 +15,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.processes import Processes
+from lingbot_world.headless.process.processes import Processes
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.options import Precision

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "pipeline"))
 import numpy as np
 import torch
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
-from lingbot_world.headless.processes import Processes
+from lingbot_world.headless.process.processes import Processes
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.chunks import buffer_bytes
 from lingbot_world.loaders.offload import SharedBlocks, streamed_weights

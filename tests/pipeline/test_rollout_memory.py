@@ -10,8 +10,8 @@ import torch
 from lingbot_world.errors import InputError
 from lingbot_world.headless import preparation
 from lingbot_world.headless.plan import make_plan
-from lingbot_world.headless.processes import ALONE
-from lingbot_world.headless.profile import StageRecorder, silent
+from lingbot_world.headless.process.processes import ALONE
+from lingbot_world.headless.process.profile import StageRecorder, silent
 from lingbot_world.headless.stages import RunContext
 from lingbot_world.loaders.checkpoint import Checkpoint
 from lingbot_world.loaders.offload import weight_bytes

@@ -24,7 +24,7 @@ from bench_causal import bench_rollout
 from bench_parts import geometry_of, step_inputs
 from bench_report import GB, Report, free
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
-from lingbot_world.headless.processes import ALONE, Processes
+from lingbot_world.headless.process.processes import ALONE, Processes
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel

@@ -11,7 +11,7 @@ import torch
 from bench_report import GB, Report, free, synchronize, timed
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import Plan, make_plan
-from lingbot_world.headless.profile import Stage, StageRecorder
+from lingbot_world.headless.process.profile import Stage, StageRecorder
 from lingbot_world.headless.run import run
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.model.cache import CameraCache

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import CancelledError
-from ..options import Progress, ShowProgress
+from ...errors import CancelledError
+from ...options import Progress, ShowProgress
 
 
 @dataclass(frozen=True)

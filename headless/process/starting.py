@@ -97,7 +97,7 @@ def _start_triton(gpu: int) -> None:
     import torch
 
     with suppress(Exception):  # the models' first kernel meets it again, and says so
-        from ..model.kernels.pointwise import gated_add_
+        from ...model.kernels.pointwise import gated_add_
 
         x = torch.zeros(1, 64, device=f"cuda:{gpu}")
         with torch.cuda.device(gpu):

@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from ..errors import InputError, LingBotError
-from ..model.config import ModelConfig
-from ..model.parallel import SequenceParallel
-from ..pipeline.two_experts import ParallelGroups
+from ...errors import InputError, LingBotError
+from ...model.config import ModelConfig
+from ...model.parallel import SequenceParallel
+from ...pipeline.two_experts import ParallelGroups
 
 T = TypeVar("T")
 
