@@ -1,4 +1,4 @@
-"""Tensors that every step would compute again from the same camera and prompt, kept where the GPU has room."""
+"""Caches of tensors that depend on the camera and the prompt alone, so that every step would recompute them."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -10,32 +10,35 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""A cache that was filled this many times and emptied before anything was read from it stays empty."""
+"""The number of times a cache may be filled and emptied without a read. After that it stays empty."""
 
 
 class BlockCache:
-    """Two tensors of every block, all computed from one source tensor. Another source takes their place. Where sources
-    alternate, nothing is ever read again, and the cache gives up: it stays empty."""
+    """A cache of two tensors for every block, all computed from one source tensor.
+
+    A new source replaces the cached tensors. If sources alternate, no cached tensor is ever read again, so the cache
+    gives up and stays empty.
+    """
 
     _source: Tensor | None
     """A copy of the source."""
     _original: tuple[Callable[[], Tensor | None], int | None]
-    """A weak reference to the source itself, and how often it had been written to."""
+    """A weak reference to the source itself, and its version counter when the cache was filled."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
-    """What a steady cache held before it was emptied: the next tensors of a block are written over them."""
+    """The tensors that a steady cache held before it was emptied: a block's next tensors are written over them."""
     _nbytes: int
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """`steady`: tensors for another source are kept in the same memory, if they have the same shapes."""
+        """Create an empty cache. If `steady`, tensors of the same shapes for another source reuse the same memory."""
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
 
     @property
     def addresses(self) -> tuple[tuple[int, ...], ...]:
-        """Where the tensors lie, and those that the next ones are written over."""
+        """The addresses of the cached tensors, and of the tensors that the next ones overwrite."""
         return tuple(
             tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
             for blocks in (self._blocks, self._spare)
@@ -43,12 +46,12 @@ class BlockCache:
 
     @property
     def kept(self) -> Mapping[int, Pair]:
-        """Every block's tensors, as far as the cache has them."""
+        """A copy of the map from block index to the block's cached tensors."""
         return dict(self._blocks)
 
     @property
     def given_up(self) -> bool:
-        """Whether it stays empty from now on."""
+        """Whether the cache stays empty from now on."""
         return self._unread_fills >= MOST_UNREAD_FILLS
 
     @property
@@ -57,9 +60,11 @@ class BlockCache:
         return self._nbytes
 
     def attach(self, source: Tensor) -> bool:
-        """Empty the cache unless it was filled from a source with the same values. Returns whether the cache is to be
-        used. If the source is the very same tensor and was not written to, its values are not compared: comparing
-        would wait for the GPU."""
+        """Empty the cache unless it was filled from a source with the same values. Return whether to use the cache.
+
+        If the source is the very same tensor and was not written to, the values are not compared, because a comparison
+        would wait for the GPU.
+        """
         original, version = self._original
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):
@@ -72,14 +77,13 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free everything, what a subclass has beside this too; returns how many bytes of the blocks' tensors that
-        were."""
+        """Free all memory, including a subclass's own; return the bytes of the blocks' tensors that were freed."""
         freed = self.clear_source()
         self._spare = {}
         return freed
 
     def clear_source(self) -> int:
-        """Free what was computed from the source; returns how many bytes of the blocks' tensors that were."""
+        """Free the tensors computed from the source; return the bytes of the blocks' tensors that were freed."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -87,7 +91,7 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Free everything and stay empty from now on; returns whether that changed anything."""
+        """Free all memory and stay empty from now on; return whether that changed anything."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -95,17 +99,17 @@ class BlockCache:
         return changed
 
     def get(self, block: int) -> Pair | None:
-        """A block's tensors, if the cache has them."""
+        """Return a block's tensors, or None if they are not cached."""
         cached = self._blocks.get(block)
         self._was_read |= cached is not None
         return cached
 
     def mark_read(self) -> None:
-        """A recording reads the tensors, without `get`."""
+        """Record that a CUDA graph reads the tensors without calling `get`."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Kernels that were recorded have computed these blocks' tensors anew, in their own memory."""
+        """Add the tensors of these blocks, which recorded kernels have recomputed in the graph's own memory."""
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
             self._blocks[block] = blocks[block]
@@ -113,8 +117,10 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Inside, the cache may be filled; at the end it has again what it had. The tensors' contents stay as they
-        are."""
+        """Let the caller fill the cache inside the context; at its end restore the previous entries.
+
+        The contents of the tensors are not restored.
+        """
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -122,7 +128,7 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Keep a block's tensors."""
+        """Cache a block's tensors, in the spare memory if the shapes, dtypes and devices match."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -137,12 +143,12 @@ class BlockCache:
 
 
 class PromptCache(BlockCache):
-    """Keys and values ([rows, text_len, dim] each) of every block's cross-attention."""
+    """A cache of the keys and values ([B, text_len, dim] each) of every block's cross-attention."""
 
     embedded: Tensor | None
-    """The embedded prompt of the running step. A block that is called with another prompt does not use the cache."""
+    """The embedded prompt of the current step. A block that is called with another prompt does not use the cache."""
     lengths: Tensor | None
-    """How many of its tokens are no padding, int32 [rows]."""
+    """The number of its tokens that are not padding, int32 [B]."""
 
     def _forget(self) -> None:
         super()._forget()
@@ -150,15 +156,16 @@ class PromptCache(BlockCache):
 
 
 class CameraCache(BlockCache):
-    """Scale and shift ([rows, tokens, dim] each) that every block computes from the camera; `prompt` has the keys and
-    values that it computes from the prompt. They depend on neither timestep nor latent.
+    """A cache of the scale and shift ([B, tokens, dim] each) that every block computes from the camera.
 
-    Give each expert a cache of its own, as `options["camera_cache"]`; the model fills it in the first step. Blocks that
-    do not fit into `limit_bytes` compute theirs in every step, as without a cache. At 480x832x81 an expert needs 27.9
-    GB (`memory.camera_cache_bytes`)."""
+    `prompt` caches the keys and values of the prompt. All of them depend on neither timestep nor latent. Pass each
+    expert its own cache as `options["camera_cache"]`; the model fills it in the first step. Blocks that do not fit into
+    `limit_bytes` recompute their tensors in every step. At 480x832x81 an expert needs 27.9 GB
+    (`memory.camera_cache_bytes`).
+    """
 
     tokens: Tensor | None
-    """The camera's embedded tokens [rows, tokens, dim]; the model puts them here."""
+    """The camera's embedded tokens [B, tokens, dim]; the model stores them here."""
 
     def __init__(self, limit_bytes: float | None = None, steady: bool = False) -> None:
         self.limit_bytes, self.prompt = limit_bytes, PromptCache(steady)
@@ -166,21 +173,21 @@ class CameraCache(BlockCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks' tensors, the prompt's included."""
+        """Bytes of the blocks' tensors, including the prompt's."""
         return super().nbytes + self.prompt.nbytes
 
     def clear(self) -> int:
-        """Free everything; returns how many bytes of the blocks' tensors that were."""
+        """Free all memory; return the bytes of the blocks' tensors that were freed."""
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Free everything and stay empty from now on; returns whether that changed anything."""
+        """Free all memory and stay empty from now on; return whether that changed anything."""
         self.prompt.give_up()
         return super().give_up()
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """See `BlockCache.restored`: the prompt's keys and values too."""
+        """Restore the prompt's keys and values too: see `BlockCache.restored`."""
         with self.prompt.restored(), super().restored():
             yield
 
@@ -189,8 +196,10 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether that many bytes more stay within the limit. A cache that was emptied during a step has no room until
-        the next step begins."""
+        """Return whether `nbytes` more bytes stay within the limit.
+
+        A cache that was emptied during a step has no room until the next step begins.
+        """
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes
@@ -201,12 +210,12 @@ class CameraCache(BlockCache):
 
 
 def _version(tensor: Tensor) -> int | None:
-    """How often the tensor was written to, where torch counts that."""
+    """Return the tensor's version counter; None for an inference tensor, which has none."""
     return None if tensor.is_inference() else tensor._version
 
 
 def same(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors have the same values in the same dtype, on the same device."""
+    """Return whether two tensors have the same values and dtype on the same device."""
     return _alike(left, right) and torch.equal(left, right)
 
 

@@ -28,22 +28,23 @@ from .ops.pointwise import layer_norm, residual_dtype, slices
 from .parallel import WHOLE_VIDEO, WholeVideo
 
 EMBEDDING_TOKENS = 8192
-"""Tokens in the camera's embedding and in the fp32 head at once."""
+"""The number of tokens that the camera's embedding and the fp32 head process at once."""
 
 MOST_TIMES = 128
-"""Timesteps whose embedding is kept."""
+"""The number of timesteps whose embedding is cached."""
 
 
 class LingBotWorldModel(nn.Module):
-    """One expert of LingBot-World. `in_step`: other processes call their own at the same time, and all wait for each
-    other in the forward.
+    """One expert of LingBot-World.
 
-    operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see operations.py).
-    attention: function of (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same.
-    dtype: of the parameters, and of GEMMs and attention (`compute_dtype`)."""
+    operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see layers/operations.py). attention: function of
+    (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same. dtype: dtype of the
+    parameters, and of GEMMs and attention (`compute_dtype`). in_step: set to True if other processes run a forward at
+    the same time and all wait for each other in it.
+    """
 
     attention_8bit: Attention = staticmethod(attend_8bit)
-    """What `set_attention("8bit")` takes for self-attention. Hosts may override it."""
+    """The self-attention function of `set_attention("8bit")`. Hosts may override it."""
 
     def __init__(
         self,
@@ -80,17 +81,22 @@ class LingBotWorldModel(nn.Module):
     attention_mode: AttentionMode = "auto"
 
     def set_arithmetic(self, arithmetic: Arithmetic) -> None:
-        """How the blocks' linear layers multiply (see linear_8bit.py); "auto" is "bf16", the compute dtype. First and
-        last layers, embeddings, norms, modulation, attention and the residual stream stay as they are, and so do keys
-        and values of the prompt, which has few tokens. "8bit" means what suits the device of the weights."""
+        """Set how the blocks' linear layers multiply (see ops/linear_8bit.py).
+
+        "auto" is "bf16", the compute dtype; "8bit" is the 8-bit dtype that suits the weights' device. First and last
+        layers, embeddings, norms, modulation, attention and the residual stream are unchanged. So are the keys and
+        values of the prompt, which has few tokens.
+        """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
             if isinstance(layer, nn.Linear) and not name.endswith(("cross_attn.k", "cross_attn.v")):
                 layer.arithmetic = arithmetic  # type: ignore[assignment]
 
     def set_attention(self, mode: AttentionMode) -> None:
-        """How the video's tokens attend to each other (see attention_8bit.py); "auto" is "exact". Attention to the
-        prompt, which has few tokens, stays exact."""
+        """Set how the video's tokens attend to each other (see attention/choose_8bit.py); "auto" is "exact".
+
+        Attention to the prompt, which has few tokens, stays exact.
+        """
         self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
@@ -106,17 +112,18 @@ class LingBotWorldModel(nn.Module):
         camera: Tensor | None = None,
         options: ForwardOptions = NO_OPTIONS,
     ) -> Tensor:
-        """Velocity [B, 16, F, H, W] in fp32.
+        """Return the velocity [B, 16, F, H, W] in fp32.
 
-        x: latent, mask and image latent [B, 36, F, H, W]. timestep: [B] or [1], 0 to 1000. context: prompts
-        [B or 1, L, text_dim]; those shorter than text_len are padded with zeros here. camera: [B or 1, 384, F, H, W]
-        (448 for an action model); one camera is computed once and used for every row. The arguments are not written to.
+        x: latent, mask and image latent [B, 36, F, H, W]. timestep: [B] or [1], 0 to 1000. context: prompts [B or 1, L,
+        text_dim]; prompts shorter than text_len are padded with zeros here. camera: [B or 1, 384, F, H, W] (448 for an
+        action model); one camera is computed once and used for every batch element. The arguments are not written to.
 
-        options: see ForwardOptions. If memory runs out with a camera cache, the forward empties it for good and is
-        repeated, unless keys and values would not be `repeatable` or other processes take part. torch.compile ignores
-        the cache.
+        options: see ForwardOptions. If memory runs out with a camera cache, the forward empties the cache for good and
+        is repeated. It is not repeated if keys and values would not be `repeatable` or other processes take part.
+        torch.compile ignores the cache.
 
-        Raises InputError and CameraError for wrong shapes."""
+        Raises InputError and CameraError for wrong shapes.
+        """
         self._check(x, timestep, context, camera)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
         history = options.get("kv_cache")
@@ -133,7 +140,7 @@ class LingBotWorldModel(nn.Module):
         return self._velocity(x, timestep, context, camera, options)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Whether an error means that the device ran out of memory. Hosts may override this."""
+        """Return whether an error means that the device ran out of memory. Hosts may override this."""
         return isinstance(error, torch.OutOfMemoryError)
 
     def _velocity(
@@ -162,11 +169,11 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """The head's cells of this process's tokens. All that a forward computes from the latent."""
+        """Return the head's cells of this process's tokens: the part of a forward that depends on the latent."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
-        if self.blocks_alone(options):  # else the options stay the host's own
+        if self.blocks_alone(options):  # else the options stay the host's own object
             options = {**options, "residuals": rows, "prompt_lengths": given.lengths}
             rows += residuals(x, self._all_wait(x, options))
         for index, block in enumerate(self.blocks):
@@ -176,25 +183,30 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _all_wait(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Whether the sums of several rows may wait: where q, k and v become 8 bits one by one, self-attention holds
-        less than it would without, by more than what waits."""
+        """Return whether the sums of several batch elements may wait.
+
+        If q, k and v are quantized to 8 bits one by one, self-attention saves more memory than the waiting sums take.
+        """
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
-        """`embed_time`, from those that are kept if it is there."""
+        """Return `embed_time(timestep)`, from the cache if possible."""
         kept, number = options.get("times"), options.get("timestep")
         if kept is None or number is None:
             return self.embed_time(timestep)
         key = number, len(timestep), options.get("weights")
         if key not in kept:
-            if len(kept) >= MOST_TIMES:  # their weights have moved
+            if len(kept) >= MOST_TIMES:  # the weights have moved, so old entries are stale
                 kept.clear()
             kept[key] = self.embed_time(timestep)
         return kept[key]
 
     def _embedded(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
-        """`embed_text` of a prompt for each row, and `_lengths`; what the cache has is not computed again. On a CPU one
-        token stands for all that are padded, as `attend_to_padded` takes them: the shorter the prompt, the faster."""
+        """Return `embed_text` of a prompt for each of `rows` batch elements, and `_lengths`, from the cache if
+        possible.
+
+        On a CPU one token stands for all padding tokens, as `attend_to_padded` expects, so short prompts are faster.
+        """
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
@@ -205,8 +217,11 @@ class LingBotWorldModel(nn.Module):
         return cache.prompt.embedded, cache.prompt.lengths
 
     def _lengths(self, prompts: Tensor, rows: int) -> Tensor | None:
-        """How many tokens of each row's prompt are no padding. Zeros at its end, which a host may have put there, are
-        embedded as padding is."""
+        """Return the number of tokens of each batch element's prompt that are not padding, or None if attention ignores
+        it.
+
+        Zeros at a prompt's end, which a host may have added, are embedded like padding.
+        """
         config = self.config
         if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
             return None
@@ -214,11 +229,11 @@ class LingBotWorldModel(nn.Module):
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
-        """What positions are scaled and shifted by. Hosts may override this."""
+        """Return the scale and shift of RoPE positions. Hosts may override this."""
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Whether nobody but the blocks reads or writes the residual stream between them. Hosts may override this."""
+        """Return whether only the blocks read or write the residual stream between blocks. Hosts may override this."""
         return True
 
     def run_block(
@@ -232,24 +247,28 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: ForwardOptions,
     ) -> Tensor:
-        """The residual stream after block `index`; x may be overwritten. Hosts may override this. They call the block
-        without `inplace` where x has to stay as it is."""
+        """Return the residual stream after block `index`; x may be overwritten.
+
+        Hosts may override this. They call the block without `inplace` if x must stay unchanged.
+        """
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
-        """Time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] of timestep [B], in fp32."""
+        """Return the time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] of timestep [B], in fp32."""
         e = sinusoid(timestep, self.config.freq_dim).to(residual_dtype(self.compute_dtype))
         e = self.time_embedding(e)
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Prompts [B, L, text_dim], padded to `tokens` (by default text_len) where they are shorter, and embedded: [B,
-        tokens, dim]."""
+        """Return the embedded prompts [B, tokens, dim].
+
+        Prompts [B, L, text_dim] are first padded to `tokens` (by default text_len) if they are shorter.
+        """
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """The camera's tokens [1 or B, tokens, dim], of them those in `share`; one row if all rows are equal."""
+        """Return the camera's tokens [1 or B, tokens, dim] of `share`; one batch element if all are equal."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):
@@ -259,7 +278,7 @@ class LingBotWorldModel(nn.Module):
         return Camera(cache.tokens, cache)
 
     def embed_patches(self, x: Tensor) -> Tensor:
-        """Tokens [B, F*H/2*W/2, dim] of x [B, 36, F, H, W], in the residual stream's dtype."""
+        """Return tokens [B, F*H/2*W/2, dim] of x [B, 36, F, H, W], in the residual stream's dtype."""
         tokens = x.shape[2] * (x.shape[3] // 2) * (x.shape[4] // 2)
         out = x.new_empty(len(x), tokens, self.config.dim, dtype=residual_dtype(self.compute_dtype))
         for row, latent in zip(out, x, strict=True):
@@ -294,7 +313,7 @@ class LingBotWorldModel(nn.Module):
 
 
 class Head(nn.Module):
-    """Norm, modulation and projection of the tokens to their 2x2 latent cells, all in the residual stream's dtype."""
+    """The norm, modulation and projection of the tokens to their 2x2 latent cells, in the residual stream's dtype."""
 
     def __init__(self, config: ModelConfig, operations: Operations, **factory: Any) -> None:
         super().__init__()
@@ -303,7 +322,7 @@ class Head(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
 
     def forward(self, x: Tensor, e: Tensor) -> Tensor:
-        """Cells [B, tokens, 4*16] of the residual stream x [B, tokens, dim] and the time embedding e [B, dim]."""
+        """Return cells [B, tokens, 4*16] of the residual stream x [B, tokens, dim] and time embedding e [B, dim]."""
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
         with prepared(self.head, x) as project:
             return torch.stack(
@@ -320,7 +339,7 @@ class Head(nn.Module):
 
 
 def sinusoid(timestep: Tensor, width: int) -> Tensor:
-    """Cosines, then sines of timestep [B] at width/2 rates, fp64 [B, width]."""
+    """Return cosines, then sines of timestep [B] at width/2 rates, fp64 [B, width]."""
     half = width // 2
     rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=timestep.device) / half)
     angles = torch.outer(timestep.to(torch.float64), rates)
@@ -328,7 +347,7 @@ def sinusoid(timestep: Tensor, width: int) -> Tensor:
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """CameraError unless the camera is one that the model takes, of the size of the latent x."""
+    """Raise CameraError unless the model accepts the camera and its size is that of the latent x."""
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

@@ -1,4 +1,4 @@
-"""What the blocks of a forward are given beside the residual stream."""
+"""The inputs and options that a forward passes to its blocks, besides the residual stream."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ Rope = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Camera:
-    """The embedded camera: `tokens` [1 or rows, tokens, dim]; `cache` may hold the scale and shift made from them."""
+    """The embedded camera: `tokens` [1 or B, tokens, dim]; `cache` may hold the scale and shift computed from them."""
 
     tokens: Tensor
     cache: CameraCache | None = None
 
 
 class ForwardInputs(NamedTuple):
-    """What the kernels of a forward read, beside weights and caches: the latent `x` [B, 36, F, H, W] of this process's
-    frames, the time embedding [B, dim] and the blocks' modulation [B, 6, dim], the embedded prompts `context` [B,
-    text_len, dim], the embedded camera, the rope table; `lengths`, int32 [B], are those of the prompts without their
-    padding, where attention passes over that."""
+    """The tensors that a forward's kernels read, besides weights and caches.
+
+    The latent `x` [B, 36, F, H, W] of this process's frames, the time embedding [B, dim] with the blocks' modulation
+    [B, 6, dim], the embedded prompts `context` [B, text_len, dim], the embedded camera and the RoPE table. `lengths`,
+    int32 [B], are the prompts' lengths without padding; None if attention does not skip the padding.
+    """
 
     x: Tensor
     times: Times
@@ -47,7 +49,7 @@ class ForwardInputs(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All of it."""
+        """The input tensors in a fixed order."""
         others = [] if self.camera is None else [self.camera.tokens]
         if self.lengths is not None:
             others.append(self.lengths)
@@ -55,11 +57,11 @@ class ForwardInputs(NamedTuple):
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
-        """Of all of it."""
+        """The shapes of `tensors`."""
         return tuple(tensor.shape for tensor in self.tensors)
 
     def clone(self) -> ForwardInputs:
-        """The same in other memory."""
+        """Return a copy of the inputs in new memory."""
         cos, sin = self.rope
         camera = None if self.camera is None else replace(self.camera, tokens=self.camera.tokens.clone())
         x, e, e0, context = (tensor.clone() for tensor in (self.x, *self.times, self.context))
@@ -68,7 +70,7 @@ class ForwardInputs(NamedTuple):
 
 
 class ForwardRecorder(Protocol):
-    """What records and replays a forward's kernels: see graphs/forward.py."""
+    """The interface of an object that records and replays a forward's kernels: see graphs/forward.py."""
 
     def run(
         self, compute: Callable[[ForwardInputs, ForwardOptions], Tensor], given: ForwardInputs, options: ForwardOptions
@@ -76,31 +78,33 @@ class ForwardRecorder(Protocol):
 
 
 class ForwardOptions(TypedDict, total=False):
-    """What the blocks of a forward are given beside the residual stream and its conditioning; any may be left out.
+    """The options that a forward passes to its blocks and to the attention function; all are optional.
 
-    A host puts entries of its own beside these. All of them go to the attention function."""
+    A host may add entries of its own.
+    """
 
     camera_cache: CameraCache | None
-    """The camera's scales and shifts and the prompt's keys and values, from the forward before."""
+    """The camera's scales and shifts and the prompt's keys and values, from the previous forward."""
     kv_cache: KeyValueCache
-    """A causal model's keys and values of the frames before; x is then its running chunk."""
+    """The keys and values of a causal model's earlier frames; x is then the current chunk."""
     sequence_parallel: SequenceParallel
     """The processes that compute the forward together."""
     token_share: TokenShare
-    """This process's tokens of it; the model adds them."""
+    """This process's share of the tokens; the model sets it."""
     residuals: Sequence[Residual]
-    """The rows of the residual stream, if nobody but the blocks reads it between them; the model adds them."""
+    """The residual stream of each batch element. The model sets it if only the blocks read the stream between blocks.
+    """
     prompt_lengths: Tensor | None
-    """How many tokens of each row's prompt are no padding, int32 [rows], if attention passes over that; the model adds
-    it."""
+    """The number of tokens of each batch element's prompt that are not padding, int32 [B]. The model sets it if
+    attention skips the padding."""
     graphs: ForwardRecorder
-    """Records and replays a causal model's forwards."""
+    """The recorder that records and replays a causal model's forwards."""
     timestep: int
-    """That of the forward. Asking the tensor on a GPU for it would wait for all that is queued there."""
+    """The timestep as an int: reading it from the GPU would synchronize."""
     times: dict[Hashable, Times]
-    """Those of a causal model's few timesteps: making them takes as long as two blocks do."""
+    """The cached time embeddings of a causal model's few timesteps: computing one takes as long as two blocks."""
     weights: Hashable
-    """Tells the weights of this forward, where they lie now, from others."""
+    """An identifier of this forward's weights at their current addresses."""
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

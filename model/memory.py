@@ -1,4 +1,4 @@
-"""What a forward needs on the device beside the stored weights, worked out from shapes alone."""
+"""Device memory that a forward needs besides the stored weights, computed from shapes alone."""
 
 import torch
 
@@ -16,7 +16,7 @@ BF16 = Precision(torch.bfloat16)
 
 
 def token_count(frames: int, height: int, width: int) -> int:
-    """Tokens of a latent of that many frames, rows and columns."""
+    """Return the number of tokens of a latent of that many frames, rows and columns."""
     return frames * (height // 2) * (width // 2)
 
 
@@ -31,16 +31,19 @@ def activation_bytes(
     camera: bool = True,
     keys: int | None = None,
 ) -> int:
-    """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells,
-    whose tokens attend to `keys` tokens (None: to each other).
+    """Return the peak bytes of a forward, without the stored weights.
 
-    Counted: what exists during all blocks (the residual stream of every row, the camera's tokens, rope tables, prompts,
-    modulation), and the largest stage with the weights that it decodes. Weights stored in `dtype` need no decoding: for
-    them the result is too high by 0.3 GB at most. Not counted: inputs and output, the camera cache, GEMM workspaces.
-    All rows are taken to have the same camera. Processes share the tokens equally, and this is one's peak. With an
-    arithmetic of 8 bits a weight is decoded to a byte a value. Attention in 8 bits is counted as that of a kernel that
-    takes q, k and v as they are. Where it takes them in 8 bits it holds less, and the sums of all rows wait (see
-    residual.py), which is counted too."""
+    The latent has `frames`, `height` and `width` latent cells, and its tokens attend to `keys` tokens (None: to each
+    other). Included are the tensors that exist during all blocks (the residual stream of every batch element, the
+    camera's tokens, RoPE tables, prompts, modulation) and the largest stage with the weights that it decodes. Weights
+    stored in `dtype` need no decoding, so for them the result is at most 0.3 GB too high. Excluded are inputs and
+    output, the camera cache and GEMM workspaces. All batch elements are assumed to have the same camera.
+
+    Processes share the tokens equally, and the result is for one process. With an 8-bit arithmetic a weight is decoded
+    to one byte a value. 8-bit attention is counted for a kernel that takes q, k and v in the compute dtype. A kernel
+    that takes them in 8 bits needs less, but then the sums of all batch elements wait (see residual.py); this is
+    included.
+    """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
     tokens = -(-whole // processes)
@@ -50,10 +53,10 @@ def activation_bytes(
     prompts = batch * config.dim * (config.text_len * size + modulation)
     rope = whole * config.head_dim * residual_dtype(dtype).itemsize
     eight_bit = precision.attention == "8bit"
-    shared = prompts + rope + camera * row + 8 * whole * eight_bit  # the places of values that lie across
+    shared = prompts + rope + camera * row + 8 * whole * eight_bit  # eight_bit: the places of transposed values
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
-    time = 6 * config.dim**2 * (size + residual_dtype(dtype).itemsize)  # its projection's weight, decoded and in fp32
-    waiting = 1 + (batch > 1 and eight_bit)  # rows whose sums wait, of which a layer takes one
+    time = 6 * config.dim**2 * (size + residual_dtype(dtype).itemsize)  # the projection's weight, decoded and in fp32
+    waiting = 1 + (batch > 1 and eight_bit)  # batch elements whose sums wait; a layer holds one of them
     embedding = max(time, camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
         _self_attention(config, tokens, keys or whole, precision)
@@ -69,8 +72,11 @@ def activation_bytes(
 def camera_cache_bytes(
     config: ModelConfig, frames: int, height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Bytes of a full CameraCache: every block's scale and shift for one camera, its keys and values for `batch`
-    prompts, and a copy of the fp32 camera. The camera's tokens are counted in `activation_bytes`."""
+    """Return the bytes of a full CameraCache.
+
+    Included are every block's scale and shift for one camera, its keys and values for `batch` prompts, and a copy of
+    the fp32 camera. The camera's tokens are counted in `activation_bytes`.
+    """
     if config.control is None:
         return 0
     tokens = token_count(frames, height, width)
@@ -79,16 +85,19 @@ def camera_cache_bytes(
 
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
-    """Bytes of the weights of a block's `main_layers`, decoded."""
+    """Return the bytes of the decoded weights of a block's `main_layers`."""
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
 
 
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
-    """Four weights, and what is larger: q, k and v while they are made; or with them the result, one for each part if
-    the keys are attended to in parts (see attention.py), and the softmax's fp32 sums. In 8 bits q, k, v and the results
-    exist beside q, k and v, and the result is then written over q."""
+    """Return the bytes of a self-attention: four weights and the larger of two stages.
+
+    The first stage computes q, k and v. The second holds them with the result (one for each part if the keys are split,
+    see attention/exact.py) and the softmax's fp32 sums. In 8 bits, quantized q, k, v and the results exist next to q, k
+    and v; the result is then written over q.
+    """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
     heads = config.num_heads // precision.processes
@@ -104,7 +113,10 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Two weights; input and output of the first layer, or the second layer's, whose input is in 8 bits beside it."""
+    """Return the bytes of a feed-forward: two weights, and the first layer's input and output or the second layer's.
+
+    In 8 bits the second layer's input exists in both dtypes.
+    """
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
@@ -113,7 +125,8 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Hidden, scale and shift of a part; four weights."""
+    """Return the bytes of the camera layers: four weights, and the hidden state, scale and shift of a part of the
+    tokens."""
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
@@ -121,20 +134,26 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """What a product in 8 bits holds beside its result: its input, which has a scale for each token, and int32 sums of
-    a part of the tokens."""
+    """Return the bytes of an 8-bit product besides its result.
+
+    They are its quantized input with a scale for each token, and in int8 the int32 sums of a part of the tokens.
+    """
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
 
 
 def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
-    """Bytes of a decoded weight; in 8 bits each row has a scale."""
+    """Return the bytes of a decoded weight; in 8 bits each row has a scale."""
     return rows * (width + 4) if arithmetic in DTYPES else rows * width * size
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """The camera in the compute dtype and folded to tokens; then its embedding, three parts of it, and the weights."""
+    """Return the bytes of the camera's embedding.
+
+    First exist the camera in the compute dtype and its copy folded to tokens; then the embedding, three parts of it,
+    and the weights.
+    """
     channels = config.control_channels
     folded = tokens * 4 * channels * size
     weights = (4 * channels + 2 * config.dim) * config.dim * size

@@ -1,4 +1,4 @@
-"""The noise of a walk."""
+"""The noise of a session's chunks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from torch import Tensor
 
 
 class StepNoise:
-    """Noise that depends on the seed, the chunk's number in the walk and the step alone. So a chunk that is begun again
-    has the same noise, and a walk that is replayed from its inputs has the same frames."""
+    """Noise that depends on the seed, the chunk's number and the step alone.
+
+    So a chunk that is restarted has the same noise, and a session that is replayed from its inputs has the same frames.
+    """
 
     order = "chunk and step"
 
     def __init__(self, seed: int, chunk: int, cells: tuple[int, int]) -> None:
-        """`chunk`: latent frames of a chunk; `cells`: height and width of the latent."""
+        """Create the noise for chunks of `chunk` latent frames; `cells`: height and width of the latent."""
         self._seed, self._shape = seed, (1, 16, chunk, *cells)
         self._chunk = self._step = 0
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the noise that this chunk begins with; `draw` then returns that of its further steps."""
+        """Return the chunk's initial noise; `draw` then returns the noise of its further steps."""
         self._chunk, self._step = chunk, -1
         return self.draw(self._shape)
 
@@ -32,8 +34,10 @@ class StepNoise:
 
 
 class PathNoise:
-    """The noise of a path that is known: that of all latent frames first, then that of the steps in order, as a Rollout
-    of the same seed draws it."""
+    """Noise for a path that is known in advance: first for all latent frames, then for the steps in order.
+
+    A Rollout of the same seed draws the same noise.
+    """
 
     order = "video, then steps"
 
@@ -42,7 +46,7 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the noise that this chunk begins with."""
+        """Return the chunk's initial noise."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:

@@ -1,9 +1,10 @@
-"""Steps whose velocity follows from the steps before, without a forward of the model.
+"""Steps whose velocity is extrapolated from earlier steps, without a forward of the model.
 
-Along a run of flow matching the velocity changes slowly and almost evenly with sigma. `StepReuse` goes on in a straight
-line through the model's last two predictions. Each time the model predicts, the line is compared with it: the error
-tells in how many of the next steps the line will do. The method is our own. EasyCache (Zhou et al. 2025, arXiv
-2507.02860) repeats the last difference of output and input, and estimates its error from how far the input has moved.
+During flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a
+straight line through the model's last two predictions. Each time the model predicts, the line is compared with the
+prediction: the error determines how many of the next steps may use the line. The method is our own. For comparison,
+EasyCache (Zhou et al. 2025, arXiv 2507.02860) repeats the last difference of output and input, and estimates its error
+from how far the input has moved.
 """
 
 from collections.abc import Callable
@@ -13,19 +14,20 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The model predicts an expert's first steps: two make the line, the third tells how good it is."""
+"""The number of an expert's first steps that the model predicts: two define the line, the third measures its error."""
 LAST = 2
-"""The model predicts a run's last steps, in which sigma and velocity change most."""
+"""The number of a run's last steps that the model predicts, because sigma and velocity change most there."""
 MOST = 4
-"""Steps in a row that the line may make."""
+"""The maximum number of consecutive steps that use the line."""
 
 
 class StepReuse:
     """The choice between the model and the line, for one run of one video.
 
-    threshold: the line's error, as a share of the velocity's norm, up to which it is taken; 0 to 1. The error is an
-    estimate from the last comparison, and may be exceeded where the velocity turns. At 0 the model predicts every step.
-    `calls` counts the steps that the model has predicted. Raises InputError for a threshold outside of 0 to 1.
+    threshold: the largest error of the line, as a share of the velocity's norm, at which the line is used; 0 to 1. The
+    error is an estimate from the last comparison, and may be exceeded where the velocity changes direction. At 0 the
+    model predicts every step. `calls` counts the steps that the model has predicted. Raises InputError for a threshold
+    outside of 0 to 1.
     """
 
     def __init__(self, threshold: float = 0.0) -> None:
@@ -39,14 +41,15 @@ class StepReuse:
         self._forget()
 
     def velocity(self, sigma: float, expert: object, steps_left: int, ask: Callable[[], Tensor]) -> Tensor:
-        """The velocity at `sigma`: from `ask()`, which calls the model, or from the line.
+        """Return the velocity at `sigma`, from `ask()`, which calls the model, or from the line.
 
-        expert: anything that differs between the two experts; where it changes, the line begins anew. steps_left: the
-        run's steps from this one on. A batch of several videos has one line in common."""
+        expert: any value that differs between the two experts; the line restarts if it changes. steps_left: the number
+        of the run's steps from this one on. A batch of several videos shares one line.
+        """
         if expert != self._expert:
             self._expert = expert
             self._forget()
-        # The error counts as two steps' worth in the line's first step in a row, and as one more in each after it.
+        # The line's first step in a row counts the error of two steps, and each further step one more.
         will_do = self._error_per_step * (self._in_a_row + 2) <= self.threshold
         if will_do and steps_left > LAST and self._predicted >= FIRST and self._in_a_row < MOST:
             self._in_a_row += 1

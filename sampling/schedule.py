@@ -1,7 +1,7 @@
-"""Flow-matching schedules of Wan: shifted sigmas and the integer timesteps that the model is given.
+"""Flow-matching schedules of Wan: shifted sigmas for the solver and integer timesteps for the model.
 
-The model gets the timestep, truncated from the float64 sigma; the solver gets the sigma, rounded to float32. Both are
-computed from (steps, shift, solver), because DPM++'s timesteps cannot be recovered from float32 sigmas.
+The timestep is truncated from the float64 sigma; the sigma is rounded to float32. Both are computed from (steps, shift,
+solver), because DPM++'s timesteps cannot be recovered from float32 sigmas.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ TRAIN_TIMESTEPS = 1000
 
 
 def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Noise levels float32 [steps + 1], falling, the last one 0: `shift * b / (1 + (shift - 1) * b)`."""
+    """Return noise levels float32 [steps + 1], falling, the last one 0: `shift * b / (1 + (shift - 1) * b)`."""
     return torch.from_numpy(np.append(_shifted(steps, shift, solver), 0.0)).float()
 
 
 def flow_timesteps(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """The model's timestep of each step, int64 [steps]; neighbours may be equal when steps are many."""
+    """Return the model's timestep of each step, int64 [steps]; neighbours may be equal if there are many steps."""
     return torch.from_numpy(_shifted(steps, shift, solver) * TRAIN_TIMESTEPS).long()
 
 

@@ -1,9 +1,9 @@
 """Multistep solvers for flow matching as pure loops over `denoise(x, sigma) -> x0`.
 
-Both predict x0 and integrate over `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 numbers computed on
-the CPU; tensors keep the shape, device and dtype of `x`. `callback(step, x, denoised, sigma)` is called after each
-model call with the `x` that the model got: the result of step i is the `x` of step i + 1. An exception raised in it
-ends the loop.
+Both predict x0 and integrate over `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 numbers computed on the
+CPU; tensors keep the shape, device and dtype of `x`. `callback(step, x, denoised, sigma)` is called after each model
+call with the `x` that the model received: the result of step i is the `x` of step i + 1. An exception raised in the
+callback ends the loop.
 """
 
 import math
@@ -17,17 +17,17 @@ from ..options import SolverName
 Denoise = Callable[[Tensor, Tensor], Tensor]
 Callback = Callable[[int, Tensor, Tensor, Tensor], None]
 Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
-"""Yields (step, x, sigma), is sent the model's x0 of them, and returns the result."""
+"""A generator that yields (step, x, sigma), receives the model's x0 for them, and returns the result."""
 
 
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """UniPC (Zhao et al. 2023, arXiv 2302.04867), order 2, B(h) = expm1(-h), corrector on every step but the first.
+    """Run UniPC (Zhao et al. 2023, arXiv 2302.04867), order 2, B(h) = expm1(-h), corrector on every step but the first.
 
-    `sigmas` float [steps + 1], falling. The last one may be 0: the result is then the last x0. The first and the last
-    step are of order 1. One model call a step.
+    `sigmas` float [steps + 1], falling. If the last one is 0, the result is the last x0. The first and the last step
+    have order 1. Each step calls the model once.
     """
     levels = _levels(sigmas)
-    start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read them
+    start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read `before` and `current`
     for step in range(len(levels) - 1):
         denoised = yield step, x, sigmas[step]
         if step > 0:
@@ -39,7 +39,7 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `unipc_steps`."""
+    """Run DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `unipc_steps`."""
     levels = _levels(sigmas)
     before = x  # not read in the first step, whose order is 1
     for step in range(len(levels) - 1):
@@ -54,7 +54,7 @@ SOLVERS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 
 
 def solve(solver: SolverName, denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
-    """All steps of a solver, one after the other; the arguments as in `unipc_steps`."""
+    """Run all steps of a solver and return the result; arguments as in `unipc_steps`."""
     steps, denoised = SOLVERS[solver](x, sigmas), None
     while True:
         try:
@@ -75,7 +75,10 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """The step between the last two of `levels`. `current` is x0 at its start, `before` x0 one level earlier."""
+    """Return x after the step between the last two of `levels`.
+
+    `current` is x0 at the step's start, `before` x0 one level earlier.
+    """
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])
@@ -84,7 +87,7 @@ def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], or
 def _correct(
     start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
 ) -> Tensor:
-    """The step between the last two of `levels` once more, now that the x0 at its end, `denoised`, is known."""
+    """Return x after the step between the last two of `levels`, recomputed with `denoised`, the x0 at its end."""
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
     ratio = _ratio(levels)
@@ -99,7 +102,7 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """The exact solution from `sigma` to `target` if x0 is `data` all the way; `data` itself at target 0."""
+    """Return the exact solution from `sigma` to `target` if x0 is `data` throughout; `data` itself at target 0."""
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)
@@ -107,7 +110,7 @@ def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
 
 
 def _ratio(levels: list[float]) -> float:
-    """The step before the last one over the last one, in lambda; negative."""
+    """Return the ratio, in lambda, of the next-to-last step to the last step; negative."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
 

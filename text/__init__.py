@@ -1,4 +1,4 @@
-"""Prompts to embeddings: cleaned text, token ids, a umt5 encoder of which two blocks at most are in memory."""
+"""Prompts to embeddings: text cleaning, token ids, and a umt5 encoder of which at most two blocks are in memory."""
 
 from .encoder import encode
 from .prompts import NEGATIVE_PROMPT, clean_prompt

@@ -1,4 +1,4 @@
-"""Prompts through a umt5 encoder of which two blocks at most are in memory."""
+"""A umt5 encoder for prompts that holds at most two blocks in memory."""
 
 import ctypes
 import logging
@@ -21,7 +21,7 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
-"""Several threads, because one copies a mapped page at a few GB/s only; 64 MB of pinned memory."""
+"""The upload settings: several threads, because one copies a mapped page at only a few GB/s; 64 MB of pinned memory."""
 
 
 def encode(
@@ -33,12 +33,12 @@ def encode(
     progress: Progress | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> list[Tensor]:
-    """Each prompt's embedding, float32 [tokens, dim] on `device`, tokens <= 512, its eos included, no padding.
+    """Return each prompt's embedding, float32 [tokens, dim] on `device`, tokens <= 512, with its eos, without padding.
 
-    `encoder` and `tokenizer` are what `open_weights` and `load_tokenizer` return, or the paths that they take. A block
-    of the encoder serves all prompts, then it makes room for the next. Matrix products run in `dtype`.
-    `progress(done, total)` counts blocks; what it raises stops the encoding. `warn` is told of prompts that are cut.
-    CheckpointError or TextError for an encoder or tokenizer that cannot be used, or that do not belong together.
+    `encoder` and `tokenizer` are the results of `open_weights` and `load_tokenizer`, or the paths that they take. Each
+    block of the encoder processes all prompts and is then freed for the next. Matrix products run in `dtype`.
+    `progress(done, total)` counts blocks; an exception raised in it stops the encoding. `warn` receives a message for
+    each prompt that is cut. Raises CheckpointError or TextError if encoder or tokenizer cannot be used or do not match.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     try:
@@ -46,14 +46,14 @@ def encode(
         weights = encoder if isinstance(encoder, UMT5Weights) else open_weights(encoder)
         check_vocabulary(tokenizer, weights)
         return encode_ids([tokenizer.encode(prompt, warn) for prompt in prompts], weights, device, dtype, progress)
-    finally:  # glibc keeps freed memory for later: a tokenizer's vocabulary leaves 250 MB
+    finally:  # glibc keeps freed memory: a tokenizer's vocabulary leaves 250 MB
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
         if trim is not None:
             trim(0)
 
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
-    """TextError when the tokenizer can make ids that the embedding has no row for."""
+    """Raise TextError if the tokenizer can produce ids for which the embedding has no row."""
     if tokenizer.vocab_size > weights.config.vocab_size:
         raise TextError(
             f"tokenizer {tokenizer.source} has {tokenizer.vocab_size} tokens, the embedding of {weights.path} only "
@@ -69,7 +69,7 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """`encode` from token ids on; every row of `ids` has its own length."""
+    """Return the embeddings of `encode` for token ids; the rows of `ids` may differ in length."""
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers
@@ -90,7 +90,7 @@ def encode_ids(
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
-    """The tensors of each block on `device`. The next block is on its way while the caller uses one."""
+    """Yield the tensors of each block on `device`. The next block is uploaded while the caller uses the current one."""
     with Uploader(device, SETTINGS) as uploader:
         ahead = uploader.upload(weights.block(0))
         for index in range(1, weights.config.num_layers + 1):

@@ -1,8 +1,8 @@
-"""umt5 tokenizers: a prompt to token ids, as the official pipeline makes them.
+"""umt5 tokenizers: a prompt to token ids, as in the official pipeline.
 
 `tokenizer.json` through the tokenizers library gives the official ids. A sentencepiece model (`spiece.model`, or the
-`spiece_model` tensor that ComfyUI's umt5 files carry) gives the same ids but for special literals such as `</s>`
-inside a prompt and for characters that the vocabulary does not know.
+`spiece_model` tensor in ComfyUI's umt5 files) gives the same ids except for special literals such as `</s>` inside a
+prompt and for characters missing from the vocabulary.
 """
 
 import logging
@@ -19,7 +19,7 @@ MAX_TOKENS = 512
 EOS = "</s>"
 
 _PANIC = "PanicException"
-"""What tokenizers raises where its Rust code gives up. It is a BaseException, and cannot be imported."""
+"""The name of the exception for a panic in tokenizers' Rust code. It is a BaseException and cannot be imported."""
 
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """`to_ids` turns cleaned text into ids without the final eos; ids are below `vocab_size`."""
+    """A umt5 tokenizer. `to_ids` converts cleaned text to ids without the final eos; ids are below `vocab_size`."""
 
     source: str
     to_ids: Callable[[str], list[int]]
@@ -39,8 +39,8 @@ class Tokenizer:
     vocab_size: int
 
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
-        """At most 512 ids of the cleaned `text`, the last one the eos. `warn` is told of a longer prompt, which is
-        cut."""
+        """Return at most 512 ids of the cleaned `text`, the last one the eos. `warn` receives a message if the prompt
+        is cut."""
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
             warn(cut_warning(len(ids) + 1, text))
@@ -48,7 +48,7 @@ class Tokenizer:
 
 
 def cut_warning(count: int, text: str) -> str:
-    """What is said of a prompt whose `count` tokens, its eos included, are more than the encoder takes."""
+    """Return the warning for a prompt of `count` tokens, including the eos, if the encoder takes fewer."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."
@@ -56,10 +56,11 @@ def cut_warning(count: int, text: str) -> str:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """A `tokenizer.json`, a `spiece.model`, a safetensors file with a `spiece_model` tensor, or a folder that holds
-    one of them, itself or in `tokenizer/` or `google/umt5-xxl/`.
+    """Load a tokenizer from a file or folder.
 
-    TextError when nothing is there (it says where it was looked for) or the file cannot be read.
+    `path` is a `tokenizer.json`, a `spiece.model` or a safetensors file with a `spiece_model` tensor. It may also be a
+    folder that contains one of them directly or in `tokenizer/` or `google/umt5-xxl/`. Raises TextError, which lists
+    the places searched, if none is found, or if the file cannot be read.
     """
     file = find_tokenizer(path)
     try:
@@ -75,7 +76,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def find_tokenizer(path: str | Path) -> Path:
-    """The tokenizer file that `load_tokenizer` reads for `path`. TextError when there is none."""
+    """Return the tokenizer file that `load_tokenizer` reads for `path`. Raises TextError if there is none."""
     path = Path(path)
     if path.is_file():
         if path.suffix not in _SUFFIXES:

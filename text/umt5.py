@@ -18,7 +18,7 @@ MAX_DISTANCE = 128
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """T5's norm, without mean or bias, of float32 [..., dim]."""
+    """Return T5's RMS norm, without mean or bias, of float32 [..., dim]."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * _float(weight)
 
 
@@ -27,8 +27,11 @@ def _float(weight: Tensor) -> Tensor:
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Bucket (int64) of each relative position, key minus query; half the buckets for each direction, of which half
-    are exact distances and half grow logarithmically up to 128."""
+    """Return the bucket (int64) of each relative position, key minus query.
+
+    Each direction has half of the buckets. Half of these are for exact distances and half grow logarithmically up to
+    128.
+    """
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()
     growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(MAX_DISTANCE / exact)
@@ -37,15 +40,17 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
-    """Each of the prompts [len, in] through the weight `name` [out, in] in `dtype`; only this one weight is converted
-    at a time."""
+    """Return each prompt [len, in] multiplied by the weight `name` [out, in] in `dtype`.
+
+    Only this one weight is converted at a time.
+    """
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
     return [F.linear(x.to(dtype), weight) for x in prompts]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """One prompt's attention: q, k, v [len, heads*d], bias [heads, len, len] -> float32 [len, heads*d]."""
+    """Return one prompt's attention: q, k, v [len, heads*d], bias [heads, len, len] -> float32 [len, heads*d]."""
     heads = bias.shape[0]
     q, k, v = (t.float().unflatten(-1, (heads, -1)).transpose(0, 1) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0).transpose(0, 1).flatten(1)
@@ -54,8 +59,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 def encoder_block(
     prompts: Sequence[Tensor], block: Mapping[str, Tensor], buckets: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    """The float32 residual streams [len, dim] of several prompts through one block. Each is computed by itself, so that
-    its numbers do not depend on the others. `buckets` holds those of each, int64 [len, len] (`bucket_of`)."""
+    """Return the float32 residual streams [len, dim] of several prompts after one block.
+
+    Each prompt is computed separately, so its numbers do not depend on the others. `buckets` holds each prompt's
+    `bucket_of`, int64 [len, len].
+    """
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
     bias = _float(block["pos_embedding.embedding.weight"])

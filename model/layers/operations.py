@@ -38,23 +38,24 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 
 
 class Linear(torch.nn.Linear):
-    """A linear layer in its input's dtype. Its weight may be quantized (see `materialise`).
+    """A linear layer that computes in its input's dtype. Its weight may be quantized (see `materialise`).
 
-    `prepared` computes in its `arithmetic`; `forward`, which hooks and other packs call, in the input's dtype. Of
-    `changes` each is added to the weight whenever it is used: a matrix, or the product of two. With changes the layer
-    always computes in the input's dtype."""
+    `prepared` computes in its `arithmetic`; `forward`, which hooks and other packs call, in the input's dtype. Each of
+    `changes`, a matrix or a product of two, is added to the weight at each use. With changes the layer always computes
+    in the input's dtype.
+    """
 
     arithmetic: Arithmetic = "bf16"
     changes: Sequence[tuple[Tensor, Tensor | None]] = ()
 
     def reset_parameters(self) -> None:
-        """Left empty: every weight is loaded."""
+        """Leave the parameters uninitialized, because every weight is loaded."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.changed_weight(x), _cast(self.bias, x))
 
     def changed_weight(self, reference: Tensor) -> Tensor:
-        """The weight, changes added, with the device and dtype of `reference`."""
+        """Return the weight with the changes added, in the device and dtype of `reference`."""
         weight = materialise(self.weight, reference)
         for one, other in self.changes:
             one = one.to(reference.dtype)
@@ -63,17 +64,17 @@ class Linear(torch.nn.Linear):
 
 
 class Conv3d(torch.nn.Conv3d):
-    """A 3-D convolution in its input's dtype."""
+    """A 3-D convolution that computes in its input's dtype."""
 
     def reset_parameters(self) -> None:
-        """Left empty: every weight is loaded."""
+        """Leave the parameters uninitialized, because every weight is loaded."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self._conv_forward(x, materialise(self.weight, x), _cast(self.bias, x))
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """A layer norm in its input's dtype."""
+    """A layer norm that computes in its input's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = norm_parameters(self, x)
@@ -81,14 +82,14 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """A root-mean-square norm in its input's dtype."""
+    """A root-mean-square norm that computes in its input's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, _cast(norm_parameters(self, x)[0], x), self.eps)
 
 
 class TorchOperations:
-    """Plain torch layers; constructors as in torch, with `device` and `dtype`."""
+    """The namespace of plain torch layers; constructors as in torch, with `device` and `dtype`."""
 
     Linear = Linear
     Conv3d = Conv3d
@@ -98,11 +99,12 @@ class TorchOperations:
 
 @contextmanager
 def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
-    """A linear layer as a function for inputs with the device and dtype of `reference`. Its weight is cast, decoded or
-    put into 8 bits once, and freed when the context ends.
+    """Yield a linear layer as a function for inputs with the device and dtype of `reference`.
 
-    A host's layer does this in a method `prepared(reference)` of its own. A layer of an unknown class, or one with
-    hooks or a replaced `forward`, is returned as it is, so that the hooks run: it prepares its weight in every call."""
+    Its weight is cast, decoded or quantized to 8 bits once, and freed when the context ends. A host's layer does this
+    in its own method `prepared(reference)`. A layer of an unknown class, or one with hooks or a replaced `forward`, is
+    yielded unchanged, so that the hooks run: it prepares its weight in every call.
+    """
     own = getattr(layer, "prepared", None)
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
         yield layer
@@ -121,27 +123,29 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
 
 @contextmanager
 def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
-    """Several layers, each `prepared`, freed together."""
+    """Yield several `prepared` layers, which are freed together."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
 
 class ExactLayer:
-    """A linear layer as a function of its input, which has the dtype of weight [out, in] and bias [out]."""
+    """A linear layer as a function of an input in the dtype of weight [out, in] and bias [out]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias
 
     def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
-        """A layer of such parts."""
+        """Return a layer with this weight and bias."""
         return ExactLayer(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, *self.parts)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """GELU, in its tanh form, of the layer's result for x [tokens, in]. Nvidia's GPUs compute it in fp32 in the
-        product's own kernel, so only what it gives is rounded."""
+        """Return GELU (tanh form) of the layer's result for x [tokens, in].
+
+        On Nvidia GPUs the product's own kernel computes it in fp32, so only the GELU's result is rounded.
+        """
         weight, bias = self.parts
         nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
         if nvidia and bias is not None and x.element_size() == 2:
@@ -161,14 +165,18 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """A function of x that gives GELU, in its tanh form, of the layer's result; None where the layer is of another kind
-    or the `following` one takes 8 bits, which `activated` makes."""
+    """Return a function of x for GELU (tanh form) of the layer's result.
+
+    Return None if the layer is of another kind, or if the `following` layer takes 8 bits, which `activated` produces.
+    """
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
 def joined(*layers: Any) -> Layer | None:
-    """One layer that gives the results of all, side by side, if they are of one kind and their weights and biases lie
-    one behind the other (see `parameters.keep_together`); else None."""
+    """Return one layer that computes the results of all layers, concatenated; None if that is impossible.
+
+    The layers must be of one kind, with weights and biases adjacent in memory (see `parameters.keep_together`).
+    """
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
@@ -177,7 +185,7 @@ def joined(*layers: Any) -> Layer | None:
 
 
 def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """The tensor that these lie in, one behind the other; None where they do not."""
+    """Return one tensor over these tensors if they are adjacent in memory, else None."""
     first, total = tensors[0], 0
     for tensor in tensors:
         if first is None or tensor is None or not tensor.is_contiguous():
@@ -192,10 +200,11 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A norm's weight and bias on the device of `reference`, in their own dtype or in that of `reference`: the fused
-    kernels take any.
+    """Return a norm's weight and bias on the device of `reference`.
 
-    A host's layer gives them in a method `norm_parameters(reference)` of its own."""
+    They keep their own dtype or have that of `reference`, because the fused kernels take either. A host's layer returns
+    them from its own method `norm_parameters(reference)`.
+    """
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)
