@@ -1,4 +1,4 @@
-"""LingBot-World for ComfyUI: where ComfyUI finds the nodes, and what Python programs import."""
+"""LingBot-World for ComfyUI: the entry point of ComfyUI's nodes, and the public names for Python programs."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -40,8 +40,8 @@ _PUBLIC = {
     "open_live": ".headless.live.opening",
     "sample": ".pipeline",
 }
-"""The module of each public name. It is imported when the name is first used, because ComfyUI imports this file too
-and needs none of them."""
+"""The module of each public name. A module is imported when its name is first used, because ComfyUI imports this file
+too and needs none of them."""
 
 
 def __getattr__(name: str) -> object:
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> object:
 
 
 async def comfy_entrypoint() -> "LingBotWorldExtension":
-    """Called by ComfyUI. Imports of ComfyUI's modules begin here."""
+    """Return the extension; ComfyUI calls this. Imports of ComfyUI's modules begin here."""
     from .nodes import LingBotWorldExtension
 
     return LingBotWorldExtension()

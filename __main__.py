@@ -1,12 +1,13 @@
-"""`python -m lingbot_world`, and `python FOLDER` for a folder of any name that is not installed: the `lingbot-world`
-command."""
+"""The `lingbot-world` command, run as `python -m lingbot_world`, or as `python FOLDER` for a folder of any name that is
+not installed."""
 
 import signal
 import sys
 
 
 def _import_folder() -> None:
-    """Make this folder the package lingbot_world. Python has put it on the path, where its modules hide others."""
+    """Import this folder as the package lingbot_world. Its path entry is removed, because its modules would shadow
+    others."""
     import importlib.util
     from pathlib import Path
 
@@ -21,7 +22,7 @@ def _import_folder() -> None:
 
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in `entry`, which takes a while to import
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in `entry`, whose import takes a while
     if not __package__:
         _import_folder()
     from lingbot_world.headless.command.entry import main

@@ -1,7 +1,8 @@
-"""Errors that the user can mend. A message names the file or option, what was found, what was expected, what to do.
+"""The errors that a user can fix. A message names the file or option, the value found, the value expected, and the
+remedy.
 
-The command turns them into exit code 2, ComfyUI into an error on the node. An option stands in backticks under its name
-in Python, `action_path`; the command shows it as a flag, --action_path."""
+The command turns them into exit code 2, ComfyUI into an error on the node. An option is written in backticks with its
+Python name, `action_path`; the command shows it as a flag, --action_path."""
 
 import errno
 import importlib
@@ -10,11 +11,11 @@ from types import ModuleType
 
 
 class CancelledError(Exception):
-    """A run that its program has ended: no fault, and nothing to mend."""
+    """A run that the calling program has cancelled; not a fault."""
 
 
 class LingBotError(ValueError):
-    """Input that cannot be used; the family of all errors below."""
+    """An input that cannot be used; the base class of all errors below."""
 
 
 class CheckpointError(LingBotError):
@@ -38,7 +39,7 @@ class DependencyError(LingBotError):
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
-    """Return what the system says of a file, and what to do about it."""
+    """Return the system's message for a file error, followed by a remedy."""
     said = str(getattr(error, "strerror", None) or error)
     remedies = {
         errno.ENOSPC: "make room, or write elsewhere",

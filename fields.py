@@ -1,6 +1,6 @@
-"""The fields of file formats that change what the rest of a file means, and what their readers do with them.
+"""The fields of file formats that change the meaning of the rest of a file, and the readers' treatment of them.
 
-Every reader keeps one list of its fields. docs/formats.md is written from these lists."""
+Every reader keeps one list of its fields. docs/formats.md is generated from these lists."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -10,10 +10,10 @@ NAMED_AT_ONCE = 8
 
 
 class Field(NamedTuple):
-    """Some fields of a format, by the names in the file, and the reader's treatment.
+    """Some fields of a format, by their names in the file, and the reader's treatment.
 
-    `effect` is "applied", "refused", "reported" (the value has no effect, and a note says so), or "ignored" for a field
-    that cannot change the result. `how` is one sentence for docs/formats.md.
+    `effect` is "applied", "refused", "reported" (the value has no effect, and a note tells the user), or "ignored" for
+    a field that cannot change the result. `how` is one sentence for docs/formats.md.
     """
 
     names: tuple[str, ...]
@@ -26,7 +26,8 @@ class Reported(str):
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a note that lists the `names` in a file that no entry of `fields` covers; none where all are covered."""
+    """Return a note that lists the `names` in a file that no entry of `fields` covers, or an empty list if all are
+    covered."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:

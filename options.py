@@ -1,4 +1,4 @@
-"""What more than one room has to agree on: choices, defaults and small types, each said here once."""
+"""The choices, defaults and small types that several packages share, each defined once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""`progress(done, total)`, called now and then by whatever takes long."""
+"""The signature `progress(done, total)`, called now and then by long operations."""
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-"""`show(name, unit)` is open for as long as the stage of that name runs; it gives the stage's progress callback."""
+"""The signature `show(name, unit)`: a context manager that is open while the stage `name` runs and yields its progress
+callback."""
 
 SolverName = Literal["unipc", "dpmpp"]
 CameraCacheMode = Literal["auto", "off", "gpu"]
@@ -26,15 +27,15 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""How the blocks' linear layers multiply. bf16 means the compute dtype, whichever it is; auto means bf16; 8bit means
-fp8 or int8, whichever suits the card."""
+"""The arithmetic of the blocks' linear layers. bf16 means the compute dtype, whichever it is; auto means bf16; 8bit
+means fp8 or int8, whichever suits the card."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""How the blocks' self-attention is computed; auto means exact."""
+"""The arithmetic of the blocks' self-attention; auto means exact."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
-"""What `quantize` writes: 4-bit weights of bitsandbytes, or a format that ComfyUI's own loaders read too."""
+"""The format that `quantize` writes: 4-bit weights of bitsandbytes, or a format that ComfyUI's own loaders read too."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""What the VAE decodes in."""
+"""The dtype in which the VAE decodes."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
@@ -45,17 +46,18 @@ ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 
 BOUNDARY = 0.947
-"""Share of the noise range from which on the high-noise expert predicts."""
+"""The fraction of the noise range above which the high-noise expert predicts."""
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
-"""Height and width of the official videos; their product is the default area."""
+"""The height and width of the official videos; their product is the default area."""
 CELL = 8
-"""Pixels of a latent cell, each way."""
+"""The pixels of a latent cell along each side."""
 CHUNK = 3
-"""Latent frames that a causal model makes at a time, unless it is told or was made for another number of CHUNKS."""
+"""The latent frames that a causal model makes at a time by default; a model or an option may set another number of
+CHUNKS."""
 CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""Values of a 4-bit weight that may share a scale."""
+"""The numbers of values of a 4-bit weight that may share a scale."""
 
 CAUSAL_SHIFT = 10.0
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
@@ -73,13 +75,13 @@ class PerExpert(Generic[T]):
         return iter((self.high, self.low))
 
     def of(self, high: bool) -> T:
-        """The high-noise expert's value, or else the low-noise expert's."""
+        """Return the high-noise expert's value if `high`, else the low-noise expert's."""
         return self.high if high else self.low
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What a forward computes in, and how many processes share its tokens."""
+    """The dtype and arithmetic of a forward, and the number of processes that share its tokens."""
 
     dtype: torch.dtype
     arithmetic: Arithmetic = "auto"
@@ -89,14 +91,14 @@ class Precision:
 
 @dataclass(frozen=True)
 class Window:
-    """How far a chunk of a causal model's video looks back, in latent frames: it sees `frames`, its own included, of
-    which the first `sink` are always the video's first ones. 0 `frames` are the whole video."""
+    """The latent frames that a chunk of a causal model's video attends to: `frames`, including the chunk itself. The
+    first `sink` of them are always the video's first frames. 0 `frames` means the whole video."""
 
     frames: int = 0
     sink: int = 0
 
     def check(self, chunk: int) -> None:
-        """Raises InputError for a window that its sink leaves no room in for a chunk."""
+        """Raise InputError if the window has no room for its sink and a chunk."""
         if self.sink < 0 or self.frames < 0 or (self.frames and self.frames < self.sink + chunk):
             raise InputError(
                 f"`window` {self.frames} and `sink` {self.sink}: a window holds its sink and a chunk of {chunk} latent "
@@ -104,20 +106,21 @@ class Window:
             )
 
     def changed(self, frames: int | None, sink: int | None, chunk: int) -> Window:
-        """This one, or what is asked for in its place; None asks for nothing. Raises InputError."""
+        """Return this window with `frames` and `sink` replaced; None keeps the current value. Raises InputError."""
         chosen = Window(self.frames if frames is None else frames, self.sink if sink is None else sink)
         chosen.check(chunk)
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """What is held at once of a video of `frames` latent frames, and how many of them stay for good."""
+        """Return the number of latent frames cached at once for a video of `frames` latent frames, and the number of
+        them that stay for good."""
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
 
 
 @dataclass(frozen=True)
 class LoraFile:
-    """A LoRA's file and strength; `expert` is "high" or "low" where it is meant for one expert only."""
+    """The file and strength of a LoRA; `expert` is "high" or "low" for a LoRA of one expert only."""
 
     path: Path
     strength: float = 1.0
@@ -126,8 +129,8 @@ class LoraFile:
 
 @dataclass(frozen=True)
 class Release:
-    """What a release of the causal model was made for; `chunk` in latent frames. `guided`: it takes a negative prompt
-    and many steps a chunk; `indices` then mean nothing."""
+    """The defaults of a release of the causal model; `chunk` is in latent frames. A `guided` release uses a negative
+    prompt and many steps per chunk, and ignores `indices`."""
 
     name: str
     indices: tuple[int, ...]
@@ -145,13 +148,14 @@ RELEASES = {
     "v2-1.3b": Release("LingBot-World 2.0 1.3B", V2_INDICES, Window(18, 6), _LICENCE_V2, shift=5.0, chunk=4),
     "v2-pretrain": Release("LingBot-World 2.0 causal-pretrain", (), Window(), _LICENCE_V2, guided=True),
 }
-"""Chunk, window and sink are those of the official commands, the shift as well."""
+"""The releases. Chunk, window, sink and shift are those of the official commands."""
 SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
-"""Steps by the name of what they were published with."""
+"""The steps of each release, by the release's short name."""
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:
-    """The torch.dtype that a name stands for. Imports torch: the command's help reads this file without it."""
+    """Return the torch.dtype of a name. torch is imported here, because the command's help reads this file without
+    torch."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]

@@ -1,5 +1,5 @@
-"""Run by ComfyUI before it imports torch. On a CPU it has OpenMP's threads sleep while they wait: by default each one
-spins for milliseconds, at the cost of whatever else runs on its core. A choice that the environment makes stays."""
+"""Run by ComfyUI before it imports torch. On a CPU, OpenMP's threads are set to sleep while they wait: by default each
+thread spins for milliseconds and slows everything else on its core. A setting in the environment takes precedence."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Types of values, checked at the door of what Python programs call."""
+"""Type checks of the arguments that Python programs pass to public functions."""
 
 import types
 from collections.abc import Callable
@@ -23,20 +23,20 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""What else may stand for a class: numpy's numbers, other paths; and a text for one of a few."""
+"""The classes that are accepted in place of another: numpy's numbers, other path types, and text for a Literal."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raises InputError for the first value that is not of the type its name is annotated with. Literals are texts
-    here: which ones there are is told by whoever knows them. Annotations that are more than classes, unions and tuples
-    of these are taken as anything."""
+    """Raise InputError for the first value that does not match the annotation of its name. A Literal accepts any text
+    here, because the function that uses the value checks the choices. Annotations other than classes, unions and tuples
+    of these accept anything."""
     for name, value in values.items():
         if name in wanted and not _fits(value, wanted[name]):
             raise InputError(f"`{name}` {value!r:.60}: expected {_words(wanted[name])}, found {type(value).__name__}")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, its arguments checked by `check_types` before it begins."""
+    """Return the function with its arguments checked by `check_types` before the call."""
     shape = signature(function)
 
     @wraps(function)
@@ -58,12 +58,12 @@ def _fits(value: Any, wanted: Any) -> bool:
     kind = _LIKE.get(kind, kind)
     try:
         return not isinstance(kind, type) or isinstance(value, kind)
-    except TypeError:  # a protocol, which only type checkers look into
+    except TypeError:  # a protocol, which only type checkers can check
         return True
 
 
 def _item(wanted: Any) -> Any:
-    """What the items of a tuple may be."""
+    """Return the union of the types of a tuple's items."""
     return Union[tuple(each for each in get_args(wanted) if each is not ...)]  # noqa: UP007
 
 

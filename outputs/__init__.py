@@ -1,4 +1,4 @@
-"""Output files: one run at a time writes a file, and the file gets its name when it is whole."""
+"""Output files: one run at a time writes a file, and the file gets its final name when it is complete."""
 
 import os
 import secrets
@@ -18,20 +18,21 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the name under which this process writes `file` until it is whole. A link's target is written, and the
-    link stays. No other process writes under this name."""
+    """Return the temporary name under which this process writes `file`. For a symbolic link the target is written, and
+    the link stays. No other process uses this name."""
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
 
 def name_whole(file: Path) -> None:
-    """Give the finished part its name, in place of what had it. Raises OSError."""
+    """Rename the finished temporary file to `file`, replacing an existing one. Raises OSError."""
     os.replace(part_of(file), _followed(file))
 
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """Yield the names to write to. The files get their own names when the block ends well; else they are removed."""
+    """Yield the temporary names to write to. If the block succeeds the files get their own names; otherwise they are
+    removed."""
     parts = [part_of(file) for file in files]
     try:
         yield parts
@@ -44,11 +45,11 @@ def written_whole(*files: Path) -> Iterator[list[Path]]:
 
 @contextmanager
 def taken(file: Path, parts: str = "") -> Iterator[None]:
-    """Keep every other run away from an output while this block runs: by a lock next to `file`, which the operating
-    system gives up when its process dies. Missing folders are made, and removed if they stay empty.
+    """Lock an output against every other run while this block runs, with a lock file next to `file`. The operating
+    system releases the lock when the process dies. Missing folders are made, and removed if they stay empty.
 
-    What dead runs left unfinished of the file is removed; `parts`: a glob pattern of their names, if several files are
-    written. Raises InputError if another run has the output, or if the folder cannot be written."""
+    Unfinished files of dead runs are removed. `parts`: a glob pattern of their names, if a run writes several files.
+    Raises InputError if another run holds the output, or if the folder cannot be written."""
     file = _followed(file)
     made = _make_folders(file.parent)
     lock_file = file.with_name(file.name + LOCK)
@@ -73,12 +74,12 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """A name of this process, also among those of other machines and containers, whose numbers may be equal."""
+    """Return a random name for this process, unique also among machines and containers with equal process ids."""
     return secrets.token_hex(4)
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder with its parents; return the new ones, the deepest first."""
+    """Make a folder with its parents; return the new folders, the deepest first."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,8 +108,8 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
 
 
 def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
-    """Whether the locked file is still the one of that name: its last owner may have removed it after this process
-    opened it."""
+    """Return whether the locked file still has this name: its last owner may have removed it after this process opened
+    it."""
     opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
     try:
         return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino
@@ -117,7 +118,8 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Remove the lock's file: while it is locked or, on Windows, which removes no open file, afterwards."""
+    """Remove the lock file, if possible while it is locked. Windows removes no open file, so there it is removed after
+    the release."""
     try:
         lock_file.unlink()
         lock.release()

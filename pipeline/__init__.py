@@ -1,10 +1,10 @@
-"""The engine's functions for Python programs: the size of a video, and from conditioning to latent.
+"""The engine's functions for Python programs: the size of a video, and sampling from conditioning to latent.
 
-`sample` runs the two experts of the base model. `rollout` runs a causal model (LingBot-World Fast or 2.0), which makes
-the video chunk by chunk, and `rollout_guided` one of causal-pretrain. A program that learns of the camera path only
-while the video is made uses `World`.
+`sample` runs the two experts of the base model. `rollout` runs a causal model (LingBot-World Fast or 2.0), which
+generates the video chunk by chunk. `rollout_guided` runs a causal-pretrain model. A program that receives the camera
+path only while the video is generated uses `World`.
 
-Each is imported when it is first used: ComfyUI's nodes need the sizes at its start, and no model.
+Each name is imported on first use, because ComfyUI's nodes need only the sizes when ComfyUI starts.
 """
 
 from importlib import import_module

@@ -1,4 +1,5 @@
-"""A causal model's video, chunk by chunk: the one loop that all fronts run, and `rollout` for Python programs."""
+"""The loop that generates a causal model's video chunk by chunk, shared by all fronts, and `rollout` for Python
+programs."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""callback(chunk, forward), after each forward of a chunk: the one that remembers the chunk before (the first chunk has
-none), then one for each step."""
+"""The signature callback(chunk, forward), called after each forward of a chunk. The first forward updates the cache
+with the previous chunk (the first chunk has no such forward), then one follows for each step."""
 
 
 class Chunk(NamedTuple):
-    """What a chunk is made of. `latent` [1, 16, chunk, h, w]: its noise, or, where it was `made` before, itself. `y`
-    [1, 20, chunk, h, w]: mask and image latent. `camera` [1, 384, chunk, h, w] (448 of an action model). `context` and
-    `negative` [1, L, D]: the prompts."""
+    """The inputs of a chunk. `latent` [1, 16, chunk, h, w] is noise, or the finished latent where `made` is true. `y`
+    [1, 20, chunk, h, w] holds mask and image latent. `camera` is [1, 384, chunk, h, w] (448 channels for an action
+    model). `context` and `negative` [1, L, D] are the prompt embeddings."""
 
     latent: Tensor
     y: Tensor
@@ -39,8 +40,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLoop:
-    """What all chunks of a video have in common. `size`: height and width of the latent. `held`: the latent frames
-    whose keys and values are held at once (`Window.held`). `chunk`: latent frames of a chunk."""
+    """The settings shared by all chunks of a video. `size`: height and width of the latent. `held`: the latent frames
+    whose keys and values are cached at once (`Window.held`). `chunk`: latent frames per chunk."""
 
     size: tuple[int, int]
     held: Window
@@ -54,7 +55,7 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """A World for such a video, for those who run the loop step by step."""
+        """Return a World for this video, for callers that run the loop step by step."""
         return World(
             model,
             self.size,
@@ -77,25 +78,27 @@ class ChunkLoop:
         sequence_parallel: SequenceParallel | None = None,
         callback: ChunkCallback | None = None,
     ) -> Iterator[Tensor]:
-        """Yields the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, also of those made before.
+        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, including chunks that were made
+        before.
 
-        A chunk is asked for when the one before was taken, at the last moment: so a camera that is steered is read
-        then. The other arguments are those of `rollout` and `World`."""
-        # 1. No chunk has keys and values yet.
+        The next chunk is requested only after the previous one was consumed, so a steered camera is read as late as
+        possible. The other arguments are those of `rollout` and `World`."""
+        # 1. The key and value cache starts empty.
         world = self.world(model, device, memory, sequence_parallel)
         context = negative = None
         for number, given in enumerate(chunks):
-            # 2. The prompt may change from chunk to chunk. Where it does not, what is cached of it stays.
+            # 2. The prompt may change from chunk to chunk. While it stays the same, its cached keys and values are
+            # reused.
             if given.context is not context:
                 world.prompt, context = given.context.to(device), given.context
             if given.negative is not None and given.negative is not negative:
                 world.negative, negative = given.negative.to(device), given.negative
-            # 3. A chunk that was made before is only remembered: one forward at timestep 0.
+            # 3. A chunk that was made before needs only a cache update: one forward at timestep 0.
             if given.made:
                 world.replay(given.latent, given.y, given.camera)
                 yield given.latent
                 continue
-            # 4. The chunk before is remembered, then this one's noise becomes its latent, step by step.
+            # 4. The cache is updated with the previous chunk, then this chunk is denoised step by step.
             told = None if callback is None else partial(callback, number)
             yield world.chunk(given.latent, given.y, given.camera, self.schedule, renoise, told)
 
@@ -115,15 +118,15 @@ def rollout(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yields the latent chunk by chunk, float32 [1, 16, chunk, h, w] each, on the device of `noise`.
+    """Yield the latent chunk by chunk, float32 [1, 16, chunk, h, w] each, on the device of `noise`.
 
-    model: causal; there is no negative prompt. noise [1, 16, f, h, w], f a multiple of `chunk`. y [1, 20, f, h, w]:
-    mask and image latent. context [1, L, D]: the prompt. camera [1, 384, f, h, w]. schedule: from
-    `sampling.few_step_schedule`. window: latent frames that a chunk attends to, its own included (None: all). Of these,
-    the first `sink` are always the video's first ones. chunk: latent frames that are made at a time. `renoise(shape)`
-    returns new standard normal noise; it is called before every step but a chunk's first. `sequence_parallel`: the
-    processes that make the video together, all of them with the same arguments. Raises InputError for a model that is
-    not causal and sizes that do not fit.
+    model: a causal model; it uses no negative prompt. noise [1, 16, f, h, w], f a multiple of `chunk`. y
+    [1, 20, f, h, w]: mask and image latent. context [1, L, D]: the prompt. camera [1, 384, f, h, w]. schedule: from
+    `sampling.few_step_schedule`. window: latent frames that a chunk attends to, including its own (None: all); the
+    first `sink` of these are always the first frames of the video. chunk: latent frames generated at a time.
+    `renoise(shape)` returns new standard normal noise; it is called before every step except a chunk's first.
+    `sequence_parallel`: the processes that generate the video together, all called with the same arguments. Raises
+    InputError for a model that is not causal and for sizes that do not match.
     """
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(
@@ -154,10 +157,11 @@ def rollout_guided(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """`rollout` of a causal-pretrain model: `steps` guided steps for each chunk, in which the solver begins anew.
+    """Run `rollout` with a causal-pretrain model: `steps` guided steps for each chunk; the solver restarts for each
+    chunk.
 
-    negative [1, L, D]: the negative prompt. It has keys and values of its own, so they take twice the memory; with a
-    `guide_scale` of 1 it is not used. No noise is added between steps. Officially there is no window. The other
+    negative [1, L, D]: the negative prompt. It has its own keys and values, which doubles their memory; with a
+    `guide_scale` of 1 it is not used. No noise is added between steps. The official code uses no window. The other
     arguments are those of `rollout` and `sample`."""
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
@@ -172,7 +176,7 @@ def rollout_guided(
 
 
 def _loop(noise: Tensor, y: Tensor, camera: Tensor | None, schedule: Schedule, window: Window, chunk: int) -> ChunkLoop:
-    """Raises InputError for sizes that do not fit."""
+    """Return the loop for these tensors. Raises InputError if their sizes do not match."""
     frames, height, width = noise.shape[2:]
     if chunk < 1 or not frames or frames % chunk:
         raise InputError(f"the noise has {frames} latent frames, expected a multiple of {chunk}, at least 1")

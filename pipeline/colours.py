@@ -1,4 +1,4 @@
-"""Colours of pictures in sRGB, whatever their profile, gamma or primaries."""
+"""Conversion of images to sRGB from any profile, gamma or primaries."""
 
 import struct
 from io import BytesIO
@@ -14,33 +14,33 @@ PRIMARIES = {
     9: ((0.708, 0.292), (0.17, 0.797), (0.131, 0.046)),
     12: ((0.68, 0.32), (0.265, 0.69), (0.15, 0.06)),
 }
-"""x and y of red, green and blue, by the numbers of ITU-T H.273: BT.709, BT.2020 and Display P3."""
+"""The x and y of red, green and blue, keyed by the numbers of ITU-T H.273: BT.709, BT.2020 and Display P3."""
 HDR = {16: "PQ", 18: "HLG"}
-"""Transfer functions of high dynamic range, by the numbers of ITU-T H.273."""
+"""The transfer functions of high dynamic range, keyed by the numbers of ITU-T H.273."""
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 ADOBE_GAMMA, USUAL_GAMMA, GAMMA_TOLERANCE = 2.19921875, 2.2, 0.06
 MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
-"""Pillow's modes, by the colour spaces of profiles."""
+"""Pillow's mode for each colour space of a profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
 SAME = 1
-"""The largest change of an 8-bit number by a profile that is sRGB's."""
+"""The largest change of an 8-bit value for which a profile counts as sRGB."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 
 
 class Coding(NamedTuple):
-    """The numbers of ITU-T H.273 in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file."""
+    """The ITU-T H.273 numbers in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file."""
 
     primaries: int
     transfer: int
 
 
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
-    """Return an opaque picture as sRGB, mode RGB, and notes on a profile that cannot be applied.
+    """Return an opaque image converted to sRGB, mode RGB, and notes on a profile that cannot be applied.
 
-    `source` is the picture as it was opened, with its profile, EXIF data and PNG chunks.
+    `source` is the image as it was opened, with its profile, EXIF data and PNG chunks.
     """
     notes: list[str] = []
     data = source.info.get("icc_profile") or described(source, coding)
@@ -55,7 +55,8 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return a profile of colours that a file describes without one; None for sRGB, and where nothing is said."""
+    """Return an ICC profile for colours that the file describes by other fields. Return None for sRGB and for files
+    without a description."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -71,7 +72,7 @@ def described(source: Image.Image, coding: Coding | None) -> bytes | None:
 
 
 def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> bytes | None:
-    """The profile of a PNG's gAMA and cHRM chunks."""
+    """Return the profile of a PNG's gAMA and cHRM chunks, or None for sRGB and for invalid values."""
     exponent = 1 / gamma if gamma and 0.05 < gamma < 5 else USUAL_GAMMA
     usual = abs(exponent - USUAL_GAMMA) < GAMMA_TOLERANCE
     if chromaticity is None or len(chromaticity) != 8:
@@ -110,12 +111,13 @@ def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
         if np.abs(moved).max() <= SAME:
             return converted
     done = ImageCms.applyTransform(converted, transform)
-    assert done is not None  # it is only where a picture is changed in place
+    assert done is not None  # None is returned only when an image is changed in place
     return done
 
 
 def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[float, float] = D65) -> bytes:
-    """Return an ICC 2.1 profile of primaries x, y and one curve: a power, or sRGB's where `gamma` is None."""
+    """Return an ICC 2.1 profile with these primaries (x, y) and one curve for all: a power, or sRGB's curve if `gamma`
+    is None."""
     columns = _xyz(primaries, white).T
     curve = b"curv" + struct.pack(">II", 0, 1024) + _curve(gamma).astype(">u2").tobytes()
     text = b"described by the file\0"
@@ -130,7 +132,7 @@ def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[floa
 
 
 def _xyz(primaries: _Primaries, white: tuple[float, float]) -> np.ndarray:
-    """The matrix [3, 3] from linear RGB to XYZ under the profiles' white, D50."""
+    """Return the matrix [3, 3] from linear RGB to XYZ under the profile's white, D50."""
     points = np.array([[x / y, 1.0, (1 - x - y) / y] for x, y in primaries]).T
     light = np.array([white[0] / white[1], 1.0, (1 - sum(white)) / white[1]])
     matrix = points * np.linalg.solve(points, light)
@@ -139,7 +141,7 @@ def _xyz(primaries: _Primaries, white: tuple[float, float]) -> np.ndarray:
 
 
 def _curve(gamma: float | None) -> np.ndarray:
-    """Light of 1,024 even numbers, 0 to 65535."""
+    """Return the linear light, 0 to 65535, of 1,024 evenly spaced values."""
     values = np.linspace(0, 1, 1024)
     light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     return np.round(light * 65535)
@@ -150,7 +152,7 @@ def _xyz_tag(values: np.ndarray) -> bytes:
 
 
 def _packed(tags: dict[bytes, bytes]) -> bytes:
-    """A profile with these tags, each at a multiple of four bytes."""
+    """Return a profile with these tags, each aligned to four bytes."""
     start = 128 + 4 + 12 * len(tags)
     table, body = b"", b""
     for name, data in tags.items():
@@ -162,7 +164,7 @@ def _packed(tags: dict[bytes, bytes]) -> bytes:
 
 
 def coding_of(head: bytes) -> Coding | None:
-    """Return the coding in the first bytes of a file; None where there is none."""
+    """Return the colour coding in the first bytes of a file, or None if the file has none."""
     if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
         return Coding(head[at + 4], head[at + 5])
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:

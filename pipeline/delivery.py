@@ -1,7 +1,7 @@
-"""The way of a causal model's chunks from a GPU to host memory.
+"""The copy of a causal model's chunks from a GPU to host memory.
 
-Python queues a chunk's kernels faster than a GPU runs them. So it waits for a chunk only when the next chunk's first
-forward is queued after it: the GPU never waits for Python to write frames or to compute a camera."""
+Python queues a chunk's kernels faster than a GPU runs them. So Python waits for a chunk only after the next chunk's
+first forward is queued: the GPU never waits while Python writes frames or computes a camera."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class HostCopy(NamedTuple):
-    """A chunk's latent in host memory. A GPU may still be at work on it until `wait()` has returned."""
+    """A chunk's latent in host memory. A GPU may still be writing it until `wait()` has returned."""
 
     latent: Tensor
     wait: Callable[[], object]
@@ -25,18 +25,18 @@ class HostCopy(NamedTuple):
 
     @classmethod
     def of(cls, latent: Tensor, *devices: torch.device) -> HostCopy:
-        """Queue the copy of a latent. `wait` also waits for the work that is queued on `devices` now."""
+        """Queue the copy of a latent. `wait` also waits for the work now queued on `devices`."""
         on_gpu = latent.device.type == "cuda"
         copy = latent.to("cpu", non_blocking=on_gpu)
         return cls(copy, queued_on(latent.device, *devices), on_gpu)
 
 
 class Delivery(Generic[T]):
-    """Delivers chunks one behind the loop that makes them.
+    """Delivers each chunk one chunk later than the loop makes it.
 
-    `deliver(latent, item)` receives each chunk's latent in host memory and the item that was added with it.
-    `latents`: the chunks that were delivered, including the one that is being delivered. Use `forward_done` as the
-    loop's callback, and call `finish` after the last chunk."""
+    `deliver(latent, item)` receives each chunk's latent in host memory and the item that was added with it. `latents`
+    lists the delivered chunks, including the chunk now being delivered. Use `forward_done` as the loop's callback, and
+    call `finish` after the last chunk."""
 
     def __init__(self, deliver: Callable[[Tensor, T], None]) -> None:
         self._deliver = deliver
@@ -51,11 +51,11 @@ class Delivery(Generic[T]):
             self.finish()
 
     def forward_done(self, _chunk: int, _forward: int) -> None:
-        """Deliver the queued chunk, since the next chunk's first forward is queued after it."""
+        """Deliver the queued chunk, since the next chunk's first forward is now queued."""
         self.finish()
 
     def finish(self) -> None:
-        """Wait for the queued chunk, if there is one, and deliver it. An interrupt of the wait leaves it queued."""
+        """Wait for the queued chunk, if any, and deliver it. If the wait is interrupted, the chunk stays queued."""
         if self._queued is None:
             return
         self._queued[0].wait()

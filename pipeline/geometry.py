@@ -18,7 +18,8 @@ LARGEST_SIDE = 8192
 
 @dataclass(frozen=True)
 class Geometry:
-    """`height` and `width` in pixels and `frames` of a video; `lat_h`, `lat_w` and `lat_f` of its latent."""
+    """The `height` and `width` in pixels and the `frames` of a video, and the size of its latent: `lat_h`, `lat_w`,
+    `lat_f`."""
 
     height: int
     width: int
@@ -38,18 +39,20 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """Length of the model's sequence."""
+        """Return the length of the model's sequence in tokens."""
         return self.lat_f * self.lat_h * self.lat_w // PATCH**2
 
 
 def output_geometry(
     image_width: int, image_height: int, max_area: int, frames: int, n_poses: int | None = None, *, chunk: int = 1
 ) -> Geometry:
-    """The official rule: the image's aspect ratio on at most `max_area` pixels, sides floored to multiples of 16.
+    """Return the size by the official rule: the image's aspect ratio on at most `max_area` pixels, sides floored to
+    multiples of 16.
 
-    A 480x832 image on 480*832 gives 464x832, as officially. `frames` becomes 4n+1, and no more than the poses allow;
-    of a causal model's latent frames, whole chunks of `chunk` (3) remain. Raises InputError when a side comes out too
-    small or too large, CameraError for fewer than five poses, or fewer frames than a chunk has.
+    A 480x832 image on 480*832 gives 464x832, as in the official code. `frames` is rounded to 4n+1 and limited by the
+    number of poses; for a causal model the latent frames are cut to full chunks of `chunk` (3). Raises InputError when
+    a side becomes too small or too large, CameraError for fewer than five poses, or for fewer frames than one chunk
+    has.
     """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
@@ -62,7 +65,7 @@ def output_geometry(
 
 
 def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
-    """A size that the user names: both sides multiples of 16. Frames and errors as in `output_geometry`."""
+    """Return a size that the user chose: both sides multiples of 16. Frames and errors are as in `output_geometry`."""
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:
             nearest = min(max(round(side / STEP), 1) * STEP, LARGEST_SIDE)
@@ -71,18 +74,20 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 
 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
-    """An image uint8 [H, W, 3] stretched to the video's size: float32 [3, height, width], about -1..1.
+    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1.
 
-    Bicubic (a = -0.75) without antialiasing and without clamping, as officially: values beyond -1..1 reach the VAE.
+    The resize is bicubic (a = -0.75) without antialiasing and without clamping, as in the official code: values beyond
+    -1..1 reach the VAE.
     """
-    own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns of memory that it may not write
+    own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width
     return F.interpolate(pixels / 255 * 2 - 1, size=size, mode="bicubic", align_corners=False)[0]
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """`y` [1, 20, f, h, w]: four channels of mask, 1 in the first latent frame, then the latent [1, 16, f, h, w]."""
+    """Return `y` [1, 20, f, h, w]: four mask channels, 1 in the first latent frame, then the latent
+    [1, 16, f, h, w]."""
     mask = torch.zeros_like(image_latent[:, :4])
     mask[:, :, 0] = 1
     return torch.cat([mask, image_latent], dim=1)

@@ -1,4 +1,4 @@
-"""Pixels of a picture as every front reads it: upright, in sRGB, opaque, 8 bits."""
+"""Reading of image files, the same for every front: upright, in sRGB, opaque, 8 bits."""
 
 from io import BytesIO
 from pathlib import Path
@@ -12,7 +12,7 @@ from ..fields import Field, Reported
 from .colours import HDR, HEAD, Coding, coding_of, in_srgb
 
 BACKGROUND = 255
-"""The white that a transparent picture is put on, as browsers do."""
+"""The white background of a transparent image, as in browsers."""
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
@@ -31,16 +31,16 @@ FIELDS = (
 
 
 class Picture(NamedTuple):
-    """Pixels uint8 [H, W, 3], and notes on fields of the file that changed them or were left out."""
+    """The pixels, uint8 [H, W, 3], and notes on file fields that changed the pixels or were ignored."""
 
     pixels: np.ndarray
     notes: tuple[str, ...]
 
 
 def open_picture(source: str | Path | BytesIO, formats: tuple[str, ...] | None = None) -> Image.Image:
-    """Open a picture with Pillow, HEIC and older Pillow's AVIF with pillow-heif.
+    """Open an image with Pillow; HEIC, and AVIF with an older Pillow, with pillow-heif.
 
-    Raises InputError for these where the package is missing, and what Pillow raises.
+    Raises InputError if pillow-heif is needed and missing, and whatever Pillow raises.
     """
     try:
         return Image.open(source, formats=formats)
@@ -59,9 +59,9 @@ def open_picture(source: str | Path | BytesIO, formats: tuple[str, ...] | None =
 
 
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return a picture as browsers show it: upright, in sRGB, on white. `head` are the first bytes of its file.
+    """Return an image as browsers show it: upright, in sRGB, on white. `head` holds the first bytes of its file.
 
-    16 bits of grey are scaled to 8. Raises InputError for floating-point pixels.
+    16-bit grey is scaled to 8 bits. Raises InputError for floating-point pixels.
     """
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
@@ -82,13 +82,14 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Return pixels uint8 [H, W, 3] with alpha uint8 [H, W], on white."""
+    """Return pixels, uint8 [H, W, 3] with alpha uint8 [H, W], blended over white."""
     share = alpha[..., None].astype(np.float32) / 255
     return np.round(pixels * share + BACKGROUND * (1 - share)).astype(np.uint8)
 
 
 def picture_of(path: Path) -> Picture:
-    """Return the pixels of a picture file, and notes that name it. Raises InputError, and what Pillow raises."""
+    """Return the pixels of an image file, and notes that name the file. Raises InputError, and whatever Pillow
+    raises."""
     head = _head(path)
     with open_picture(path) as opened:
         try:
@@ -101,7 +102,7 @@ def picture_of(path: Path) -> Picture:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """The picture in a mode that a profile can be for."""
+    """Return the image in a mode that a colour profile can apply to."""
     if image.mode in ("RGB", "L", "CMYK", "LAB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")

@@ -1,4 +1,5 @@
-"""Memory of a run: what each stage needs, computed from file headers, and what of the base model stays on the GPU."""
+"""The memory of a run: an estimate for each stage, computed from file headers, and what part of the base model stays on
+the GPU."""
 
 import logging
 import math
@@ -19,25 +20,26 @@ from .two_experts import ONE_PROCESS, ParallelGroups
 log = logging.getLogger(__name__)
 
 MARGIN = 1_000_000_000
-"""Bytes left free beside the estimate: cuDNN and cuBLAS workspaces, fragments, the display."""
+"""The bytes left free on top of the estimate: cuDNN and cuBLAS workspaces, fragmentation, the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""Bytes a pixel of one frame and unit of VAE width, fp32: the highest sum of living tensors while the network runs on
-meta tensors (the state between frames is 98.5 and 58.4 of it, so none of them depends on the number of frames), and
-room for cuDNN to copy a convolution's four frames of operands. The decoder of vae/pooled.py does without that room: it
-stays a seventh under all this, and its state, 107 with a free slot a pool, under what VAE_STATE's share comes to. Once
-it is recorded, 129 to 143 stay, with what torch and cuBLAS round up."""
+"""Bytes per pixel of one frame and per unit of VAE width, in fp32. DECODE and ENCODE are the highest sum of living
+tensors while the network runs on meta tensors. The state between frames is 98.5 and 58.4 of these, so neither depends
+on the number of frames. CONVOLUTION is room for cuDNN to copy a convolution's four frames of operands. The decoder of
+vae/pooled.py does not use that room: it stays a seventh below the sum. Its state, 107 with one free slot per pool,
+stays below the part that VAE_STATE stands for. Once the decoder is recorded, 129 to 143 stay allocated, including the
+rounding of torch and cuBLAS."""
 VAE_STATE = 98.5
-"""Of VAE_DECODE what stays between frames."""
+"""The part of VAE_DECODE that stays allocated between frames."""
 VAE_WEIGHTS = 13_770
-"""Parameters of the VAE per square of its width: 126.9 million at 96."""
+"""The parameters of the VAE per square of its width: 126.9 million at width 96."""
 TILE_PIXELS = 256 * 256
 TEXT_TOKENS = 512
 
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """Bytes on the device: `weights`, and `work`, the peak of everything else."""
+    """The bytes on the device: `weights`, and `work`, the peak of everything else."""
 
     name: str
     weights: int
@@ -49,7 +51,7 @@ class StageEstimate:
 
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
-    """Two prompts of 512 tokens through the text encoder. Two of its bf16 blocks are on the device at a time."""
+    """Estimate the text encoder on two prompts of 512 tokens, with two of its bf16 blocks on the device at a time."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -66,8 +68,8 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     holders: int = 1,
 ) -> StageEstimate:
-    """The steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None: all).
-    `holders` divide the blocks that are not resident; the bytes are those of one process."""
+    """Estimate the steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None:
+    all). The other blocks are sharded over `holders` processes. The bytes are those of one process."""
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
     step = activation_bytes(config, *cells, precision, batch=rows, camera=camera)
@@ -80,23 +82,23 @@ def estimate_sampling(
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
-    """Bytes of a camera cache: what an expert's camera layers compute, kept between its steps."""
+    """Return the bytes of a camera cache, which keeps the results of an expert's camera layers between its steps."""
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
 def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Encoding in fp32, and decoding in fp32 or in `half` of it, with a VAE of that width (96 in the package). Where
-    several `processes` decode a stripe each, one's bytes; a stripe is counted with all that its convolutions reach
-    beside it."""
+    """Estimate encoding in fp32, and decoding in fp32 or, if `half`, in fp16, with a VAE of this `width` (96 in the
+    package). If several `processes` decode one stripe each, the bytes are those of one process; a stripe includes the
+    halo that its convolutions read."""
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
     pixels = min(frame, TILE_PIXELS) if tiling else frame
     encode, decode = (int((each + VAE_CONVOLUTION) * width * pixels) for each in (VAE_ENCODE, VAE_DECODE))
     if processes > 1 and not tiling:
         decode = int(decode * min(1, 1 / processes + max(HALO.values()) / max(geometry.lat_h, geometry.lat_w)))
-    if tiling:  # of every frame the lower quarter of a row of tiles is kept, and the right quarter of one tile
+    if tiling:  # the lower quarter of a row of tiles and the right quarter of one tile are kept for every frame
         decode += 12 * geometry.frames * 64 * (geometry.width * 4 // 3 + 256)
     names = ("VAE encode, tiled", "VAE decode, tiled") if tiling else ("VAE encode", "VAE decode")
     if half:
@@ -105,8 +107,8 @@ def estimate_vae(
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that torch can still allocate: free ones, its own unused reserve, no more than its limit for this process
-    (set_per_process_memory_fraction). On the CPU, where weights are mapped, a number larger than any need."""
+    """Return the bytes that torch can still allocate: free memory plus torch's unused reserve, within this process's
+    limit (set_per_process_memory_fraction). On the CPU, where weights are memory-mapped, return 2**62."""
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -118,9 +120,9 @@ def free_memory(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Residency:
-    """What stays on the GPU during the steps: `both` experts or one at a time, a camera cache of so many bytes, and
-    `resident_blocks` of an expert's blocks (None: all). The other blocks are read from the file in every step, or
-    gathered from the processes that divide them."""
+    """The choice of what stays on the GPU during the steps. `both`: both experts, or one at a time.
+    `camera_cache_bytes`: the limit of the camera cache. `resident_blocks` of an expert's blocks stay (None: all). The
+    other blocks are read from the file in every step, or gathered from the processes that hold their shards."""
 
     both: bool = False
     camera_cache_bytes: int = 0
@@ -129,7 +131,7 @@ class Residency:
 
 @dataclass(frozen=True)
 class MemoryWishes:
-    """What the user asks of memory. `shard`: several processes divide the weights among them."""
+    """The user's options for memory. `shard`: several processes shard the weights."""
 
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
@@ -140,7 +142,8 @@ class MemoryWishes:
 
 @dataclass(frozen=True)
 class SamplingWork:
-    """The base model's steps, as far as memory depends on them; `together`: who computes a step."""
+    """The properties of the base model's steps that determine their memory. `together`: the processes that compute a
+    step."""
 
     experts: PerExpert[Checkpoint]
     geometry: Geometry
@@ -150,7 +153,8 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Bytes with so many experts on the device, the larger first, and so many blocks of each."""
+        """Return the bytes needed with `experts` experts on the device, the larger one first, and `resident_blocks`
+        blocks of each."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -165,7 +169,7 @@ class SamplingWork:
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Bytes of a camera cache in so much room."""
+        """Return the bytes of a camera cache that has `room` bytes available."""
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
@@ -174,11 +178,11 @@ class SamplingWork:
 
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
-    """What stays when `free` bytes of the device are free before the steps.
+    """Choose what stays on the GPU when `free` bytes of the device are free before the steps.
 
-    The mode "auto" gives memory to the camera cache first, as much of it as fits: the cache saves time in every step,
-    a second resident expert only the wait at the switch. Where one expert does not fit, as many of its blocks stay as
-    do. On the CPU weights are mapped, so that residency and cache gain nothing.
+    The mode "auto" gives memory to the camera cache first, as much of the cache as fits: the cache saves time in every
+    step, while a second resident expert saves only the wait at the switch. If one expert does not fit, as many of its
+    blocks stay as fit. On the CPU weights are memory-mapped, so residency and cache gain nothing.
     """
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:

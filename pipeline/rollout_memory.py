@@ -1,7 +1,7 @@
-"""Memory of a causal run: where keys and values lie, which blocks stay on the GPU, how the VAE works.
+"""The memory of a causal run: where keys and values are stored, which blocks stay on the GPU, how the VAE works.
 
-Both fronts plan with the same numbers (`RolloutWork`). For the command everything is decided here (`RolloutPlanner`);
-ComfyUI manages the weights itself, and only what lies beside them is chosen for it (`choose_world`)."""
+Both fronts plan with the same numbers (`RolloutWork`). For the command everything is decided here (`RolloutPlanner`).
+ComfyUI manages the weights itself, so for ComfyUI only the rest is chosen here (`choose_world`)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +27,13 @@ from .memory import MARGIN, VAE_DECODE, VAE_STATE, MemoryWishes, StageEstimate, 
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The share of the free host memory that pinned keys and values may take together with the file's pages that every
-forward reads. Beyond it the disk would be read in every forward, so 8 bits are taken, if that helps."""
+"""The share of the free host memory that pinned keys and values may use together with the file's pages that every
+forward reads. Beyond this share the disk would be read in every forward, so 8-bit keys and values are chosen if they
+help."""
 
 
 class Free(NamedTuple):
-    """Free bytes on the device and in host memory."""
+    """The free bytes on the device and in host memory."""
 
     device: int
     host: int
@@ -40,8 +41,8 @@ class Free(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutWork:
-    """A causal run's chunks, as far as memory depends on them. `size`: height and width of the latent; `held`: latent
-    frames whose keys and values are held; `guided`: they are held for two prompts."""
+    """The properties of a causal run's chunks that determine memory. `size`: height and width of the latent. `held`:
+    latent frames whose keys and values are cached. `guided`: keys and values are cached for two prompts."""
 
     config: ModelConfig
     size: tuple[int, int]
@@ -52,42 +53,43 @@ class RolloutWork:
 
     @property
     def tokens(self) -> int:
-        """Of a latent frame."""
+        """Return the tokens of a latent frame."""
         return self.size[0] * self.size[1] // 4
 
     @property
     def local(self) -> ModelConfig:
-        """The model as the attention of one of the processes sees it."""
+        """Return the configuration with one process's share of the attention heads."""
         return self.config.shared_by(self.precision.processes)
 
     def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
-        """Bytes of all keys and values."""
+        """Return the bytes of all keys and values."""
         held = key_value_bytes(self.local, self.held, self.tokens, self.precision.dtype, place, self.chunk)
         prompts = 2 if self.guided else 1
         return KeyValueBytes(prompts * held.device, held.working, prompts * held.host)
 
     @property
     def activations(self) -> int:
-        """What a chunk's forward needs beside weights, keys and values."""
+        """Return the bytes that a chunk's forward needs on top of weights, keys and values."""
         keys = self.held * self.tokens
         return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1, keys=keys)
 
     @property
     def recorded(self) -> int:
-        """What recorded forwards take beside that."""
+        """Return the bytes that recorded forwards take on top of `activations`."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """What a chunk's forward needs beside weights and stored keys and values. Where attention is in 8 bits, and
-        keys and values are not stored as it takes them, each forward makes 8 bits of a block's."""
+        """Return the bytes that a chunk's forward needs on top of weights and stored keys and values. If attention is
+        8-bit and the stored keys and values are not in its format, each forward converts those of one block to 8
+        bits."""
         anew = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if anew else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Bytes of a chunk's camera cache in so much room."""
+        """Return the bytes of a chunk's camera cache that has `room` bytes available."""
         if mode == "off":
             return 0
         lanes = 2 if self.guided else 1
@@ -96,10 +98,11 @@ class RolloutWork:
 
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
-    """What is kept where if another hand keeps the weights, of so many bytes. Keys and values go to the best place that
-    leaves room for all of these, or else to the best one in host memory, or to the one that leaves most. Where all of
-    it is on a GPU and room is left, forwards are recorded, with a camera cache. `free`: bytes that can be had on the
-    device, and be pinned on the host. Raises InputError where not even that fits beside a forward."""
+    """Choose the storage of keys and values when ComfyUI manages `weights` bytes of weights. The best place that leaves
+    room for all weights is preferred, then the best place in host memory, then the place that leaves most room. If
+    everything is on the GPU and room is left, forwards are recorded, with a camera cache. `free`: bytes that can be
+    freed on the device, and pinned on the host. Raises InputError if even the keys and values do not fit next to a
+    forward."""
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
         return WorldMemory(places[0], 0)
@@ -122,9 +125,10 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
 
 @dataclass(frozen=True)
 class RolloutMemory:
-    """Where a causal run keeps what: `world`, keys and values and what is cached beside them; how many blocks' weights
-    stay on the GPU (None: all); the VAE in tiles, and its state in host memory between chunks. So many
-    `decoded_blocks` keep the decoded weights of their main layers. Recorded kernels take a second forward's memory."""
+    """The storage choices of a causal run. `world`: keys and values, and the caches next to them. `resident_blocks`:
+    blocks whose weights stay on the GPU (None: all). `vae_tiling`: the VAE decodes in tiles. `park_decoder`: the VAE's
+    state waits in host memory between chunks. `decoded_blocks`: blocks that keep the decoded weights of their main
+    layers. Recorded kernels take the memory of a second forward."""
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)
     resident_blocks: int | None = None
@@ -134,13 +138,13 @@ class RolloutMemory:
 
     @property
     def place(self) -> KeyValuePlace:
-        """Of keys and values."""
+        """Return the place of keys and values."""
         return self.world.place
 
 
 class Decoder(NamedTuple):
-    """The VAE that decodes: its width, whether in fp16, and whether on another GPU than the model's. Where its kernels
-    are `recorded`, unless its state is parked, their memory stays with it."""
+    """The VAE that decodes: its width, whether it runs in fp16, and whether it is on another GPU than the model. If its
+    kernels are `recorded`, their memory stays allocated unless the VAE's state is parked."""
 
     width: int
     half: bool = False
@@ -150,7 +154,7 @@ class Decoder(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutPlanner:
-    """All that decides where a causal run on `device` keeps what."""
+    """The inputs that determine the storage choices of a causal run on `device`."""
 
     work: RolloutWork
     checkpoint: Checkpoint
@@ -159,14 +163,15 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """What is kept where, with so much free. Each of several processes has its share of the keys and values, and of
-        the host's memory.
+        """Choose the storage of everything, given the free bytes. Each of several processes has its share of the keys
+        and values, and of the host's memory.
 
-        The VAE stays whole if it can, since tiles leave seams, with its state in host memory between chunks if need be;
-        then come the keys and values, then the model's blocks, then the camera cache. Where the GPU has room neither
-        for all keys and values nor for all blocks, the weights of no block stay, and the keys and values of some blocks
-        do: in host memory they are pinned, while weights are pages of the file, which the system may drop. Raises
-        InputError where nothing fits; `whole_video` says that no window was asked for."""
+        The order of preference: the whole VAE, because tiles leave seams, if need be with its state in host memory
+        between chunks; then keys and values, then the model's blocks, then the camera cache. If the GPU has room
+        neither for all keys and values nor for all blocks, all weights are offloaded and the keys and values of some
+        blocks stay on the GPU: in host memory keys and values are pinned, while weights are pages of the file that the
+        system may drop. Raises InputError if nothing fits. `whole_video`: the run has no window, which the error
+        mentions."""
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
         pages = cache(self._pages)
@@ -177,7 +182,7 @@ class RolloutPlanner:
             resident = 0 if wishes.shard else None
             return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
         free_host = free.host // processes
-        best: RolloutMemory | None = None  # of those for which the disk is read in every forward
+        best: RolloutMemory | None = None  # the best of the choices that read the disk in every forward
         for memory in self._ways(places):
             stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
             room = free.device - MARGIN - stage.total
@@ -203,8 +208,8 @@ class RolloutPlanner:
         )
 
     def _ways(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
-        """What may be kept where, the best way first. Blocks that are streamed cost about as much time as a VAE in
-        tiles does; but in fp32 the whole VAE takes the room of twice as many as in fp16."""
+        """Yield the storage choices, the best first. Streamed blocks cost about as much time as a tiled VAE, but an
+        fp32 VAE without tiles takes the room of twice as many blocks as an fp16 one."""
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
         if wishes.shard or wishes.residency != "stream":
@@ -221,15 +226,15 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Bytes of the file that every forward reads."""
+        """Return the bytes of the file that every forward reads."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _with_what_is_left(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """With the camera cache and, where all else is on the GPU, recorded kernels, and then, at twice the margin,
-        decoded weights."""
+        """Return `memory` with a camera cache and, if all else is on the GPU, recorded kernels; then, if twice the
+        margin stays free, decoded weights."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._with_keys_and_values(memory, room)
         work = self.work
@@ -239,7 +244,7 @@ class RolloutPlanner:
         room -= cache + graphs * work.recorded + MARGIN
         decoded = 0
         if whole and decodes(self.checkpoint, work.precision):
-            # a fortieth of a chunk, a tenth where four share it
+            # decoded weights save a fortieth of a chunk's time, a tenth where four processes share it
             config, precision = self.checkpoint.config, work.precision
             block = decoded_bytes(config, precision.dtype, precision.arithmetic)
             decoded = min(config.num_layers, max(0, room) // block)
@@ -247,8 +252,8 @@ class RolloutPlanner:
         return replace(memory, world=world, decoded_blocks=decoded)
 
     def _with_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """With the keys and values of as many blocks as there is room for on the GPU. Where no weights of blocks stay,
-        they come before a camera cache that nobody asked for."""
+        """Return `memory` with the keys and values of as many blocks on the GPU as fit. If all weights are offloaded,
+        the blocks take precedence over a camera cache that was not requested."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"
@@ -259,16 +264,17 @@ class RolloutPlanner:
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Whether a forward decodes weights, or puts them into 8 bits, if nothing that was made of them is kept."""
+    """Return whether a forward decodes weights, or quantizes them to 8 bits, if no converted weights are kept."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
 def estimate_rollout(
     work: RolloutWork, memory: RolloutMemory, weights: int, decoder: Decoder
 ) -> tuple[StageEstimate, int]:
-    """A causal run's chunks: `weights` (`offload.weight_bytes`), keys and values, the VAE and a forward's work, without
-    the camera cache; and the bytes of host memory that are pinned. Processes share tokens, heads and, but in tiles, the
-    frames. The bytes are those of the first. One process decodes in fp16, and elsewhere, if `decoder` says so."""
+    """Estimate a causal run's chunks without the camera cache: `weights` (`offload.weight_bytes`), keys and values, the
+    VAE and a forward's work. Also return the pinned bytes of host memory. Processes share tokens, heads and, unless the
+    VAE is tiled, the frame. The bytes are those of the first process. A single process may decode in fp16 or on another
+    GPU, as `decoder` specifies."""
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)
@@ -285,7 +291,7 @@ def estimate_rollout(
 
 
 def available_host_memory() -> int:
-    """Bytes of host memory that can be had without swapping; without limit where the system does not tell."""
+    """Return the bytes of host memory available without swapping, or 2**62 if the system has no /proc/meminfo."""
     meminfo = Path("/proc/meminfo")
     if not meminfo.is_file():
         return 2**62

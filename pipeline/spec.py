@@ -1,4 +1,5 @@
-"""A rollout that can start: what was asked of a causal model, checked once for all fronts against model and state."""
+"""The specification of a rollout that can start: a request for a causal model, checked for all fronts against model and
+state."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -27,8 +28,8 @@ AnyPath: TypeAlias = CameraPath | PoseFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """What is asked for; None stands for what the release was made for, or what the state has. `indices` are a few-step
-    model's steps; `steps`, `guide_scale` and `solver` a guided one's."""
+    """The requested options. None means the default of the release, or the value of the state. `indices` are the steps
+    of a few-step model; `steps`, `guide_scale` and `solver` are for a guided model."""
 
     frames: int
     chunk: int | None = None
@@ -43,8 +44,8 @@ class RolloutRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSpec:
-    """`frame` [3, H, W], -1..1: the video's first. `geometry` counts the frames that this run makes. `release` is the
-    name of the model's. `notes` are for the user."""
+    """A checked rollout. `frame` [3, H, W], -1..1: the first frame of the video. `geometry` counts the frames that this
+    run makes. `release`: the name of the model's release. `notes` are for the user."""
 
     config: ModelConfig
     release: str
@@ -59,35 +60,36 @@ class RolloutSpec:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the latent."""
+        """Return height and width of the latent."""
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
     def made(self) -> int:
-        """Latent frames of the state that the run goes on from."""
+        """Return the number of latent frames in the state that the run continues."""
         return 0 if self.state is None else self.state.latent.shape[2]
 
     @property
     def guided(self) -> bool:
-        """Whether a negative prompt takes part."""
+        """Return whether a negative prompt is used."""
         return self.schedule.guide_scale != 1
 
     @property
     def held(self) -> Window:
-        """Latent frames whose keys and values are held at once, and how many of them stay for good."""
+        """Return the number of latent frames whose keys and values are cached at once, and the number of them that stay
+        for good."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
     def loop(self) -> ChunkLoop:
-        """The loop that makes the video."""
+        """Return the loop that makes the video."""
         return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
-        """Frames that the first so many of this run's latent frames make."""
+        """Return the number of frames that this run's first `latent_frames` latent frames decode to."""
         return max(0, 4 * latent_frames - (0 if self.made else 3))
 
     def chunks(self, image: Tensor, noise: Tensor, context: Tensor, negative: Tensor | None = None) -> Iterator[Chunk]:
-        """The state's chunks, then this run's, each when the loop asks for it.
+        """Yield the state's chunks, then this run's chunks, each when the loop requests it.
 
         image: the start image and the grey frames after it as a latent [1, 16, n, h, w], up to where they repeat. noise
         [1, 16, f, h, w]. context and negative [1, L, D]: the prompts of this run."""
@@ -111,9 +113,8 @@ class RolloutSpec:
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, prompt: Prompt) -> WorldState:
-        """The state after the first latent frames [1, 16, f, h, w] of this run; what it goes on from is part of it.
-
-        `prompt` was in force for all of them; its chunks are counted here."""
+        """Return the state after the first latent frames [1, 16, f, h, w] of this run, including the state that the run
+        continued. `prompt` applied to all these frames; its chunks are counted here."""
         done, track, before = latent.shape[2], self.track, self.state
         prompt = replace(prompt, context=prompt.context.cpu(), chunks=done // self.chunk)
         parts: dict[str, Tensor | None] = {
@@ -141,7 +142,8 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """A state's chunks, each with the prompt and the camera that it was made with; `conditioning`: every chunk's y."""
+    """Yield a state's chunks, each with the prompt and the camera that it was made with. `conditioning` yields every
+    chunk's y."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
@@ -164,14 +166,14 @@ def plan_rollout(
     frame: Tensor | None = None,
     state: WorldState | None = None,
 ) -> RolloutSpec:
-    """Checks what is asked of the model of this `config`. A video begins with `frame` [3, H, W], or goes on from
-    `state`. Without a `path` the camera stands still. Raises InputError and CameraError."""
+    """Check a request against the model of this `config` and return its specification. A video begins with `frame`
+    [3, H, W], or continues `state`. Without a `path` the camera stands still. Raises InputError and CameraError."""
     check_causal(config)
     shift, shift_notes = chosen_shift(asked.shift, release)
     schedule: Schedule
     if release.guided:
         schedule = GuidedSchedule(asked.steps, shift, asked.guide_scale, asked.solver)
-        assert schedule.timesteps  # or it raises
+        assert schedule.timesteps  # the property raises InputError for invalid settings
     else:
         schedule = few_step_schedule(release.indices if asked.indices is None else asked.indices, shift)
     chunk = chunk_of(asked.chunk, release, state)
@@ -204,7 +206,7 @@ def plan_rollout(
 
 
 def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> int:
-    """Latent frames of a chunk. Raises InputError for a number of them that no model was trained with."""
+    """Return the latent frames of a chunk. Raises InputError for a number that no model was trained with."""
     if asked is not None and asked not in CHUNKS:
         raise InputError(f"`chunk` {asked}: expected {', '.join(map(str, CHUNKS[:-1]))} or {CHUNKS[-1]} latent frames")
     if asked is not None:
@@ -213,7 +215,7 @@ def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> i
 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
-    """The path over a new video's latent frames, or over those that go on from a state."""
+    """Return the path over a new video's latent frames, or over the frames that continue a state."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

@@ -1,7 +1,8 @@
 """The file from which another run continues a causal model's video.
 
-Neither keys and values nor the VAE's state are saved: they would take 27 GB at 480x832. Both are computed again from
-the latents, to the same bits: the keys and values by one forward a chunk, the VAE's state by decoding the last frames.
+Neither keys and values nor the VAE's state are saved, because they would take 27 GB at 480x832. Both are recomputed
+from the latents, bit for bit: the keys and values by one forward per chunk, the VAE's state by decoding the last
+frames.
 """
 
 import dataclasses
@@ -35,8 +36,8 @@ _TENSORS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, its embedding [1, L, D], and how many chunks were made with it; of a guided run, the negative prompt's
-    embedding too."""
+    """A prompt, its embedding [1, L, D], and the number of chunks made with it; for a guided run also the embedding of
+    the negative prompt."""
 
     text: str
     context: Tensor
@@ -46,13 +47,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class WorldState:
-    """A video of f latent frames and what it was made from; all tensors are on the CPU.
+    """A video of f latent frames with the inputs that it was made from; all tensors are on the CPU.
 
     latent [1, 16, f, h, w] float32. frame [3, H, W] float32: the VAE's input for the first frame. poses [f, 4, 4] and
-    lens [f, 4] float64: the camera in the form that the model gets (`camera.model_poses`). last_pose [4, 4]: the last
-    latent frame's pose in the world of the path. scale: the length by which translations were divided, 0 as long as
-    the camera has not moved. chunk: latent frames that were made at a time. release: the name of the one that made the
-    last frames, empty in files that do not tell it. flags [f, 4] float64: the keys W, A, S, D of an action model."""
+    lens [f, 4] float64: the camera in the form that the model receives (`camera.model_poses`). last_pose [4, 4]: the
+    last latent frame's pose in the world of the path. scale: the length by which translations were divided, 0 until the
+    camera has moved. chunk: latent frames made at a time. release: the name of the release that made the last frames,
+    empty in files without it. flags [f, 4] float64: the keys W, A, S, D of an action model."""
 
     latent: Tensor
     frame: Tensor
@@ -73,12 +74,12 @@ class WorldState:
 
     @property
     def frames(self) -> int:
-        """Frames that the latent decodes to."""
+        """Return the number of frames that the latent decodes to."""
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
-        """Raises InputError unless the video can be continued with this model, and by chunks of this size (None: its
-        own)."""
+        """Raise InputError unless the video can be continued with this model and this chunk size (None: the
+        state's)."""
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:
@@ -95,8 +96,8 @@ class WorldState:
             )
 
     def notes(self, release: str, window: Window) -> tuple[str, ...]:
-        """What the user is told where this `release` goes on with the video, with this window. The models are alike in
-        size, and a video may well go on with the other one; so it may with a smaller window."""
+        """Return notes for the user if another `release` or another window continues the video. Both are allowed: the
+        models have the same size, and the window may shrink."""
         notes = []
         if self.release not in ("", release):
             notes.append(f"The video so far was made by {self.release}; {release} goes on.")
@@ -110,14 +111,14 @@ class WorldState:
     def continue_track(
         self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, actions: np.ndarray | None = None
     ) -> CameraTrack:
-        """A path's first `frames` poses over the latent frames that come next; without a path the camera stands still,
+        """Return a path's first `frames` poses over the next latent frames. Without a path the camera stands still;
         without a `lens` it keeps the last one. Raises CameraError."""
         lens = self.lens[-1].numpy() if lens is None else lens
         before = self.last_pose.numpy()
         return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
 
     def save(self, path: str | Path) -> None:
-        """Writes a safetensors file beside `path` and renames it when complete. Raises InputError."""
+        """Write a safetensors file next to `path` and rename it when it is complete. Raises InputError."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -142,12 +143,12 @@ class WorldState:
         part = part_of(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            part.touch()  # newer versions of safetensors make a file that its owner alone may read
+            part.touch()  # newer versions of safetensors make a file that only its owner may read
             rights = part.stat().st_mode
             save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
             part.chmod(rights)
             name_whole(path)
-        except (OSError, SafetensorError) as error:  # the second where the disk is full
+        except (OSError, SafetensorError) as error:  # SafetensorError where the disk is full
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"the state {path} cannot be written: {reason}") from error
         finally:
@@ -155,7 +156,8 @@ class WorldState:
 
 
 def last_prompt(path: str | Path) -> str:
-    """The text of a state's last prompt, without reading the rest. Raises InputError for what is no state."""
+    """Return the text of a state's last prompt without reading the tensors. Raises InputError for a file that is not a
+    state."""
     path = Path(path)
     _opened(path)
     try:
@@ -165,7 +167,8 @@ def last_prompt(path: str | Path) -> str:
 
 
 def load_state(path: str | Path) -> WorldState:
-    """Reads what `WorldState.save` wrote. Raises InputError for any other file, CheckpointError for a damaged one."""
+    """Read a file that `WorldState.save` wrote. Raises InputError for any other file, CheckpointError for a damaged
+    one."""
     path = Path(path)
     tensors = {name: entry.view().clone() for name, entry in _opened(path).items()}
     metadata = _metadata(path)
@@ -206,8 +209,8 @@ def load_state(path: str | Path) -> WorldState:
 
 
 def _opened(path: Path) -> dict[str, TensorEntry]:
-    """The file's tensors, of which the header was read. Raises InputError where there is no file, CheckpointError for a
-    damaged one."""
+    """Return the entries of the file's tensors, from its header. Raises InputError if the file does not exist,
+    CheckpointError if it is damaged."""
     if not path.is_file():
         found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
         raise InputError(f"the state {path} {found}")
@@ -219,7 +222,7 @@ def _opened(path: Path) -> dict[str, TensorEntry]:
 
 
 def _metadata(path: Path) -> dict:
-    """What `WorldState.save` wrote beside the tensors; `read_safetensors` has checked the header."""
+    """Return the metadata that `WorldState.save` wrote; `read_safetensors` has already checked the header."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:
@@ -269,7 +272,7 @@ def _check_camera(state: WorldState) -> None:
 
 
 def _check_prompt(name: str, context: Tensor, config: ModelConfig) -> None:
-    """Raises InputError for what is no embedding [1, L, D] that the model reads."""
+    """Raise InputError unless `context` is an embedding [1, L, D] that the model accepts."""
     tokens = context.shape[1] if context.ndim == 3 else 0
     if tuple(context.shape) != (1, tokens, config.text_dim) or not 0 < tokens <= config.text_len:
         raise InputError(

@@ -1,4 +1,5 @@
-"""From conditioning to latent with the base model: the high-noise expert's steps, then the low-noise expert's."""
+"""Sampling with the base model, from conditioning to latent: the high-noise expert's steps, then the low-noise
+expert's."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -44,18 +45,19 @@ def sample(
     sequence_parallel: SequenceParallel | None = None,
     guidance_group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Denoises `noise` float32 [1, 16, f, h, w], on whose device everything runs; returns the latent, same shape.
+    """Denoise `noise` float32 [1, 16, f, h, w], on whose device everything runs; return the latent in the same shape.
 
-    `high` and `low` are experts, or functions without arguments that return one. Such a function is called before its
-    expert's first step, when nothing refers to the other expert any more. `y` [1, 20, f, h, w] is mask and image
-    latent, `context` and `context_null` [1, L, D] are prompt and negative prompt (L may differ), `camera` is
-    [1, 384, f, h, w]. `guide_scale` is (low, high) or one number for both; where it is 1 the negative prompt is not
-    used, and it may be None if both are 1. `callback(step, x, denoised, sigma)` is called after each step's prediction.
-    `camera_cache_bytes` limits what is cached of the camera layers' results between an expert's steps. `step_reuse`,
-    made for this one run, lets some steps follow from those before (None: the model predicts all of them).
+    `high` and `low` are experts, or functions without arguments that return an expert. Such a function is called before
+    its expert's first step, after all references to the other expert are gone. `y` [1, 20, f, h, w] holds mask and
+    image latent; `context` and `context_null` [1, L, D] are prompt and negative prompt (L may differ); `camera` is
+    [1, 384, f, h, w]. `guide_scale` is (low, high) or one number for both. An expert with scale 1 uses no negative
+    prompt, so `context_null` may be None if both are 1. `callback(step, x, denoised, sigma)` is called after each
+    step's prediction. `camera_cache_bytes` limits the cache of the camera layers' results between an expert's steps.
+    `step_reuse`, made for this one run, derives some steps from earlier ones (None: the model predicts every step).
 
-    Several processes may call this with the same arguments and get the same latent: those of `sequence_parallel` share
-    the tokens of each forward; of the two in a `guidance_group` one computes the prompt, the other the negative prompt.
+    Several processes may call this with the same arguments and get the same latent. The processes of
+    `sequence_parallel` share the tokens of each forward. Of the two processes in a `guidance_group` one computes the
+    prompt, the other the negative prompt.
     """
     conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
     (latent,) = sample_videos(
@@ -71,8 +73,8 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The processes that share the tokens, those that share the prompts, and those that divide the weights; None where
-    this process has them all."""
+    """The process groups that share the tokens, split the two prompts, and shard the weights. None: this process does
+    everything."""
 
     sequence: SequenceParallel | None = None
     guidance: distributed.ProcessGroup | None = None
@@ -80,7 +82,7 @@ class ParallelGroups:
 
     @property
     def size(self) -> int:
-        """How many processes share the tokens."""
+        """Return the number of processes that share the tokens."""
         return 1 if self.sequence is None else self.sequence.size
 
 
@@ -89,7 +91,7 @@ ONE_PROCESS = ParallelGroups()
 
 @dataclass(frozen=True)
 class Conditioning:
-    """The model's inputs that are the same in every step."""
+    """The model inputs that are the same in every step."""
 
     y: Tensor
     context: Tensor
@@ -97,15 +99,15 @@ class Conditioning:
     camera: Tensor | None
 
     def to(self, device: torch.device) -> "Conditioning":
-        """The same on that device."""
+        """Return these tensors on `device`."""
         null, camera = (None if each is None else each.to(device) for each in (self.context_null, self.camera))
         return Conditioning(self.y.to(device), self.context.to(device), null, camera)
 
 
 @dataclass(frozen=True)
 class Video:
-    """What a video begins with: its noise float32 [1, 16, f, h, w], a function that brings its conditioning to the
-    noise's device when an expert begins with it, and which of its steps go without the model."""
+    """The inputs of one video: its noise float32 [1, 16, f, h, w], a function that uploads its conditioning to the
+    noise's device when an expert starts on the video, and the rule for steps that skip the model."""
 
     noise: Tensor
     conditioning: Callable[[], Conditioning]
@@ -114,7 +116,7 @@ class Video:
 
 @dataclass(frozen=True)
 class TwoExpertSchedule:
-    """The steps of a video, which expert does them, and how guided; as `sample` takes them."""
+    """The steps of a video, the expert of each step, and the guidance; the fields are as in `sample`."""
 
     steps: int
     shift: float
@@ -124,7 +126,7 @@ class TwoExpertSchedule:
 
     @property
     def timesteps(self) -> Tensor:
-        """int64 [steps]."""
+        """Return the timesteps, int64 [steps]."""
         return flow_timesteps(self.steps, self.shift, self.solver)
 
 
@@ -138,7 +140,7 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """The latents of several videos; each expert is fetched once, and does its steps of every video. `callback` is
+    """Return the latents of several videos. Each expert is loaded once and does its steps of every video. `callback` is
     called after each step of each video; the other arguments are those of `sample`."""
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
@@ -168,7 +170,7 @@ def sample_videos(
 
 
 class _Run:
-    """One video's steps, in which it may stop between two experts."""
+    """The steps of one video, which can pause between two experts."""
 
     def __init__(self, video: Video, steps: Steps, timesteps: list[int], callback: Callback | None) -> None:
         self._video, self._steps, self._timesteps, self._callback = video, steps, timesteps, callback
@@ -177,7 +179,7 @@ class _Run:
         self._go_on(lambda: next(steps))
 
     def advance(self, high: bool, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
-        """The next `count` steps, all of the high-noise expert or all of the low-noise one."""
+        """Run the next `count` steps, all by the same expert."""
         conditioning = self._video.conditioning()
         steps_left = len(self._timesteps)
         for _ in range(count):
@@ -190,7 +192,7 @@ class _Run:
             self._go_on(partial(self._steps.send, denoised))
 
     def result(self) -> Tensor:
-        """The latent, after all steps."""
+        """Return the latent, after all steps."""
         assert self._latent is not None
         return self._latent
 
@@ -210,14 +212,14 @@ def predict(
     camera_cache: CameraCache | None = None,
     together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
-    """Guided velocity float32 [1, 16, f, h, w]; prompt and negative prompt go through one forward, both with camera, or
-    through a forward each in two processes."""
+    """Return the guided velocity, float32 [1, 16, f, h, w]. Prompt and negative prompt go through one forward as a
+    batch of two, both with camera, or through one forward each in two processes."""
     prompts = [conditioning.context]
     if scale != 1:
         if conditioning.context_null is None:
             raise InputError(f"guidance with scale {scale} needs a negative prompt: give `context_null`, or scale 1")
         prompts.append(conditioning.context_null)
-    longest = max(prompt.shape[1] for prompt in prompts)  # the shorter is padded with zeros, as the model does it
+    longest = max(prompt.shape[1] for prompt in prompts)  # the shorter one is padded with zeros, as the model pads
     context = torch.cat([F.pad(prompt, (0, 0, 0, longest - prompt.shape[1])) for prompt in prompts])
     pair = together.guidance if len(prompts) > 1 else None
     if pair is not None:

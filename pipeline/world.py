@@ -1,4 +1,4 @@
-"""A causal model with the keys and values of the video so far, chunk by chunk."""
+"""A causal model with the keys and values of the video so far, run chunk by chunk."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -24,11 +24,11 @@ from ..sampling import FewStepSchedule, GuidedSchedule, guide
 
 Schedule = FewStepSchedule | GuidedSchedule
 Renoise = Callable[[tuple[int, ...]], Tensor]
-"""renoise(shape) gives fresh standard normal noise."""
+"""The signature renoise(shape), which returns fresh standard normal noise."""
 
 
 class CausalModel(Protocol):
-    """What a World asks of its model: `LingBotWorldModel`, or a host's way to call one."""
+    """The interface that a World requires of its model: `LingBotWorldModel`, or a host's wrapper around one."""
 
     config: ModelConfig
     compute_dtype: torch.dtype
@@ -40,7 +40,7 @@ class CausalModel(Protocol):
 
 
 def check_causal(config: ModelConfig) -> None:
-    """Raises InputError for an expert of the base model."""
+    """Raise InputError for an expert of the base model."""
     if not config.causal:
         raise InputError(
             "this is an expert of the base model, which makes a video as a whole; a rollout takes a "
@@ -49,9 +49,8 @@ def check_causal(config: ModelConfig) -> None:
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """`y` [1, 20, chunk, h, w] of each chunk of a video without an end; the mask is 1 in its first latent frame.
-
-    image [1, 16, n, h, w]: the start image and the grey frames after it, up to where they repeat."""
+    """Yield `y` [1, 20, chunk, h, w] for each chunk of an endless video; the mask is 1 in the video's first latent
+    frame. image [1, 16, n, h, w]: the start image and the grey frames after it, up to where they repeat."""
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
         frames = [image[:, :, min(index, image.shape[2] - 1)] for index in range(first, first + chunk)]
@@ -61,10 +60,10 @@ def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class WorldMemory:
-    """What a World keeps where. `place`: of keys and values. `camera_cache_bytes` limits what is cached for a chunk's
-    forwards, of which there are usually five: the camera layers' results, and the prompt's keys and values (None: no
-    limit). `graphs`: a forward's kernels are recorded and replayed (see ForwardGraphs) where keys and values lie in
-    place on a GPU; the model's weights have to stay where they are."""
+    """The storage choices of a World. `place`: the storage of keys and values. `camera_cache_bytes` limits the cache
+    for a chunk's forwards, usually five: the camera layers' results, and the prompt's keys and values (None: no limit).
+    `graphs`: a forward's kernels are recorded and replayed (see ForwardGraphs) if keys and values stay in place on a
+    GPU; the model's weights must not move."""
 
     place: KeyValuePlace = ON_DEVICE
     camera_cache_bytes: float | None = None
@@ -76,8 +75,8 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """What belongs to one prompt: its keys and values of the video so far, what is cached of a chunk for it, and the
-    options of its forwards. `number`: of the prompt."""
+    """The state of one prompt: its keys and values of the video so far, its cache for a chunk, and the options of its
+    forwards. `number`: the index of the prompt."""
 
     number: int
     history: KeyValueCache
@@ -87,7 +86,7 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """What the forwards of a chunk are given beside the latent: a prompt for each lane."""
+    """The inputs of a chunk's forwards besides the latent, with one prompt for each lane."""
 
     y: Tensor
     prompts: tuple[Tensor, ...]
@@ -98,11 +97,11 @@ class _Chunk:
 class World:
     """A causal model with the keys and values of the video so far.
 
-    Those of a chunk are computed by a forward of its own when the next chunk begins. So a chunk is returned before that
-    forward runs, and the last chunk of a video needs none.
+    The keys and values of a chunk are computed by a separate clean pass when the next chunk begins. So a chunk is
+    returned before its clean pass runs, and the last chunk of a video needs none.
 
-    `prompt` [1, L, D] may be replaced between chunks, but not written over; frames made before keep what they were made
-    with. So may `negative`, the negative prompt of a `guided` World, whose keys and values are kept twice."""
+    `prompt` [1, L, D] may be replaced between chunks, but not modified in place; frames made before keep their prompt.
+    The same holds for `negative`, the negative prompt of a `guided` World, which caches keys and values twice."""
 
     prompt: Tensor
     negative: Tensor
@@ -119,10 +118,10 @@ class World:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> None:
-        """`size`: height and width of the latent. `window`: never of 0 frames; `chunk`: the latent frames that are made
-        at a time. `sequence_parallel`: the processes that make the video together; each holds the keys and values of
-        its share of the heads. Raises InputError for a model that is not causal, a window that is too small, and heads
-        that cannot be shared."""
+        """Prepare the caches. `size`: height and width of the latent. `window`: its `frames` must not be 0. `chunk`:
+        the latent frames generated at a time. `sequence_parallel`: the processes that generate the video together; each
+        holds the keys and values of its share of the heads. Raises InputError for a model that is not causal, a window
+        that is too small, and heads that cannot be divided."""
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
         config, options = model.config, ForwardOptions()
@@ -134,8 +133,8 @@ class World:
         self._lanes = [self._lane(number, config, tokens, window, memory, options) for number in range(1 + guided)]
         self._camera: tuple[Tensor, Tensor] | None = None
         self._camera_read: Callable[[], None] = queued_on()
-        self._made: tuple[_Chunk, Tensor] | None = None  # the chunk before, and its latent, until it is remembered
-        self._forgetful: list[_Lane] = []  # those that have not yet remembered it
+        self._made: tuple[_Chunk, Tensor] | None = None  # the previous chunk and its latent, until the clean pass
+        self._forgetful: list[_Lane] = []  # the lanes that still need the clean pass
         self._begun = self._cut_short = self._rehearsed = False
 
     def _lane(
@@ -172,10 +171,11 @@ class World:
         renoise: Renoise,
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """The next chunk's latent frames, float32 [1, 16, chunk, h, w]. The arguments are those of `rollout`, for these
-        frames. `callback(forward)` is called after each forward, or both of a guided step; the first one remembers the
-        chunk before, if this World made it. A GPU reads what is given in pinned memory while the chunk is made. Raises
-        InputError where an earlier forward was cut short while it overwrote keys and values."""
+        """Generate the next chunk's latent frames, float32 [1, 16, chunk, h, w]. The arguments are those of `rollout`,
+        for these frames. `callback(forward)` is called after each forward, or after both forwards of a guided step. The
+        first forward is the clean pass of the previous chunk, if this World made that chunk. A GPU reads pinned inputs
+        while the chunk is generated. Raises InputError if an earlier forward was interrupted while it overwrote keys
+        and values."""
         done = count()
 
         def tell() -> None:
@@ -200,22 +200,22 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Whether a GPU replays recorded forwards, which Python queues in little time."""
+        """Return whether the GPU replays recorded forwards, which Python queues in little time."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Remember the chunk that was made last now, and not when the next one begins. Where forwards are recorded, the
-        first call records those of all chunks to come: none of them takes longer than the others."""
+        """Run the clean pass of the last chunk now instead of when the next chunk begins. If forwards are recorded, the
+        first call records those of all later chunks, so that no later chunk takes longer than the others."""
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Go on after a chunk [1, 16, chunk, h, w] that was made before. One forward gives the same keys and values as
-        when it was made. It goes past the camera cache, which would be filled for no second forward."""
+        """Update the cache with a chunk [1, 16, chunk, h, w] that was made before. One forward gives the same keys and
+        values as when the chunk was made. It bypasses the camera cache, because no second forward would read it."""
         self._remember_made()
         chunk = self._begin(y, camera, cached=False)
         for lane in self._lanes:
@@ -223,9 +223,9 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Run each kind of forward twice, so that it is recorded and tried: while the window fills, and as if it were
-        full. The second time has other inputs than the first. Nothing of this stays, because the next chunk is begun
-        again when it is made."""
+        """Run each kind of forward twice, so that it is recorded and tested: with the window still filling, and as if
+        the window were full. The second run has other inputs than the first. Nothing of this remains, because the next
+        chunk begins again when it is generated."""
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
@@ -238,7 +238,7 @@ class World:
                     self._each_kind(lane, chunk, latent)
 
     def _each_kind(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """A forward that fills the camera cache, one that reads it, and the clean one."""
+        """Run a forward that fills the camera cache, one that reads it, and the clean pass."""
         if lane.cache is not None:
             lane.cache.clear_source()
         for _ in range(2):
@@ -246,7 +246,8 @@ class World:
         self._remember(lane, chunk, clean)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
-        """Begin the next chunk, with copies of `y` and the camera: they may be written over before it is remembered."""
+        """Begin the next chunk, with copies of `y` and the camera, because the caller may overwrite both before the
+        clean pass."""
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -262,11 +263,11 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """The camera on the device. One in host memory is compared with that of the chunk before: if they are the same,
-        the one that was uploaded then is given again, and the camera cache knows it. The cache would compare their
-        values on the GPU, and Python would wait for all that is queued there. New memory would take longer than the
-        comparison, so the copy that it needs is written over the one before, once the GPU has read that. For a GPU it
-        is pinned: what is not is copied only when all is computed that was queued before, and seven times as slowly."""
+        """Return the camera on the device. A camera in host memory is compared with that of the previous chunk; if they
+        are equal, the tensor that was already uploaded is returned, so that the camera cache recognises it. Otherwise
+        the cache would compare values on the GPU, and Python would wait for all queued work. Allocating memory would
+        take longer than the comparison, so the new copy overwrites the previous one once the GPU has read that. For a
+        GPU the copy is pinned: unpinned memory is copied only after all earlier work, and seven times as slowly."""
         if camera.device.type == self._device.type:
             return camera.clone()
         if self._camera is None or not same(self._camera[0], camera):
@@ -279,11 +280,11 @@ class World:
             self._camera_read = queued_on(self._device)
             for lane in self._lanes:
                 if lane.cache is not None:
-                    lane.cache.clear_source()  # the prompt's keys and values stay
+                    lane.cache.clear_source()  # the cached keys and values of the prompt stay
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Remember the chunk that `chunk` made last, if that was not done. Whether there was one."""
+        """Run the clean pass of the last chunk that `chunk` made, if it is still due. Return whether it was."""
         if self._cut_short:
             raise InputError(
                 "keys and values may no longer be whole, since a forward was cut short while a chunk "
@@ -298,7 +299,7 @@ class World:
         return True
 
     def _remember(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Keep the clean chunk's keys and values for later chunks."""
+        """Cache the clean chunk's keys and values for later chunks."""
         lane.history.keep = True
         try:
             self._predict(lane, chunk, clean, 0)

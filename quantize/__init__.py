@@ -1,5 +1,5 @@
-"""Models made smaller: official weights, of experts, causal models, text encoders or whole packages, to 4-bit files of
-the community package's layout; and files checked against the checksums that were written with them."""
+"""Quantization of official weights (experts, causal models, text encoders or whole packages) to 4-bit files in the
+community package's layout, and verification of files against the checksums written with them."""
 
 from .model import QuantizeOptions, report
 from .package import plan_quantize, quantize

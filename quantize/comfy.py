@@ -1,4 +1,5 @@
-"""ComfyUI's formats that are written: the tensors that a weight becomes, and the metadata that names the format."""
+"""The quantized formats of ComfyUI that can be written: the tensors of each weight, and the metadata that names the
+format."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -13,15 +14,16 @@ from ..model.quantized.parameters import LayoutParameter, load_layouts
 from ..weights.comfy import E4M3, INT8, METADATA, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
-"""ComfyUI's name of each format, by our name of it."""
+"""ComfyUI's name of each format, keyed by this project's name."""
 _ROWS = 1024
-"""Rows of a weight that become nvfp4 at a time: whole tiles of 128 rows, whose block scales lie together."""
+"""The rows of a weight that are quantized to nvfp4 at a time: full tiles of 128 rows, whose block scales are stored
+together."""
 _LARGEST = 448 * 6
 """The largest block scale times the largest value of nvfp4."""
 
 
 class Encoded(NamedTuple):
-    """A weight's values, its scales by the ends of their names, and the sum of the squared errors."""
+    """A weight's values, its scales keyed by name suffix, and the sum of the squared errors."""
 
     values: Tensor
     scales: dict[str, Tensor]
@@ -37,7 +39,8 @@ def encode(weight: Tensor, quant_type: str) -> Encoded:
 
 
 def _nvfp4(weight: Tensor) -> Encoded:
-    """Return a matrix of multiples of 16: two values to a byte, a float8 scale for 16 values, and one scale for all."""
+    """Quantize a matrix to nvfp4: two values per byte, a float8 scale for 16 values, and one scale for the matrix. Its
+    sizes must be multiples of 16."""
     layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
     scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
     values, blocks, error = [], [], 0.0
@@ -59,7 +62,7 @@ def _bytes(scales: Tensor) -> Tensor:
 
 
 def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of each tensor that a matrix becomes."""
+    """Yield the key, dtype and shape of each tensor that a matrix is stored as."""
     rows, width = shape
     if quant_type == "nvfp4":
         yield name, torch.uint8, [rows, width // 2]
@@ -72,7 +75,8 @@ def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterat
 
 
 def metadata(quantized: Collection[str], quant_type: str) -> dict[str, str]:
-    """Return the header's metadata, which names the format of each quantized weight; empty for other formats."""
+    """Return the header's metadata, which names the format of each quantized weight. Return an empty dict for other
+    formats."""
     if quant_type not in FORMATS or not quantized:
         return {}
     layers = {name.removesuffix(".weight"): {"format": FORMATS[quant_type]} for name in sorted(quantized)}

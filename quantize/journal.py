@@ -1,4 +1,4 @@
-"""What of a file was written already, so that a quantization that was stopped goes on where it was."""
+"""A record of the parameters already written to a file, so that an interrupted quantization can resume."""
 
 import json
 from contextlib import AbstractContextManager
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 class Written(NamedTuple):
     """A parameter that is in the file: the SHA-256 of its tensors by key, its quant_state, and its relative error (RMS
-    of the differences over RMS of the weight; None where it is stored as it is)."""
+    of the differences over RMS of the weight; None where the parameter is stored unchanged)."""
 
     sha256: dict[str, str]
     states: dict[str, str]
@@ -16,10 +16,10 @@ class Written(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """One JSON line for each parameter that was written, after a first line that says what is made out of what.
+    """A file with one JSON line for each written parameter, after a first line that identifies the task.
 
-    A process that is killed leaves at most its last line torn, which is left out. A journal of another task is begun
-    anew."""
+    A killed process leaves at most its last line incomplete; such a line is ignored. A journal of another task is
+    overwritten."""
 
     def __init__(self, path: Path, task: dict) -> None:
         self.written = _read(path, task)

@@ -1,4 +1,4 @@
-"""One model or text encoder, tensor by tensor, into a file of 4-bit weights."""
+"""Quantization of one model or text encoder into a file, tensor by tensor."""
 
 import math
 from collections import deque
@@ -27,17 +27,17 @@ from .writer import Source as Stored
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 """128 MB of pinned memory."""
 WORST = 10
-"""Layers of the largest errors, which are reported."""
+"""The number of layers with the largest errors that the report lists."""
 WRITERS = 4
-"""Threads that hash and write; each holds one encoded weight, of at most 80 MB."""
+"""The threads that hash and write; each holds one encoded weight, of at most 80 MB."""
 
 
 @dataclass(frozen=True)
 class QuantizeOptions:
-    """`format` says what matrices become. In 4 bits `search` chooses scales of least error and `blocksize` values share
-    one. `keep` names layers that stay bf16; `loras` are merged before; with `t5` the text encoder of a package is
-    quantized as well. `assets` names a folder with text encoder, tokenizer and VAE for a package. `device` None: the
-    GPU if there is one."""
+    """The settings of a quantization. `format`: the format of the matrices. For nf4, `search` chooses the scales with
+    the least error, and `blocksize` values share one scale. `keep` names layers that stay bf16. `loras` are merged
+    first. With `t5` the text encoder of a package is quantized as well. `assets` names a folder with text encoder,
+    tokenizer and VAE for a package. `device` None: the GPU if there is one."""
 
     search: bool = False
     keep: tuple[str, ...] = ()
@@ -54,18 +54,18 @@ class QuantizeOptions:
 
     @property
     def multiple(self) -> int:
-        """The number that divides the sizes of every matrix which the format can hold."""
+        """The divisor that both sizes of a matrix must have in this format."""
         return 16 if self.format == "nvfp4" else 1
 
 
 def quantize_source(
     source: Source, file: Path, options: QuantizeOptions, progress: Progress, checking: Progress
 ) -> dict:
-    """Write the 4-bit `file` of a source, go on with one that was stopped, and read all of it back. Returns the content
+    """Write the quantized `file` of a source, or resume an interrupted one, and read all of it back. Return the content
     of its quantization_meta.json.
 
     `progress` counts the source's bytes, `checking` the file's tensors. Raises CheckpointError for weights that are not
-    finite, or a file that reads back otherwise than it was written.
+    finite, or for a file that does not read back as it was written.
     """
     with (
         Journal(journal_of(file), _task(source, options)) as journal,
@@ -98,7 +98,7 @@ def journal_of(file: Path) -> Path:
 
 
 def damaged(target: TensorFile, written: Mapping[str, Written], progress: Progress) -> list[str]:
-    """The parameters whose bytes in the file are not those that were written."""
+    """Return the parameters whose bytes in the file differ from the bytes that were written."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(
@@ -109,14 +109,14 @@ def damaged(target: TensorFile, written: Mapping[str, Written], progress: Progre
                 if not whole:
                     wrong.append(name)
                 progress(done, len(written))
-        except BaseException:  # Ctrl-C, or ComfyUI's interrupt: nobody waits for the rest of 30 GB
+        except BaseException:  # Ctrl-C or ComfyUI's interrupt: do not read the rest of 30 GB
             pool.shutdown(cancel_futures=True)
             raise
     return wrong
 
 
 def _task(source: Source, options: QuantizeOptions) -> dict:
-    """What decides about the bytes of the file: a journal of anything else is no use."""
+    """Return everything that determines the bytes of the file; a journal with another task cannot be resumed."""
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
@@ -157,8 +157,8 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Each parameter's name and its tensors on the device. On the CPU they are views of the mapped file; the next ones
-    are on their way to a GPU."""
+    """Yield each parameter's name and its tensors on the device. On the CPU the tensors are views of the mapped file.
+    On a GPU the next parameter is uploaded in the background."""
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:
@@ -176,7 +176,7 @@ def _tensors(
 
 
 def _decoded(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
-    """A parameter's values in 16 bits or more."""
+    """Return a parameter's values in 16 bits or more."""
     if name in source.packed:
         made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
         return materialise(made[name], torch.empty(0, device=device))
@@ -185,8 +185,8 @@ def _decoded(source: Source, name: str, tensors: dict[str, Tensor], device: torc
 
 
 def _stored(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Stored, float | None]:
-    """What is written for a parameter, LoRAs merged, and its relative error. Where searching does not help, the largest
-    value is the scale."""
+    """Return the values to write for a parameter, with LoRAs merged, and its relative error. If the searched scales are
+    not better, the largest value is the scale."""
     changes = source.changes.get(name, ())
     for change in changes:
         tensor = change.added_to(tensor.float())
@@ -226,7 +226,8 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
 
 
 def report(file: Path, meta: dict) -> str:
-    """What a quantization_meta.json says of its file, in words: the error on average and of the worst layers."""
+    """Return a readable summary of a quantization_meta.json: the average error and the layers with the largest
+    errors."""
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])

@@ -1,4 +1,5 @@
-"""A whole quantization: what is to be made out of what, room on the disk, and a folder that appears when it is done."""
+"""Quantization of a whole model or package: the plan, the check of disk space, and a folder that appears when it is
+complete."""
 
 import os
 import shutil
@@ -21,14 +22,14 @@ from .writer import file_bytes, write_json
 WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
 _SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
-"""What the names of experts' folders end with."""
+"""The suffix of the experts' folder names, by format."""
 _SPARE = 64 << 20
-"""Bytes that stay free: journals and small files."""
+"""The bytes that stay free for journals and small files."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One file to make: `file` is its path below the destination."""
+    """One file to make. `file` is its path below the destination."""
 
     name: str
     source: Source
@@ -42,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True)
 class QuantizePlan:
-    """What `quantize` will do. `copies` are files that go along unchanged, by their path below the destination."""
+    """The work of `quantize`. `copies` are files copied unchanged, keyed by their path below the destination."""
 
     destination: Path
     jobs: list[Job]
@@ -51,20 +52,20 @@ class QuantizePlan:
 
     @property
     def unfinished(self) -> Path:
-        """The folder that it is written to, beside the destination; what is found there is gone on with."""
+        """The working folder next to the destination. An interrupted run's content is resumed."""
         return self.destination.with_name(self.destination.name + ".part")
 
 
 def meta_of(file: Path) -> Path:
-    """Where a 4-bit file's checksums are: quantization_meta.json beside a model, a file of its own beside others."""
+    """Return the path of a quantized file's checksums: quantization_meta.json next to a model, NAME_meta.json next to
+    other files."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Check everything that can be checked from headers. `source` is a model (folder, index, safetensors, torch.save
-    file), a text encoder's file, or a package; `destination` a folder that must not be there yet.
-
-    Raises InputError or CheckpointError.
+    """Plan a quantization and check everything that headers can show. `source` is a model (folder, index, safetensors,
+    torch.save file), a text encoder's file, or a package; `destination` is a folder that must not exist yet. Raises
+    InputError or CheckpointError.
     """
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
@@ -124,8 +125,8 @@ def _text_job(path: Path, options: QuantizeOptions) -> Job:
 
 
 def is_text_encoder(path: Path) -> bool:
-    """Whether it is a text encoder's file or folder, by what is in it. Raises CheckpointError for one that cannot be
-    read."""
+    """Return whether `path` is a text encoder's file or folder, judged by its tensors. Raises CheckpointError for a
+    file that cannot be read."""
     weights = path.is_file() or is_expert_folder(path)
     return weights and any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
 
@@ -135,7 +136,7 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
     copies: dict[Path, Path] = {}
     for name, path in parts.items():
         if path is not None and path.is_dir():
-            folder = name if path is package.tokenizer else path.name  # the official one is called umt5-xxl
+            folder = name if path is package.tokenizer else path.name  # the official folder is called umt5-xxl
             copies |= {Path(folder, item.name): item for item in path.iterdir() if item.is_file()}
         elif path is not None:
             copies[Path(path.name)] = path
@@ -144,28 +145,28 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Carry a plan out. Returns the content of each quantization_meta.json by its path.
+    """Run a plan. Return the content of each quantization_meta.json, keyed by its path.
 
-    What is finished when it is stopped, killed even, is used when the same plan is carried out again; the destination
-    appears when all of it is there and was read back. Raises InputError where the disk is full or cannot be written,
-    CheckpointError, and whatever a progress display raises.
+    A run that was stopped or killed is resumed when the same plan runs again. The destination appears when everything
+    is written and was read back. Raises InputError if the disk is full or not writable, CheckpointError, and whatever a
+    progress display raises.
     """
     with taken(plan.destination):
         return _quantize_alone(plan, show)
 
 
 def _quantize_alone(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    _refuse_existing(plan.destination)  # another run may have ended since it was planned
+    _refuse_existing(plan.destination)  # another run may have finished since the plan was made
     try:
         plan.unfinished.mkdir(parents=True, exist_ok=True)
-        for part in plan.unfinished.rglob(f"*{PART}"):  # small files of a run that was killed
+        for part in plan.unfinished.rglob(f"*{PART}"):  # small files of a killed run
             part.unlink()
         _require_room(plan)
         metas = {job.meta_file: _carry_out(job, plan.unfinished, show) for job in plan.jobs}
         for target, source in plan.copies.items():
             _link(source, plan.unfinished / target)
         os.replace(plan.unfinished, plan.destination)
-        for job in plan.jobs:  # last: without them the run after a failed rename would begin anew
+        for job in plan.jobs:  # last: without the journals a run after a failed rename would start from zero
             journal_of(plan.destination / job.file).unlink()
     except OSError as error:
         where = error.filename2 or error.filename or plan.unfinished
@@ -189,12 +190,12 @@ def _carry_out(job: Job, folder: Path, show: ShowProgress) -> dict:
 
 
 def _require_room(plan: QuantizePlan) -> None:
-    """InputError where the disk has not enough room for what is not written yet."""
+    """Raise InputError if the disk has too little room for the files that are still missing."""
     needed = _SPARE
     for job in plan.jobs:
         source, options = job.source, job.options
         needed += file_bytes(source.shapes, source.quantized, options.blocksize, options.quant_type)
-        if (plan.unfinished / job.file).exists():  # written in any order, it may have holes
+        if (plan.unfinished / job.file).exists():  # the file is written in any order, so it may have holes
             status = (plan.unfinished / job.file).stat()
             needed -= status.st_blocks * 512 if hasattr(status, "st_blocks") else 0
     device = plan.unfinished.stat().st_dev
@@ -209,7 +210,7 @@ def _require_room(plan: QuantizePlan) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The file under another name, without a copy where the file system can do that."""
+    """Hard-link the file under another name, or copy it if the file system has no links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:

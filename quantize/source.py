@@ -1,4 +1,4 @@
-"""What is to be quantized: the plain tensors of a model or text encoder, and which of them become 4-bit weights."""
+"""The input of a quantization: the tensors of a model or text encoder, and the choice of those to quantize."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +17,15 @@ from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
 _PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
-"""Names that say nothing of the package that a model lies in: diffusers' and 2.0's."""
+"""The folder names that do not identify the package of a model: those of diffusers and of 2.0."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """`parameters` are all parameters by official name, each with the tensors that it is made of, in the order in which
-    they lie in their files; `shapes` their shapes. Those named in `quantized` are to be quantized, those in `packed`
-    are in fewer bits already and are decoded first. `config` is the content of the config.json that belongs beside
-    them; a text encoder has none. `changes` is what LoRAs add."""
+    """The parameters to quantize or copy. `parameters` maps every official name to the tensors that the parameter is
+    stored as, in file order; `shapes` holds their shapes. `quantized` names the parameters to quantize. The parameters
+    in `packed` are already quantized and are decoded first. `config` is the content of config.json, None for a text
+    encoder. `changes` are the additions of LoRAs."""
 
     path: Path
     parameters: Mapping[str, list[TensorEntry]] = field(repr=False)
@@ -45,17 +45,17 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder that it was downloaded to, which a model may lie in under a name of its own."""
+        """The name of the downloaded folder. A model may be in a sub-folder of it, such as `transformer`."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 
 
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
-    """An expert or causal model. `keep` names linear layers (`head.head`, `blocks.0.*`) that are to stay as they are.
-    Matrices of other sizes than multiples of `multiple` stay as well.
+    """Open an expert or causal model. `keep` names linear layers (`head.head`, `blocks.0.*`) that stay unquantized.
+    Matrices with a size that is not a multiple of `multiple` stay as well.
 
-    Raises CheckpointError for 4-bit weights of bitsandbytes, for another model and for a LoRA that does not fit,
-    InputError for a name in `keep` that fits no layer, or if nothing is left to quantize.
+    Raises CheckpointError for 4-bit weights of bitsandbytes, for an unknown model and for a LoRA that does not fit;
+    InputError for a name in `keep` that matches no layer, or if nothing is left to quantize.
     """
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
@@ -69,7 +69,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """A umt5 text encoder. Its position biases stay as they are. Raises as `open_model` does, or TextError."""
+    """Open a umt5 text encoder. Its position biases stay unquantized. Raises the errors of `open_model`, or
+    TextError."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes
@@ -79,7 +80,7 @@ def open_text_encoder(path: Path) -> Source:
 
 
 def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> None:
-    """Raise CheckpointError for weights that are in the format to be made."""
+    """Raise CheckpointError for weights that are already 4-bit."""
     if any(isinstance(weight, FourBitWeight) for weight in quantized.values()):
         raise CheckpointError(
             f"{path}: the weights are {quantization_of(quantized)} already; give the bf16, fp16 or fp32 "
@@ -88,7 +89,7 @@ def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> N
 
 
 def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, list[TensorEntry]]:
-    """The parameters in the order of their first tensors in the files."""
+    """Return the parameters sorted by the position of their first tensors in the files."""
     first = {entries[0].name: name for name, entries in parameters.items()}
     ordered = in_file_order(entries[0] for entries in parameters.values())
     return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}

@@ -1,4 +1,4 @@
-"""Whether a package's files are whole: checksums, finite scales, shapes, and which model each of them is."""
+"""Verification of a package's files: checksums, finite scales, shapes, and the identity of each model."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -21,8 +21,8 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Verified:
-    """A file that was checked: what it is, in words, and how many of its tensors have the checksums written with them;
-    `checked` is None where there are none to compare with."""
+    """A verified file: a description of its kind, and the number of tensors that match their checksums. `checked` is
+    None if no checksums were compared."""
 
     path: Path
     kind: str
@@ -33,12 +33,12 @@ class Verified:
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
     """Check a package, or one model or text encoder. With `fast` only headers, shapes and scales are read.
 
-    Raises CheckpointError or TextError naming what is wrong; all damaged tensors of a file in one message.
+    Raises CheckpointError or TextError that names the fault; one message lists all damaged tensors of a file.
     """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
     if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, meta_of(alone).name}:
-        path = alone  # the folder that quantizing a text encoder by itself makes
+        path = alone  # the folder that quantizing only a text encoder makes
     if is_text_encoder(path):
         return [_text_encoder(path, show, fast)]
     if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
@@ -67,7 +67,7 @@ def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) ->
 
 
 def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> Verified:
-    weights = open_weights(path)  # which looks at its scales
+    weights = open_weights(path)  # this checks the scales
     kind = f"umt5 text encoder, {weights.quantization or 'not quantized'}"
     kind += f"; {weights.note}" if weights.note else ""
     return _checked(path, kind, weights.tensors, show, fast)
@@ -107,7 +107,7 @@ def _wrong(name: str, tensors: Mapping[str, TensorEntry], stored: Mapping[str, s
 
 
 def _digest(entry: TensorEntry) -> str:
-    """SHA-256 of a tensor's bytes, which are read from the file where it is a safetensors file."""
+    """Return the SHA-256 of a tensor's bytes. They are read from the file if it is a safetensors file."""
     if not isinstance(entry.source, MappedFile):
         return hashlib.sha256(bytes_of(entry.source)).hexdigest()
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Weights written in the community package's format, one tensor in memory at a time."""
+"""A writer of weights in the community package's format that holds one tensor in memory at a time."""
 
 import hashlib
 import json
@@ -20,27 +20,26 @@ from ..weights.tensors import DTYPES
 from . import comfy
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
-# More bytes than any quant_state has: it is JSON of two sizes, two block sizes and an offset.
+# The upper limit of a quant_state in bytes: JSON of two sizes, two block sizes and an offset.
 _STATE_LIMIT = 240
 _DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int8, torch.uint8)
 
 _READ_BYTES = 1 << 20
 QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
-"""`quant` in quantization_meta.json."""
+"""The value of `quant` in quantization_meta.json."""
 
 Source = Tensor | tuple[Tensor, Scales | dict[str, Tensor]]
 Shapes = Mapping[str, tuple[int, ...]]
 Layout = dict[str, tuple[torch.dtype, list[int], int]]
-"""Of each tensor of the file, by key: dtype, shape and byte offset."""
+"""The dtype, shape and byte offset of each tensor of the file, by key."""
 
 
 class TensorFile(AbstractContextManager["TensorFile"]):
-    """A safetensors file of known shapes that is written parameter by parameter, in any order and from any thread.
+    """A safetensors file of known shapes, written parameter by parameter, in any order and from any thread.
 
-    The parameters named in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, or a
-    key of `comfy.FORMATS`),
-    the others in `dtype`. With `resume` a file that is there is kept, and its parameters need not be written again.
-    Until `finish` the file has no header, so that no reader takes it for a whole one.
+    The parameters in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, or a key of
+    `comfy.FORMATS`), all others in `dtype`. With `resume` an existing file is kept, and its parameters need not be
+    written again. The header is missing until `finish`, so no reader mistakes an unfinished file for a complete one.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._shapes, self._quantized, self._dtype = shapes, frozenset(quantized), dtype
         self._quant_type, self._blocksize, self._lock = quant_type, blocksize, threading.Lock()
         self.states: dict[str, bytes] = {}
-        """The quant_states by key. They are written by `finish`, because their lengths depend on the data."""
+        """The quant_states by key. `finish` writes them, because their lengths depend on the data."""
         self._layout = _layout(_tensors(shapes, self._quantized, quant_type, blocksize, dtype))
         self._metadata = comfy.metadata(self._quantized, quant_type)
         self._header_bytes = len(_header(self._layout, self._metadata))
@@ -67,8 +66,8 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._file.close()
 
     def write(self, name: str, source: Source) -> dict[str, str]:
-        """Write a parameter: a float tensor or, if quantized, what `codec.encode` or `scaled.encode` gave. Returns
-        the SHA-256 of its tensors by key, that of the quant_state included."""
+        """Write a parameter: a float tensor or, if quantized, the result of `codec.encode` or `scaled.encode`. Return
+        the SHA-256 of its tensors by key, including the quant_state."""
         tensors = self._stored(name, source)
         digests = {}
         for key, tensor in tensors.items():
@@ -84,7 +83,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         return digests
 
     def digest(self, key: str) -> str:
-        """The SHA-256 of a tensor that was written, read back from the file."""
+        """Return the SHA-256 of a written tensor, read back from the file."""
         if _is_state(key):
             return hashlib.sha256(self.states.get(key, b"")).hexdigest()
         dtype, shape, _ = self._layout[key]
@@ -100,7 +99,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         return digest.hexdigest()
 
     def finish(self) -> None:
-        """Write the quant_states and the header, and bring all of it to the disk."""
+        """Write the quant_states and the header, and flush everything to the disk."""
         layout, states = dict(self._layout), sorted(self.states)
         end = min((layout[key][2] for key in states), default=0)
         for key in states:
@@ -131,14 +130,15 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Bytes of a file of these parameters; a few KB too many, because a quant_state's length depends on data."""
+    """Return the size in bytes of a file with these parameters. The result is a few KB too large, because a
+    quant_state's length depends on the data."""
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     header = _header(layout, comfy.metadata(quantized, quant_type))
     return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """The parameters that are quantized: all matrices."""
+    """Return the parameters that can be quantized: all matrices."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 
@@ -149,7 +149,7 @@ def _tensors(
     blocksize: int,
     dtype: torch.dtype,
 ) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Key, dtype and shape of what the parameters are stored as."""
+    """Yield key, dtype and shape of every tensor that the parameters are stored as."""
     for name, shape in shapes.items():
         if name not in quantized:
             yield name, dtype, list(shape)
@@ -168,8 +168,8 @@ def _tensors(
 
 
 def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
-    """Key to dtype, shape and byte offset. Ordered by dtype, the widest first, as safetensors does, so that every
-    tensor is aligned. The quant_states come last: `finish` corrects their lengths and offsets."""
+    """Return dtype, shape and byte offset by key. Tensors are sorted by dtype, the widest first, as safetensors does,
+    so that every tensor is aligned. The quant_states come last, because `finish` corrects their lengths and offsets."""
     ordered = sorted(tensors, key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
     layout, end = {}, 0
     for key, stored, shape in ordered:
@@ -192,12 +192,12 @@ def _is_state(key: str) -> bool:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """A tensor's bytes as a file has them."""
+    """Return a tensor's bytes as they are stored in a file."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def config_json(config: ModelConfig, guided: bool = False) -> dict:
-    """What the config.json beside a model says, as officially; a `guided` one is causal-pretrain."""
+    """Return the content of a model's config.json in the official form; `guided` marks causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     return {
         "_class_name": causal if config.causal else "WanModel",
@@ -215,6 +215,6 @@ def config_json(config: ModelConfig, guided: bool = False) -> dict:
 
 
 def write_json(path: Path, content: dict) -> None:
-    """Write a small file of which never a half is seen."""
+    """Write a small JSON file that readers never see half-written."""
     with written_whole(path) as (part,):
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
