@@ -1,4 +1,4 @@
-"""What can be checked before anything heavy is loaded, whatever model the run is of."""
+"""The checks that run before anything heavy is loaded, for every kind of model."""
 
 import math
 import re
@@ -33,15 +33,13 @@ from .files.target import Target
 from .options import CAMERAS, CHOICES, GenerateOptions
 
 MOST_FPS = 1000
-"""Frames a second that any program plays."""
+"""The highest frame rate, in frames per second, that any player supports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """The options of a run and its open files, but for the model's. Weights are mapped from their files, which takes no
-    memory.
-
-    `tokenizer` is its path where the prompt's embedding is `known`, because then it may not be needed."""
+    """The options of a run and its open files, except the model's. Weights are memory-mapped from their files, which
+    takes no memory. If the prompt's embedding is `known`, `tokenizer` is only a path, because it may not be needed."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -55,7 +53,7 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Opened):
-    """A run that can start: every file exists, fits the others and is open; the output can be written.
+    """A run that can start: every file exists, matches the others and is open, and the output can be written.
 
     `frame` [3, H, W], -1..1, is the first frame that the VAE encodes."""
 
@@ -65,34 +63,34 @@ class Plan(Opened):
 
     @property
     def frames_before(self) -> int:
-        """Frames of the video that were made before."""
+        """Return the number of frames of the video that an earlier run made."""
         return 0
 
     def precision(self, processes: int = 1) -> Precision:
-        """What a forward computes in, by so many processes."""
+        """Return the dtype and arithmetic of a forward that `processes` processes share."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
     @property
     def wishes(self) -> MemoryWishes:
-        """What is asked of memory."""
+        """Return the options that concern memory."""
         return MemoryWishes(**{field.name: getattr(self.options, field.name) for field in fields(MemoryWishes)})
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Height and width of the latent."""
+        """Return height and width of the latent."""
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
     def decoding_device(self) -> torch.device:
-        """Where frames are decoded."""
+        """Return the device that decodes frames."""
         return self.device
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16 bits that one process decodes in; None: fp32. By default GPUs that are made for it decode in fp16.
-        Convolutions in fp32 are computed in TF32 there, the official code's too, and that has no more bits of
-        mantissa."""
+        """Return the 16-bit dtype in which one process decodes, or None for fp32. By default GPUs with fast fp16 decode
+        in fp16. On such GPUs fp32 convolutions run in TF32, also in the official code, and TF32 has no more mantissa
+        bits than fp16."""
         if self.options.vae_dtype != "auto":
             asked = torch_dtype(self.options.vae_dtype)
             return None if asked == torch.float32 else asked
@@ -100,12 +98,12 @@ class Plan(Opened):
 
 
 def many(count: int, thing: str) -> str:
-    """`1 step`, `2 steps`."""
+    """Return a count with its noun: `1 step`, `2 steps`."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """InputError for options that were given although the model has no use for them."""
+    """Raise InputError for options that were set although the model does not use them."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -154,14 +152,15 @@ def find_device(name: str | None) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         try:
             torch.zeros(1, device=device).cpu()
-        except (RuntimeError, AssertionError) as error:  # torch's words for a device that is not there
+        except (RuntimeError, AssertionError) as error:  # torch's message for a missing device
             found = str(error).splitlines()[0]
             raise InputError(f"`device` {name}: torch cannot use it here ({found:.80}); use cpu or cuda") from error
     return device
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Where frames are decoded: on the run's device, or on another CUDA GPU that is named. Raises InputError."""
+    """Return the device that decodes frames: the run's device, or another CUDA GPU if `name` is given. Raises
+    InputError."""
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
@@ -175,8 +174,8 @@ def find_decoding_device(name: str | None, device: torch.device) -> torch.device
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """The camera that the options name. Raises InputError for two of them, and CameraError for a checkpoint that would
-    ignore it."""
+    """Return the camera path from the options. Raises InputError for more than one, and CameraError for a checkpoint
+    that would ignore the camera."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -197,9 +196,9 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """The folder's path, with a note if its poses look like those of another convention.
+    """Return the folder's path, with a note if its poses seem to follow another convention.
 
-    Raises CameraError, which says for a file of another kind, or none, how it becomes a pose folder.
+    Raises CameraError. For a file of another kind the message explains how to convert it into a pose folder.
     """
     try:
         folder = read_pose_folder(path, actions=actions)
@@ -217,13 +216,13 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def made_path(kind: str, text: str, frames: int) -> CameraPath:
-    """The path of "keys" that are held, or of a "preset" over a video of so many frames: 4n+1 poses, as many as it may
-    use. Raises CameraError."""
+    """Return the path of held keys ("keys") or of a preset ("preset") over `frames` frames: 4n+1 poses, as many as the
+    video can use. Raises CameraError."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """The size that the options ask for; latent frames come in whole chunks."""
+    """Return the requested size; the latent frames are cut to full chunks."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -231,7 +230,7 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """The LoRAs, a line each, and what of them is likely a mistake."""
+    """Return one line for each LoRA, and warnings about likely mistakes."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora
@@ -251,12 +250,12 @@ def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str
 
 
 def text_dtype(options: GenerateOptions) -> torch.dtype:
-    """What the text encoder multiplies in."""
+    """Return the dtype of the text encoder's matrix products."""
     return torch.float32 if options.dtype == "fp32" else torch.bfloat16
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """What should be known of the prompts."""
+    """Return notes on the prompts."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not what a file holds; `prompt_file` reads a file.")
@@ -268,7 +267,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """What the user should know of the camera and of a video that is shorter than was asked for."""
+    """Return notes on the camera, and on a video that is shorter than requested."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

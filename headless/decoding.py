@@ -1,4 +1,4 @@
-"""Decoding divided among the processes of a run: each decodes a stripe of every frame, and the first one gets all."""
+"""Decoding by several processes: each decodes a stripe of every frame, and the first process collects the frames."""
 
 import logging
 from contextlib import suppress
@@ -18,13 +18,13 @@ from .stages import decode
 log = logging.getLogger(__name__)
 
 FRAMES_AT_ONCE = 48
-"""Frames that are on their way to the first process at a time."""
+"""The number of frames sent to the first process at a time."""
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
-    """`decode` by several processes that have the same latent: the frames in the first one, None in the others.
+    """Decode a latent that several processes have; return the frames in the first process, None in the others.
 
-    In tiles the first one decodes alone; so it does when a GPU's memory does not suffice for a stripe."""
+    The first process decodes alone if tiling is on, or if a stripe does not fit into a GPU's memory."""
     if processes.size > 1 and not plan.options.vae_tiling:
         stripe = None
         with suppress(torch.OutOfMemoryError):
@@ -42,13 +42,15 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
 
 def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
-    """A decoder of this process's stripe of latents of that height and width; alone, of all."""
+    """Return a decoder of this process's stripe of latents of `size` (height, width); of full latents if there is one
+    process."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 
 
 def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
-    """The frames uint8 [F, H, W, 3], of every process's stripe of them, in the first process; the others get None."""
+    """Return the frames, uint8 [F, H, W, 3], joined from every process's stripe, in the first process. The others get
+    None."""
     if processes.size == 1:
         return own
     stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

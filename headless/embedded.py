@@ -1,5 +1,6 @@
-"""Embeddings of the last prompts, in the user's cache: a run with a prompt of before reads nothing of the text encoder,
-11 GB of umt5-xxl. They lie in the folder that LINGBOT_WORLD_PROMPTS names; nowhere if this is empty."""
+"""A cache of recent prompts' embeddings, so that a run with a known prompt does not read the text encoder (11 GB of
+umt5-xxl). It is in the folder that LINGBOT_WORLD_PROMPTS names, by default in the user's cache; an empty value turns it
+off."""
 
 from __future__ import annotations
 
@@ -16,22 +17,22 @@ from torch import Tensor
 from ..model.choice.kept import in_user_cache
 
 MOST = 64
-"""Embeddings that are kept, those used last: some 60 MB."""
+"""The number of embeddings that are kept, the most recently used ones: about 60 MB."""
 WAY = 1
-"""Of making an embedding of text, encoder and tokenizer: another one's are not taken."""
+"""The version of the method that computes embeddings. Embeddings of another version are ignored."""
 EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
 class KnownPrompts:
-    """Embeddings by the same files, in the same arithmetic."""
+    """The cached embeddings of one text encoder and tokenizer, in one arithmetic."""
 
     folder: Path | None
     maker: str
 
     @classmethod
     def made_by(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> KnownPrompts:
-        """Those of files or folders as they are now: of the same names, sizes and times of change."""
+        """Return the cache for these files or folders in their current state: names, sizes and modification times."""
         words = [WAY, _written(encoder), _written(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
@@ -40,11 +41,12 @@ class KnownPrompts:
         return file is not None and file.is_file()
 
     def find(self, text: str) -> Tensor | None:
-        """The embedding float32 [1, L, D] on the CPU; None for a prompt that is not known, or cannot be read."""
+        """Return the embedding, float32 [1, L, D] on the CPU; None if the prompt is unknown or its file cannot be
+        read."""
         from safetensors.torch import load_file
 
         file = self._file(text)
-        with suppress(Exception):  # whatever it is, the prompt is encoded anew, and the file written again
+        with suppress(Exception):  # after any error the prompt is encoded again, and the file is rewritten
             if file is not None:
                 embedding = load_file(file)[EMBEDDING]
                 if embedding.dtype == torch.float32 and embedding.ndim == 3 and embedding.isfinite().all():
@@ -53,7 +55,8 @@ class KnownPrompts:
         return None
 
     def keep(self, text: str, embedding: Tensor) -> None:
-        """For later runs, readable by this user alone. Where it cannot be written, nothing happens."""
+        """Save an embedding for later runs, readable by this user only. If the file cannot be written, nothing
+        happens."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -77,11 +80,11 @@ class KnownPrompts:
 
 
 NOT_KEPT = KnownPrompts(None, "")
-"""No prompt is known, and none is kept."""
+"""A cache that contains and stores nothing."""
 
 
 def _written(path: Path) -> list[tuple[str, int, int]]:
-    """What tells files of now from others of the same names."""
+    """Return names, sizes and modification times of the files, which identify their current state."""
     path = path.resolve()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -1,5 +1,5 @@
-"""How long a run will take, from what the last one of its kind took on this machine. That is kept in the user's cache,
-or in the file that LINGBOT_WORLD_TIMES names; nowhere if this is empty."""
+"""An estimate of a run's duration from the last run of its kind on this machine. The durations are in the file that
+LINGBOT_WORLD_TIMES names, by default in the user's cache; an empty value turns this off."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The stages of a causal run that grow with its frames, and with those of the state that it goes on from."""
+"""The stages of a causal run whose time grows with its frames, and with the frames of the state that it continues."""
 MOST_KINDS = 200
 _OF_NO_MATTER = (
     "prompt",
@@ -39,7 +39,7 @@ _OF_NO_MATTER = (
 
 
 def expected(plan: Plan) -> str:
-    """`about 3 min, by the last run of this kind`; empty where there was none."""
+    """Return `about 3 min, by the last run of this kind`, or an empty string if there was none."""
     with suppress(KeyError, TypeError):
         found = _read()[_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before
@@ -51,7 +51,7 @@ def expected(plan: Plan) -> str:
 
 
 def remember(plan: Plan, stages: list[Stage]) -> None:
-    """Keeps what a run took for the next one. Where that cannot be written, nothing happens."""
+    """Record the duration of a run for the next one. If the file cannot be written, nothing happens."""
     grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = _read()
@@ -69,7 +69,8 @@ def remember(plan: Plan, stages: list[Stage]) -> None:
 
 
 def _kind(plan: Plan) -> str:
-    """What the time depends on, without names: the size, the options, and what computes."""
+    """Return a hash of everything that determines the duration, without file names: the size, the options, and the
+    device."""
     options = {name: str(value) for name, value in vars(plan.options).items() if name not in _OF_NO_MATTER}
     on_gpu = plan.device.type == "cuda" and torch.cuda.is_available()
     device = torch.cuda.get_device_name(plan.device) if on_gpu else f"{platform.machine()} {os.cpu_count()}"

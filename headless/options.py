@@ -1,4 +1,4 @@
-"""What a run can be asked for. The command makes its flags from these names, defaults and choices."""
+"""The options of a run. The command builds its flags from these names, defaults and choices."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ else:
     ImageInput = object  # checked by `read_image`, which imports what it needs for that
 
 CAMERAS = ("action_path", "preset", "keys")
-"""The options that give a camera, one of them at a time."""
+"""The options that define a camera; at most one of them may be set."""
 
 STDOUT = "-"
-"""The output that is standard output."""
+"""The value of `output` for standard output."""
 
 AN_ADDRESS = "an address; a path on this machine is expected: download what is there first (models: `hf download`)"
-"""What is wrong with an address in place of a path."""
+"""The error message for a web address in place of a path."""
 
 LORA = "[high=|low=]FILE[:STRENGTH]"
-"""How the command writes a LoRA (see `lora_of`)."""
+"""The command's syntax of a LoRA (see `lora_of`)."""
 
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
-"""What a pose folder holds."""
+"""The files of a pose folder."""
 
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
-"""The options that name a part of the package which lies somewhere else."""
+"""The options that name a part of the package that is stored elsewhere."""
 
 
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that say nothing to a causal model."""
+"""The options that a causal model does not use."""
 
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""Those of them that causal-pretrain takes."""
+"""The options of BASE_ONLY that causal-pretrain does use."""
 
 FEW_STEPS_ONLY = ("schedule",)
-"""The options that say nothing to causal-pretrain."""
+"""The options that causal-pretrain does not use."""
 
 CAUSAL_ONLY = (
     "release",
@@ -77,37 +77,36 @@ CAUSAL_ONLY = (
     "save_state",
     "continue_from",
 )
-"""The options that say nothing to the base model's two experts."""
+"""The options that the base model's two experts do not use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    """One run; the names are those of the official script and of the community's.
+    """The options of one run; the names are those of the official script and of the community's.
 
-    The video has at most `max_area` pixels in the image's aspect ratio, or exactly `width` times `height`, which are
-    given together. `guide_scale` is one number or (low, high). None stands for: a `seed` that is drawn, the default
-    `negative` prompt, the GPU if there is one as `device`, bf16 there and fp32 on the CPU as `dtype`, the package's
-    own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`; and a `shift` of 5 for the base model, for a
-    causal one of what it was made for. `assets_dir` names a folder with text encoder, tokenizer and VAE. The `lora`
-    files are added to the models' weights, which stay as they are, 4-bit ones too.
+    The video has at most `max_area` pixels in the image's aspect ratio, or exactly `width` times `height`, which must
+    be set together. `guide_scale` is one number or (low, high). None means: a random `seed`; the default `negative`
+    prompt; as `device` the GPU if there is one; as `dtype` bf16 on a GPU and fp32 on the CPU; as `high`, `low`,
+    `text_encoder`, `tokenizer` and `vae` the package's own parts; and as `shift` 5 for the base model, the release's
+    default for a causal one. `assets_dir` names a folder with text encoder, tokenizer and VAE. The `lora` files are
+    added to the models' weights when they are used; the stored weights do not change, 4-bit ones neither.
 
-    The camera is that of a folder, `action_path`, or a `preset` of `camera.moves` at its defaults, or of `keys` held,
-    such as "w-10,iw-15"; without one of them the base model has no camera control, and a causal one stands still.
+    The camera is that of a folder, `action_path`, or a `preset` of `camera.moves` at its defaults, or of held `keys`,
+    such as "w-10,iw-15". Without a camera the base model is not controlled, and a causal model's camera stands still.
 
-    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An `output` or `save_state` that is there
-    already is refused, unless `overwrite` allows that it is replaced; with None nothing is written, and the result has
-    the frames.
+    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An existing `output` or `save_state` is refused,
+    unless `overwrite` allows replacing it. If `output` is None nothing is written, and the result contains the frames.
 
-    Several processes divide the weights of an expert among them with `shard`, whatever `residency` says.
+    With `shard` several processes divide the weights of an expert among them, whatever `residency` is.
 
-    Causal models (LingBot-World Fast and 2.0) take none of BASE_ONLY, causal-pretrain those in GUIDED, and the base
-    model none of CAUSAL_ONLY. `release` names one of RELEASES where the model's files leave a doubt which it is.
-    `chunk` is the latent frames that are made at a time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps;
-    `window` and `sink` count latent frames, a window of 0 is the whole video. None takes what the checkpoint was
-    trained for. `decoder_device` is another CUDA GPU than `device`, such as "cuda:1": it decodes a chunk's frames while
-    the next chunk is made. `continue_from` names a file that `save_state` wrote; `image` is then not needed, and the
-    video has the frames that come after the state's; PNG files are numbered on. Its path begins where the camera stood,
-    with the path's own first pose, in the units of the first path that moved.
+    Causal models (LingBot-World Fast and 2.0) use none of BASE_ONLY, causal-pretrain only those in GUIDED, and the base
+    model none of CAUSAL_ONLY. `release` names one of RELEASES if the model's files are ambiguous. `chunk` is the number
+    of latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps; `window` and `sink`
+    count latent frames, and a window of 0 is the whole video. None means the values that the checkpoint was trained
+    for. `decoder_device` is another CUDA GPU than `device`, such as "cuda:1"; it decodes a chunk's frames while the
+    next chunk is made. `continue_from` names a file that `save_state` wrote. Then `image` is not needed, the video
+    contains the frames after the state's, and the numbering of PNG files continues. The path begins where the camera
+    stood, with the path's own first pose, in the units of the first path that moved.
     """
 
     ckpt_dir: str | Path
@@ -159,7 +158,8 @@ class GenerateOptions:
     vae: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raises InputError for a value of a wrong type. Numpy's numbers become Python's: torch takes no others."""
+        """Raise InputError for a value of a wrong type. Numpy's numbers become Python's, because torch requires
+        these."""
         hints = get_type_hints(type(self))
         check_types(vars(self), hints)
         for name, value in vars(self).items():
@@ -176,17 +176,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
     for kind in (hint, *get_args(hint))
     if get_origin(kind) is Literal
 }
-"""The options that take one of a few words."""
+"""The options with a fixed set of values, and those values."""
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is an address of the web, or of a service that keeps files, and no path."""
+    """Return whether a text is an address of the web or of a storage service, rather than a path."""
     return re.match(r"(https?|ftp|hf|s3|gs)://", text) is not None
 
 
 def lora_of(text: str) -> LoraFile:
-    """A LoRA from FILE, FILE:0.8 or high=FILE:0.8. A colon that no number follows belongs to the file's name. Raises
-    ArgumentTypeError for an address."""
+    """Return the LoRA for FILE, FILE:0.8 or high=FILE:0.8. A colon without a number after it is part of the file's
+    name. Raises ArgumentTypeError for an address."""
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
     if is_address(name):
@@ -199,7 +199,7 @@ def lora_of(text: str) -> LoraFile:
 
 
 def two_sides(text: str) -> tuple[int, int]:
-    """(480, 832) from 480*832 or 480x832. Raises ArgumentTypeError, whose words argparse shows."""
+    """Return (480, 832) for 480*832 or 480x832. Raises ArgumentTypeError, whose message argparse shows."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480*832")

@@ -1,4 +1,4 @@
-"""A run that can start: what was asked for is checked, and every file that it needs is open."""
+"""The plan of a run: checked options and open files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -61,16 +61,16 @@ class SamplingPlan(Plan):
 
     @property
     def config(self) -> ModelConfig:
-        """Of each expert."""
+        """The configuration of each expert."""
         return self.experts.high.config
 
     @property
     def work(self) -> str:
-        """How much there is to do, in words."""
+        """The amount of work as text, such as "40 steps"."""
         return many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """What memory depends on."""
+        """Return the properties that determine the memory of the steps."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -84,7 +84,7 @@ class SamplingPlan(Plan):
 
     @property
     def guided(self) -> bool:
-        """Whether a negative prompt takes part."""
+        """Whether a negative prompt is used."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
@@ -94,8 +94,8 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
-    """Checks the options and opens every file, the cheapest first. Raises a LingBotError for what is wrong.
-    `open_file(opener, path)`, of models with their LoRAs behind it, may give what it has opened before."""
+    """Check the options and open every file, the cheapest first. Raises a LingBotError for the first fault.
+    `open_file(opener, path)` may return a file that is already open; for models it also receives the LoRAs."""
     options = with_state(options)
     check_settings(options)
     device = find_device(options.device)
@@ -131,7 +131,7 @@ def make_plan(
         _check_width(text_encoder, checkpoint.config)
         plan = plan_causal(opened, checkpoint, image)
     else:
-        assert package.experts is not None  # a package has either
+        assert package.experts is not None  # a package has either experts or a causal model
         experts = open_file(_experts_opener(dtype), package.experts, options.lora)
         _check_width(text_encoder, experts.high.config)
         plan = _plan_sampling(opened, experts, image)
@@ -142,17 +142,17 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """The options with the state of a walk's folder in its place, and a state's last prompt where there is none.
-    Raises InputError."""
+    """Return the options with a walk's folder replaced by its state file, and an empty prompt replaced by the state's
+    last prompt. Raises InputError."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)
-    assert state is not None  # one is named
+    assert state is not None  # `continue_from` is set
     prompt = options.prompt if options.prompt.strip() else last_prompt(state)
     return replace(options, continue_from=state, prompt=prompt)
 
 
-@cache  # what was opened is kept with its opener
+@cache  # open files are cached together with their opener
 def _model_opener(dtype: torch.dtype) -> Callable[..., Checkpoint]:
     return lambda path, loras: open_checkpoint(path, loras).rounded(dtype)
 
@@ -163,7 +163,7 @@ def _experts_opener(dtype: torch.dtype) -> Callable[..., PerExpert[Checkpoint]]:
 
 
 def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
-    """Raises InputError for a text encoder whose embeddings the model cannot read."""
+    """Raise InputError for a text encoder with an embedding size that the model cannot read."""
     if encoder.config.dim != config.text_dim:
         raise InputError(
             f"`text_encoder` {encoder.path}: its embeddings have {encoder.config.dim} values, the model "
@@ -203,7 +203,7 @@ def _plan_sampling(opened: Opened, experts: PerExpert[Checkpoint], image: np.nda
 
 
 def _parts(package: Package, folder: str | Path) -> dict[str, Path]:
-    """Where the parts lie that are no model, by name. Raises InputError for a package without them."""
+    """Return the paths of the parts other than models, by name. Raises InputError if the package lacks one."""
     paths = {name: getattr(package, name) for name in ("tokenizer", "text_encoder", "vae")}
     missing = [name for name, path in paths.items() if path is None]
     if missing:

@@ -1,4 +1,5 @@
-"""What a causal run needs before its first chunk: the prompt's embedding, the image's latent, decoder and model."""
+"""The preparation of a causal run before its first chunk: the prompt's embedding, the image's latent, decoder and
+model."""
 
 import logging
 import threading
@@ -30,13 +31,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 SETTLING = 500_000_000
-"""Bytes that CUDA's libraries take on the GPU while a run begins."""
+"""The bytes that CUDA's libraries allocate on the GPU when a run begins."""
 
 
 class Prepared(NamedTuple):
-    """`contexts` are the embeddings of the prompt and, if it takes part, the negative prompt. `image`: the image and
-    the grey frames after it as a latent [1, 16, n, h, w] on the CPU, in the first process. `decoder` is there in
-    each process that decodes."""
+    """The inputs of a causal run. `contexts`: the embeddings of the prompt and, for a guided model, of the negative
+    prompt. `image`: the image and the grey frames after it as a latent [1, 16, n, h, w] on the CPU, in the first
+    process only. `decoder` is None in processes that do not decode."""
 
     memory: RolloutMemory
     contexts: list[Tensor]
@@ -46,16 +47,16 @@ class Prepared(NamedTuple):
 
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> Prepared:
-    """Makes what the run needs; `prompts()` makes the embeddings. Of several processes each has a model of its own.
+    """Prepare the inputs of the run; `prompts()` returns the embeddings. Each of several processes has its own model.
 
-    Text encoder, image and model have the GPU to themselves, one after the other, unless there is room for all of the
-    model beside one of the others."""
+    Text encoder, image and model use the GPU one after the other, unless the whole model fits next to one of the
+    others."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _with_room_for_all(plan, planner, free, run)
     if memory is not None:
         return _all_at_once(plan, memory, prompts, run, image_too)
-    planner.choose(free, whole_video)  # raises before the text encoder works, which leaves no more
+    planner.choose(free, whole_video)  # raises before the text encoder runs, because that will not free any memory
     contexts = prompts()
     memory = planner.choose(_free(plan, run.processes), whole_video)
     if memory.resident_blocks is not None and not plan.options.shard:
@@ -73,8 +74,8 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Prompts are encoded while a thread loads the model and another one encodes the image, before the prompts unless
-    there is room for `image_too`. If anything fails, the threads end within a tenth of a second."""
+    """Encode the prompts while one thread loads the model and another encodes the image. The image comes before the
+    prompts unless `image_too` says that both fit. If anything fails, the threads end within a tenth of a second."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
         loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -85,12 +86,12 @@ def _all_at_once(
         image, decoder = encoding()
         model = loading()
     if gpu is not None:
-        torch.cuda.empty_cache()  # what the text encoder had may go to keys and values
+        torch.cuda.empty_cache()  # keys and values may use the text encoder's memory
     return Prepared(memory, contexts, image, decoder, model)
 
 
 class _Aside(AbstractContextManager["_Aside"]):
-    """Work of a run that threads do beside the main one, on a GPU if there is one. Leaving the context ends them."""
+    """The background threads of a run, on a GPU if there is one. Leaving the context ends them."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -101,18 +102,18 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, work: Callable[[Progress], T]) -> Callable[[], T]:
-        """Have a thread do `work(progress)`. Returns a function that waits for the work, and gives what it made or
-        raises what it raised. Its first call begins a stage of the run, which shows how far the work is."""
+        """Start `work(progress)` in a thread. Return a function that waits for the work and returns its result or
+        raises its error. The first call of that function begins a stage of the run, which shows the progress."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
             if self._ended.is_set():
                 raise InterruptedError("the run has ended")
-            for show in shown:  # the main thread waits
+            for show in shown:  # shown only while the main thread waits
                 show(done, total)
 
         def on_gpu() -> T:
-            with nullcontext() if self._gpu is None else torch.cuda.device(self._gpu):  # each thread has its own
+            with nullcontext() if self._gpu is None else torch.cuda.device(self._gpu):  # set per thread
                 return work(progress)
 
         future = self._threads.submit(on_gpu)
@@ -122,22 +123,23 @@ class _Aside(AbstractContextManager["_Aside"]):
                 shown.append(self._stages.begin(stage, unit, keep=True))
             error = future.exception()
             if error is not None:
-                raise copy(error)  # the error itself would hold this frame, and this frame the error and the model
+                raise copy(error)  # the error itself would hold this frame, and with it the model
             return future.result()
 
         return result
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Free bytes on the GPU and in host memory; the least of all processes, so that they decide the same."""
+    """Return the free bytes on the GPU and in host memory: the minimum over all processes, so that all decide the
+    same."""
     return Free(processes.least(free_memory(plan.device)), processes.least(available_host_memory()))
 
 
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """What is kept where, if all of the model can be on the GPU beside the text encoder or the image's encoding; and
-    whether there is room for both of them."""
+    """Return the storage choices if the whole model fits on the GPU next to the text encoder or the image's encoding,
+    else None; and whether both of these fit together."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -145,7 +147,7 @@ def _with_room_for_all(
     room = free.device - plan.checkpoint.nbytes - MARGIN - SETTLING
     if max(text, encoding) > room:
         return None, False
-    with suppress(InputError):  # said when the text encoder has given its memory back
+    with suppress(InputError):  # the error is raised later, after the text encoder has freed its memory
         memory = planner.choose(free._replace(device=free.device - SETTLING))
         if memory.resident_blocks is None:
             return memory, text + encoding <= room
@@ -153,16 +155,16 @@ def _with_room_for_all(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """The processes that divide the frames among them. Tiles are for the first one alone."""
+    """Return the processes that divide the frames: only this one if the VAE is tiled."""
     return ALONE if memory.vae_tiling else processes
 
 
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """The image's latent and the decoder. The first process encodes; where frames are decoded in tiles, it does that
-    without the others too. `alone`: nothing else is on the GPU. Only then a card may be too small for the whole image,
-    which is encoded in tiles."""
+    """Return the image's latent and the decoder. The first process encodes; with tiled decoding it does both alone.
+    `alone`: nothing else is on the GPU; only then may the card be too small for the whole image, which is then encoded
+    in tiles."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

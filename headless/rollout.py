@@ -1,4 +1,4 @@
-"""One run of a causal model: every chunk is sampled, decoded and written as it comes."""
+"""One run of a causal model: each chunk is sampled, decoded and written before the next."""
 
 import logging
 import time
@@ -28,18 +28,18 @@ from .stages import AGAIN, RunContext
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_STATES = 50
-"""A run that is killed loses a minute of its work at most, as long as a chunk takes ten seconds."""
+"""The interval of saved states: a killed run loses at most a minute of work if a chunk takes ten seconds."""
 
 
 def run_rollout(
     plan: RolloutPlan, prompts: Callable[[], list[Tensor]], noise: Tensor, generator: torch.Generator, run: RunContext
 ) -> Path:
-    """Makes the video that `plan` describes for the embeddings [1, L, D] that `prompts()` gives, from `noise`
-    [1, 16, f, h, w] and what the generator draws after it. Returns the video's path. Several processes compute each
-    forward together, and decode a stripe of the frames each, unless in tiles; the first one encodes the image and
-    writes.
+    """Make the video that `plan` describes and return its path. `prompts()` returns the embeddings [1, L, D]; `noise`
+    is [1, 16, f, h, w], and the generator draws all later noise. Several processes compute each forward together and,
+    unless the VAE is tiled, decode one stripe of the frames each. The first process encodes the image and writes the
+    video.
 
-    Whatever ends the run early, the video of the chunks that are done stays, and so does their state."""
+    If the run ends early, the video and the state of the finished chunks stay."""
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
     image = processes.share(image, 0)
@@ -48,7 +48,7 @@ def run_rollout(
         return torch.randn(shape, generator=generator, device=generator.device)
 
     frames = _Frames(plan, decoder, decoding_processes(memory, processes), run.stages)
-    del decoder  # `frames` may take another
+    del decoder  # `frames` may replace the decoder
     latents = spec.loop.run(
         model,
         spec.chunks(image, noise, *contexts),
@@ -78,9 +78,9 @@ def run_rollout(
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """The chunks of the first process into the video, and every minute their state, should the run be killed. What ends
-    the run early is followed by the last chunk and the end of a file, which no further interrupt may break off; whoever
-    reads a pipe may be waited for in vain."""
+    """Write the first process's chunks into the video, and save their state every minute in case the run is killed.
+    After an early end the last chunk and the end of the file are still written, and further interrupts wait for that. A
+    pipe is the exception, because its reader may never continue."""
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
     with (
@@ -106,8 +106,8 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 class _Frames:
     """Decodes the chunks of a run and delivers their frames.
 
-    `decoding`: the processes that divide the frames. `written` returns how many chunks are in the video: a state of
-    more would leave a gap before the next one."""
+    `decoding`: the processes that divide the frames. `written` returns the number of chunks in the video, because a
+    state with more chunks would leave a gap before the next video."""
 
     progress: Progress
 
@@ -126,8 +126,8 @@ class _Frames:
         return self.delivery.latents
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Decode the chunks as the loop makes them. `write(frames)` receives the frames uint8 [F, H, W, 3] of each, in
-        the first process. A chunk that is queued when the run is interrupted is delivered too."""
+        """Decode the chunks as the loop makes them. `write(frames)` receives the frames, uint8 [F, H, W, 3], of each
+        chunk in the first process. A chunk that is queued when the run is interrupted is delivered too."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
@@ -137,12 +137,13 @@ class _Frames:
                 self.delivery.add(latent, frames, *([] if self._decoder is None else [self._decoder.device]))
             self.delivery.finish()
         except BaseException:
-            if self._decoding.size == 1:  # several processes could not join their stripes any more
+            if self._decoding.size == 1:  # several processes could no longer join their stripes
                 _but_log(self.delivery.finish)
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """The state's chunks: the loop remembers them, by a forward each, and the decoder sees the last."""
+        """Run the cache updates of the state's chunks, one forward each, and decode the last chunks to restore the
+        decoder's state."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -155,7 +156,7 @@ class _Frames:
             self._show(self._before)
             return
         except OverflowError as error:
-            reason = str(error)  # and no more, since the error holds the decoder
+            reason = str(error)  # only the text, because the error holds the decoder
         self._decode_in_fp32(reason)
 
     def _deliver(self, latent: Tensor, frames: Tensor | None) -> None:
@@ -165,20 +166,19 @@ class _Frames:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return the chunk's frames, decoded again if a number in the VAE was too large for fp16."""
+        """Return the chunk's frames, decoded again if a value in the VAE was too large for fp16."""
         if self._decoder is None:
             return None
         try:
             self._decoder.check()
             return frames
         except OverflowError as error:
-            reason = str(error)  # and no more, since the error holds the decoder
+            reason = str(error)  # only the text, because the error holds the decoder
         self._decode_in_fp32(reason)
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Decode in fp32 from now on, with a decoder that has seen the chunks before this one, in tiles where memory is
-        short."""
+        """Switch to a new fp32 decoder and run it on the preceding chunks; it is tiled if memory is short."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
@@ -188,14 +188,14 @@ class _Frames:
         self._show([*self._before, *self.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
-        """Have the decoder see chunks whose frames were made before."""
+        """Decode chunks again only to restore the decoder's state."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
 
 
 def _but_log(deliver: Callable[[], None]) -> None:
-    """Deliver a last chunk. A failure is logged and not raised: the run ends with what had ended it before."""
+    """Deliver a last chunk. A failure is logged and not raised, so that the run ends with its original error."""
     try:
         deliver()
     except Exception as reason:

@@ -1,4 +1,4 @@
-"""A run of a causal model (LingBot-World Fast, 2.0) that can start: the engine's spec with this front's files."""
+"""The plan of a causal model's run (LingBot-World Fast, 2.0): the engine's spec plus this front's files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """A run of a causal model; `spec` says what is made."""
+    """A run of a causal model; `spec` describes the video."""
 
     checkpoint: Checkpoint
     spec: RolloutSpec
@@ -61,16 +61,16 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """Of the frames that are decoded at a time."""
+        """The geometry of the frames that are decoded at a time."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
     def frames_before(self) -> int:
-        """Frames of the state. PNG files go on with this number, so that a folder may hold the whole video."""
+        """The number of frames of the state. PNG files are numbered from here, so a folder may hold the whole video."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
-        """What decides what is kept where."""
+        """Return the planner of the run's memory."""
         spec = self.spec
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
@@ -84,7 +84,7 @@ class RolloutPlan(Plan):
 def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
     """Return the checked plan of a causal model's run. Raises a LingBotError."""
     options, release = opened.options, checkpoint.release
-    assert release is not None  # a causal model has one
+    assert release is not None  # a causal model has a release
     if release.guided:
         refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
     of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
@@ -119,8 +119,8 @@ def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Raises InputError where the state cannot be `saved`, or would take the place of another file, unless that may be
-    replaced. The state that the run goes on from is for that: it is in the one that comes."""
+    """Raise InputError if the state cannot be written to `saved`, or if another file exists there and `overwrite` is
+    false. The state that the run continues may be replaced, because the new state contains it."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() == target.path.absolute():
@@ -151,7 +151,7 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
-    """The camera that the options name. Raises CameraError for one with fewer poses than a chunk has frames."""
+    """Return the camera from the options. Raises CameraError if it has fewer poses than a chunk has frames."""
     camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
@@ -163,7 +163,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """The image as first frame, in the size that is asked for. Raises InputError for another size than the state's."""
+    """Return the image as first frame in the requested size, or None if the run continues a state. Raises InputError
+    for a size other than the state's."""
     if state is None:
         return None if image is None else first_frame(image, geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]

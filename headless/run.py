@@ -34,9 +34,9 @@ from .stages import RunContext, conditioning, draw_noise, encode_image, encode_p
 
 @dataclass(frozen=True)
 class Result:
-    """The video file or the folder of PNG files, the seed that makes the same again, and what each stage took.
-    `model_steps`: those that the base model predicted; fewer than all with a `reuse_threshold`. `frames`: the video
-    uint8 [F, H, W, 3], where `output` is None and there is no path."""
+    """The result of a run: the path of the video file or of the folder of PNG files, the seed that reproduces the
+    video, and the time and memory of each stage. `model_steps`: the steps that the base model predicted, fewer than all
+    with a `reuse_threshold`. `frames`: the video, uint8 [F, H, W, 3], if `output` is None; then `path` is None."""
 
     path: Path | None
     seed: int
@@ -53,19 +53,19 @@ def generate(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Result:
-    """Checks, then runs. Raises a LingBotError for what is wrong with `options` before it loads anything.
+    """Check the options, then run. Raises a LingBotError for a fault in `options` before anything is loaded.
 
-    `on_progress(done, total)` is called after each step of the base model, or for the frames after each chunk of a
-    causal one. `cancel()` is asked there and in every other stage; if it says True, the run ends with CancelledError.
-    A causal run then leaves the video, and with `save_state` the state, of the chunks that are done. `show(name, unit)`
-    gives each stage's own display."""
+    `on_progress(done, total)` is called after each step of the base model, or with the frames after each chunk of a
+    causal one. `cancel()` is called there and during every other stage; if it returns true, the run ends with
+    CancelledError. A causal run then keeps the video and, with `save_state`, the state of the finished chunks.
+    `show(name, unit)` is a context manager for each stage's progress display."""
     plan = make_plan(options)
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
-    """Carries a plan out, with `processes` that all call this with the same options. `show(name, unit)` gives each
-    stage's progress display."""
+    """Run a plan, together with `processes` that all call this with the same options. `show(name, unit)` is a context
+    manager for each stage's progress display."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -86,8 +86,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return the plan with its record for the video's metadata; the plan itself where no file is written, or where the
-    variable LINGBOT_WORLD_RECORD is empty."""
+    """Return the plan with its record for the video's metadata. The plan is returned unchanged if no file is written,
+    or if the environment variable LINGBOT_WORLD_RECORD is empty."""
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
@@ -95,8 +95,8 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
 
 @contextmanager
 def take_outputs(plan: AnyPlan) -> Iterator[None]:
-    """Keep other runs away from a plan's files while this block runs. Raises InputError if another run writes one, or
-    has written it since the plan was made."""
+    """Lock a plan's files against other runs while this block runs. Raises InputError if another run writes one of
+    them, or has written it since the plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
     with plan.target.taken(), nullcontext() if state is None else taken(Path(state)):
@@ -108,7 +108,7 @@ def take_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """`take_outputs` in the first of several processes; all of them raise its InputError."""
+    """Run `take_outputs` in the first process; all processes raise its InputError."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -122,13 +122,15 @@ def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Who computes what of the run, which all processes ask for. Raises InputError where it cannot be divided."""
+    """Return the division of the run's work; all processes must call this. Raises InputError if the run cannot be
+    divided."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
-    """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
+    """Run all stages and return the video's path. With several processes the first encodes the prompts while the second
+    encodes the image."""
     together = divided(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))
@@ -149,7 +151,7 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
 
 
 def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
-    """The embedded prompts, in the process that encodes them."""
+    """Return the prompts' embeddings in the process that encodes them, None in the others."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):
             return None

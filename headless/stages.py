@@ -1,4 +1,5 @@
-"""Stages of the base model's runs, of one video or several of one size. Each frees its models before the next."""
+"""The stages of the base model's runs, of one video or of several of one size. Each frees its models before the
+next."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -27,13 +28,13 @@ from .process.profile import StageRecorder, release
 log = logging.getLogger(__name__)
 
 AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
-"""Said when a number was too large for fp16."""
+"""The warning when a value was too large for fp16."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run has beside its plan: its stages, the processes that make the video, and who of them computes what of a
-    forward."""
+    """The surroundings of a run: its stages, the processes that make the video, and the division of a forward among
+    them."""
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -41,14 +42,14 @@ class RunContext:
 
 
 def prompts_of(plan: AnyPlan) -> list[str]:
-    """The prompt, and the negative prompt where guidance uses it."""
+    """Return the prompt, followed by the negative prompt if guidance uses it."""
     if not plan.guided:
         return [plan.options.prompt]
     return [plan.options.prompt, NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative]
 
 
 def cut_prompts(plan: AnyPlan) -> list[str]:
-    """Return a warning for each prompt of the run that is longer than the text encoder takes."""
+    """Return a warning for each prompt of the run that is longer than the text encoder allows."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
     for prompt in prompts_of(plan):
@@ -57,7 +58,7 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Each prompt's embedding [1, L, D] float32, by the text encoder of `plan`, or of an earlier run of it."""
+    """Return each prompt's embedding, float32 [1, L, D], from the cache or from the text encoder of `plan`."""
     found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -70,7 +71,7 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
         rows = encode(unknown, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress, warn)
         for text, row in zip(unknown, rows, strict=True):
             found[text] = row[None]
-            if not cut:  # who says such a prompt again is told again
+            if not cut:  # a cut prompt is not cached, so that every run repeats the warning
                 plan.known.keep(text, row[None])
     return [found[text].to(plan.device) for text in prompts]
 
@@ -83,7 +84,8 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
-    """In 16 bits where the plan says so, unless `exact`, and in fp32 if a number is too large for that."""
+    """Decode a latent in 16 bits if the plan allows it, unless `exact`; decode again in fp32 if a value is too large
+    for 16 bits."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -95,7 +97,7 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:
-    """`work()`; where the GPU's memory runs out, `work()` again with the VAE in tiles."""
+    """Return `work()`. If the GPU runs out of memory, run it again with a tiled VAE."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -110,17 +112,18 @@ def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Te
 
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
-    """The latent's noise float32 [1, 16, f, h, w] on the generator's device, drawn there.
+    """Return the latent's noise, float32 [1, 16, f, h, w], drawn on the generator's device.
 
-    A CPU generator gives the same on every machine; the official code draws from a CUDA generator.
+    A CPU generator gives the same noise on every machine; the official code draws from a CUDA generator.
     """
     shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
-    """On the plan's device: mask and image latent `y`, the embedded prompt and, if it takes part, negative prompt, and
-    what the camera layers are given: a Pluecker map, with the keys for models that take them."""
+    """Return the conditioning on the plan's device: mask and image latent `y`, the embeddings of the prompt and, if
+    guided, of the negative prompt, and the input of the camera layers. That input is a Pluecker map, plus the keys for
+    models that use them."""
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:
@@ -132,7 +135,7 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
 
 
 Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
-"""(plan, name, load) -> the plan's expert of that name, which may have been loaded before."""
+"""The signature keep(plan, name, load), which returns the plan's expert of that name, possibly one loaded earlier."""
 
 
 def run_steps(
@@ -143,7 +146,7 @@ def run_steps(
     together: ParallelGroups = ONE_PROCESS,
     keep: Keep = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
-    """The latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
+    """Return the latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
         PerExpert(experts.high, experts.low),
@@ -156,8 +159,8 @@ def run_steps(
 
 
 class Experts:
-    """Loads the experts when `sample_videos` calls for them, and records as stages each load and each expert's steps,
-    of all videos."""
+    """Loads the experts when `sample_videos` requests them. Records each load, and each expert's steps over all videos,
+    as stages."""
 
     def __init__(
         self,
@@ -177,8 +180,8 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """The high-noise expert. The low-noise one is loaded too where both stay; otherwise its files are read into
-        the page cache while the steps run."""
+        """Return the high-noise expert. If both experts stay, the low-noise one is loaded now too; otherwise its files
+        are read into the page cache while the steps run."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -188,13 +191,13 @@ class Experts:
         return model
 
     def low(self) -> LingBotWorldModel:
-        """The low-noise expert, loaded unless both were."""
+        """Return the low-noise expert, and load it unless `high` already did."""
         model, self._low_ahead = self._low_ahead or self._load("low"), None
         self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model
 
     def step_done(self, *_: object) -> None:
-        """The solver's callback: counts the steps of the expert that made this one."""
+        """Count a finished step, as the solver's callback, and report the progress of its expert."""
         self._done += 1
         if self._done <= self._high_steps:
             self._progress(self._done, self._high_steps)
@@ -216,7 +219,7 @@ def load_model(
     resident_blocks: int | None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """A model as the plan wants it, with so many of its blocks on the device (None: all)."""
+    """Return a model with the plan's settings and `resident_blocks` blocks on the device (None: all)."""
     return load_expert(
         checkpoint,
         plan.device,

@@ -1,1 +1,1 @@
-"""The client of a ComfyUI server: workflows into its queue, results out of it."""
+"""A client of a ComfyUI server that queues workflows and downloads their results."""

@@ -1,7 +1,7 @@
-"""`lingbot-world queue`: an API-format workflow on a running ComfyUI, followed to its end, and its video saved.
+"""`lingbot-world queue`: run an API-format workflow on a running ComfyUI, follow it to its end, and save its video.
 
-Values are filled in by name, and files are uploaded, so the server may be another machine. This is the one part of the
-pack that opens a connection, to the server that `--server` names (`server.py`)."""
+Values are filled in by name, and files are uploaded, so the server may be another machine. Only this part of the pack
+opens a network connection, to the server that `--server` names (`server.py`)."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 
 def add_queue_command(commands: Any) -> None:
-    """Adds `queue`, which sets `run(arguments)`."""
+    """Add the `queue` command, which sets `run(arguments)`."""
     parser = commands.add_parser("queue", help="run a workflow on a ComfyUI server and save its video")
     parser.set_defaults(run=queue)
     add = parser.add_argument
@@ -47,7 +47,7 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Queue, follow, save, and print where the video is. Raises InputError."""
+    """Queue the workflow, follow it, save its video, and print the video's path. Raises InputError."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(describe(workflow))
@@ -71,7 +71,7 @@ def queue(options: argparse.Namespace) -> None:
 
 
 def load_workflow(path: Path) -> dict:
-    """The nodes of an API-format workflow by id. Raises InputError."""
+    """Return the nodes of an API-format workflow by id. Raises InputError."""
     try:
         workflow = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -105,7 +105,7 @@ def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None
 
 
 def describe(workflow: dict) -> str:
-    """Every node with its values, a line each."""
+    """Return a text with every node and its values, one per line."""
     lines = []
     for key, node in workflow.items():
         lines.append(f"{key} {_title(node)} ({node['class_type']})")
@@ -114,7 +114,8 @@ def describe(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """The videos and images that a prompt has saved, the best first: outputs before previews, videos before images."""
+    """Return the videos and images that a prompt has saved, the best first: outputs before previews, videos before
+    images."""
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
@@ -122,7 +123,7 @@ def saved_files(history: dict) -> list[dict]:
 
 
 def _check_paths(options: argparse.Namespace) -> None:
-    """Before anything is sent: the files to send and the place to save to."""
+    """Check the files to send and the output folder before anything is sent. Raises InputError."""
     if options.image and not options.image.is_file():
         raise InputError(f"`image`: there is no file {options.image}")
     if options.poses:
@@ -146,7 +147,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Nodes that have a plain value (no link) under this input name."""
+    """Return the nodes that have a plain value (not a link) for this input."""
     return [
         node
         for node in workflow.values()
@@ -156,7 +157,7 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into every node that takes it."""
+    """Write a value into every node that has this input. Raises InputError if no node has it."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
@@ -165,7 +166,8 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Our text node has both prompts; core's CLIPTextEncode is told apart by its title."""
+    """Write a prompt into the workflow. LingBot-World's text node has both prompts; core's CLIPTextEncode nodes are
+    distinguished by title."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"
@@ -177,7 +179,7 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """`Title or id.input=value`; the value is read as JSON when it is JSON."""
+    """Apply a setting `Title or id.input=value`; the value is parsed as JSON if it is JSON."""
     place, equals, text = setting.partition("=")
     owner, dot, name = place.partition(".")
     if not (equals and dot):
@@ -193,7 +195,7 @@ def _put_setting(workflow: dict, setting: str) -> None:
 
 
 def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
-    """Print the nodes as they run, with their progress, until the prompt ends. Raises InputError if it fails."""
+    """Print each node and its progress until the prompt ends. Raises InputError if the prompt fails."""
     title = ""
     for kind, data in events:
         if kind == "executing" and data["node"] is None:
@@ -210,8 +212,8 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Write a saved file to `output`: a file name, or a folder that keeps the server's name. Where a file of that name
-    may not be replaced, a number is added: the video is made by now."""
+    """Write a saved file to `output`: a file name, or a folder in which the server's name is used. If an existing file
+    may not be replaced, a number is added to the name, because the video already exists and must not be lost."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     target = output / Path(item["filename"]).name if output.is_dir() else output
     for number in count(2):

@@ -1,4 +1,4 @@
-"""What `lingbot-world queue` sends to a ComfyUI server, at the address that the user names and nowhere else."""
+"""The connection of `lingbot-world queue` to the ComfyUI server whose address the user names."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from ...errors import InputError, require
 
 SECONDS, SILENT_SECONDS = 60, 3600
 UPLOADS = "lingbot_world"
-"""Folder below ComfyUI's input folder that uploaded files go into."""
+"""The folder below ComfyUI's input folder for uploaded files."""
 
 
 class Server:
@@ -28,18 +28,18 @@ class Server:
         self.client = uuid.uuid4().hex
 
     def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
-        """The body of the answer to GET, or to POST where there is `data`."""
+        """Return the body of the response to GET, or to POST if `data` is given."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             raise InputError(_refusal(path, error.code, error.read())) from None
-        except (OSError, ValueError, HTTPException) as error:  # the last for an answer that breaks off
+        except (OSError, ValueError, HTTPException) as error:  # HTTPException for a response that breaks off
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """The JSON object that answers `request`; empty where the answer is."""
+        """Return the JSON object of a response, an empty dict if the response is empty."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -50,12 +50,12 @@ class Server:
         )
 
     def post(self, path: str, body: dict) -> dict:
-        """The JSON that answers the JSON `body`; empty where the answer is."""
+        """Post the JSON `body` and return the JSON response, an empty dict if the response is empty."""
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
-        """Queue a workflow in API format; returns its prompt_id. ComfyUI leaves out output nodes that cannot run and
-        runs the others: that is refused here, like a workflow of which nothing can run."""
+        """Queue a workflow in API format and return its prompt_id. ComfyUI skips output nodes that cannot run and runs
+        the others. This method raises InputError in that case, and also if nothing can run."""
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])
@@ -65,7 +65,7 @@ class Server:
         return answer["prompt_id"]
 
     def connect(self) -> Any:
-        """A websocket that tells what this client's prompts do."""
+        """Return a websocket that receives the events of this client's prompts."""
         websocket = require("websocket", "websocket-client")
         try:
             address = f"{self.url.replace('http', 'ws', 1)}/ws?clientId={self.client}"
@@ -74,25 +74,26 @@ class Server:
             raise self._silent(error) from None
 
     def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
-        """Kind and data of what a prompt tells through the websocket, one after the other."""
+        """Yield kind and data of each event of a prompt, as the websocket receives them."""
         while True:
             try:
                 message = connection.recv()
             except (OSError, require("websocket").WebSocketException) as error:
                 raise InputError(f"{self.url} does not answer any more ({error})") from None
-            if message == "":  # what `recv` gives for a connection that the other side has closed
+            if message == "":  # `recv` returns "" for a connection that the server has closed
                 raise InputError(f"{self.url} has closed the connection; its log may say why")
             kind, data = _event(message)
             if data.get("prompt_id") == prompt_id:
                 yield kind, data
 
     def upload(self, path: Path) -> str:
-        """Copy a file into ComfyUI's input folder, under a name made from what is in it; returns that name."""
+        """Copy a file into ComfyUI's input folder and return its name there, which contains a hash of its content."""
         stem = re.sub(r"[^\w.-]+", "_", path.stem, flags=re.ASCII)
         return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
 
     def upload_folder(self, folder: Path, files: Sequence[Path]) -> str:
-        """Copy files into a folder of ComfyUI's input folder, named after what is in them; returns its name."""
+        """Copy files into a new folder below ComfyUI's input folder and return its name, which contains a hash of the
+        files."""
         name = re.sub(r"[^\w.-]+", "_", folder.resolve().name, flags=re.ASCII)
         target = f"{UPLOADS}/{name}-{_digest(files)}"
         for file in files:
@@ -100,12 +101,13 @@ class Server:
         return target
 
     def cancel(self, prompt_id: str) -> None:
-        """End a prompt, whether it waits or runs."""
+        """Cancel a prompt, whether it waits or runs."""
         self.post("/queue", {"delete": [prompt_id]})
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Without `overwrite` ComfyUI keeps a file that it has: its name comes back changed if the bytes differ."""
+        """Upload a file and return its path below the input folder. Without `overwrite` ComfyUI keeps an existing file
+        and returns a changed name if the content differs; that raises InputError."""
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
@@ -126,7 +128,7 @@ class Server:
 
 
 def _event(message: str | bytes) -> tuple[str, dict]:
-    """Kind and data of a message. Of previews, and of what other packs send in ways of their own, the data is empty."""
+    """Return kind and data of a message. For binary previews and other packs' own messages the data is empty."""
     with suppress(ValueError):
         event = None if isinstance(message, bytes) else json.loads(message)
         if isinstance(event, dict) and isinstance(event.get("data"), dict):
@@ -135,7 +137,7 @@ def _event(message: str | bytes) -> tuple[str, dict]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """16 digits that stand for the files' names, in their order, and bytes."""
+    """Return a hash of 16 hex digits over the files' names, in order, and their bytes."""
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()
@@ -144,7 +146,7 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 def _refusal(path: str, code: int, body: bytes) -> str:
-    """ComfyUI's answer to a bad prompt, as one line for each problem."""
+    """Return ComfyUI's error response to a prompt, one line for each problem."""
     try:
         answer = json.loads(body)
         error = answer.get("error", {})

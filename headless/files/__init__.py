@@ -1,1 +1,1 @@
-"""The files of a run: images that are read, frames that are written, and what is there already."""
+"""The files of a run: reading images, writing frames, and protecting existing files."""

@@ -1,4 +1,4 @@
-"""The file of a drawing, which is checked before anything is measured or drawn."""
+"""The image file of a drawing; its path is checked before anything is measured or drawn."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from .existing import refuse_existing
 
 
 def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raises InputError where no picture can be written to `file`, or where it would take the place of the `image` that
-    is read, or, unless it may `overwrite`, of any other file."""
+    """Raise InputError if no image can be written to `file`, if it is the input `image`, or if another file exists and
+    `overwrite` is false."""
     file = Path(file)
     refuse_existing(file, overwrite, image)
     if _kind(file) not in Image.SAVE:
@@ -21,7 +21,7 @@ def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = 
 
 
 def save_drawing(picture: Image.Image, file: str | Path) -> None:
-    """Writes a picture in the format that the file's name says. Raises InputError."""
+    """Write an image in the format of the file's suffix. Raises InputError."""
     file = Path(file)
     try:
         with written_whole(file) as (part,):
@@ -31,5 +31,5 @@ def save_drawing(picture: Image.Image, file: str | Path) -> None:
 
 
 def _kind(file: Path) -> str | None:
-    """Pillow's name of the format that a file's suffix says."""
+    """Return Pillow's name of the format for a file's suffix, or None."""
     return Image.registered_extensions().get(file.suffix.lower())

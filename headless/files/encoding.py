@@ -1,4 +1,4 @@
-"""Frames as H.264, as a whole video or part by part."""
+"""Encoding of frames as H.264, as one video file or part by part."""
 
 from fractions import Fraction
 from io import BytesIO
@@ -11,19 +11,19 @@ from ...errors import require
 from .video_reader import on_disk
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
-"""By the suffixes of videos."""
+"""FFmpeg's container for each suffix of a video file."""
 RECIPE = "lingbot_world"
-"""The key in a video's or a PNG file's metadata under which the record of its run is kept, as JSON."""
+"""The key in a video's or a PNG file's metadata for the record of its run, as JSON."""
 
 
 class WholeVideo:
-    """A video in a file, for a name with that suffix."""
+    """A video file in the container of `suffix`."""
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
         self._frame = av.VideoFrame.from_ndarray
         container = CONTAINERS[suffix.lower()]
-        # Matroska's tracks get random numbers without the flag.
+        # Without the flag Matroska's tracks get random numbers.
         own = {"fflags": "+bitexact"} if container == "matroska" else {"movflags": "+faststart+use_metadata_tags"}
         self._container = av.open(on_disk(file), "w", format=container, options=own)
         self._container.metadata.update({RECIPE: recipe} if recipe else {})
@@ -31,28 +31,28 @@ class WholeVideo:
         self._stream.pix_fmt = "yuv420p"
 
     def write(self, frames: np.ndarray) -> None:
-        """Encodes frames uint8 [F, H, W, 3]."""
+        """Encode frames uint8 [F, H, W, 3]."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
         for frame in frames:
             self._container.mux(self._stream.encode(self._frame(frame, format="rgb24")))
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Write the remaining packets and close the file."""
         self._container.mux(self._stream.encode())
         self._container.close()
 
     def abandon(self) -> None:
-        """Closes the file as it is."""
+        """Close the file without the remaining packets."""
         self._container.close()
 
 
 class VideoParts:
-    """A video into a pipe or a file: each part can be played when it is written.
+    """A video written to a pipe or a file in parts; each part can be played as soon as it is written.
 
-    libx264 looks 40 frames ahead, and cannot go on once it was asked for the last of them. So each part gets an encoder
-    of its own and begins with a key frame. The container's writer closes a frame's fragment when the next frame comes:
-    the last frame of a part waits for the part that follows."""
+    libx264 looks 40 frames ahead, and cannot continue after a flush. So each part has its own encoder and begins with a
+    key frame. The muxer closes a frame's fragment only when the next frame arrives, so the last frame of a part waits
+    for the next part."""
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -67,10 +67,10 @@ class VideoParts:
         self._stream.pix_fmt = "yuv420p"
 
     def write(self, frames: np.ndarray) -> None:
-        """Encodes frames uint8 [F, H, W, 3], a part."""
+        """Encode frames uint8 [F, H, W, 3] as one part."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
-        # An encoder like the stream's own, which only writes the video's header.
+        # The encoder has the settings of the stream's own one, which only writes the video's header.
         encoder, like, packets = self._new_encoder("libx264", "w"), self._stream.codec_context, []
         encoder.width, encoder.height, encoder.pix_fmt = like.width, like.height, like.pix_fmt
         encoder.framerate, encoder.time_base = Fraction(self._fps), Fraction(1, self._fps)
@@ -87,7 +87,7 @@ class VideoParts:
         self._send()
 
     def _send(self) -> None:
-        """What the container's writer has made goes into the pipe. It cannot write there itself, since it does not tell
+        """Write the muxer's output to the pipe. The muxer does not write there itself, because it would hide the reason
         why a pipe is broken."""
         self._pipe.write(self._made.getvalue())
         self._pipe.flush()
@@ -95,21 +95,21 @@ class VideoParts:
         self._made.truncate()
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Write the remaining packets to the pipe."""
         self._container.close()
         self._send()
 
 
 class _Written:
-    """A file that can only be written to, like a pipe, so that nobody goes back in it."""
+    """A write-only file object, so that the muxer treats it as a pipe and never seeks."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def _encoding() -> dict[str, str]:
-    """Options of libx264 by which the same frames become the same bytes. Its AVX-512 code (for macroblock trees) reads
-    memory that it has not written, so that frame types and sizes depend on what lay there; its AVX2 code does not."""
+    """Return libx264 options that make the output deterministic. Its AVX-512 code (for macroblock trees) reads memory
+    that it has not written, so frame types and sizes would depend on old memory; its AVX2 code does not."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -1,4 +1,4 @@
-"""What is there already is not replaced without a word. This imports no torch."""
+"""The check that no existing file is replaced by accident. Importing this module does not import torch."""
 
 from pathlib import Path
 
@@ -6,8 +6,7 @@ from ...errors import InputError
 
 
 def refuse_existing(file: Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raises InputError where writing `file` would replace the `image` that is read, or, unless it may
-    `overwrite`, anything else."""
+    """Raise InputError if `file` is the input `image`, or if it exists and `overwrite` is false."""
     if not file.exists():
         return
     if image is not None and Path(image).exists() and file.samefile(image):

@@ -1,4 +1,4 @@
-"""Reads an image, and a video or a folder of PNG files as frames, one after the other."""
+"""Reading of an image, and of a video or a folder of PNG files frame by frame."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +15,16 @@ from ...pipeline.image_files import Picture, open_picture, picture_of, read_pixe
 from .video_reader import even_rate, video_frames
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""Kinds of files that a folder of frames may hold; PNG first, which other files lie next to."""
+"""The suffixes of the files that a folder of frames may hold. PNG comes first, because other files may be next to PNG
+frames."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""What Pillow raises for a file that it cannot read."""
+"""The exceptions that Pillow raises for a file that it cannot read."""
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Pixels uint8 [H, W, 3] of an image or its file, turned as its EXIF data says, or of an array that is that
-    already. Raises InputError."""
+    """Return pixels, uint8 [H, W, 3], of an image file (rotated by its EXIF data), a Pillow image, or such an array.
+    Raises InputError."""
     if isinstance(image, Image.Image):
         return read_pixels(image).pixels
     if isinstance(image, np.ndarray):
@@ -53,32 +54,31 @@ def _read(path: Path) -> Picture:
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on the fields of an image's file that the pixels follow or leave out."""
+    """Return notes on the fields of an image's file that were applied or ignored."""
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """`colour_frames` in grey, uint8 [H, W]."""
+    """Yield the frames of `colour_frames` in grey, uint8 [H, W]."""
     return _frames(video, "L", "gray")
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """The frames uint8 [H, W, 3] of a video file, or of the PNG files of a folder in the order of their names, in which
-    10 comes after 9.
+    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder's PNG files sorted by number (10 after 9).
 
-    Raises InputError for what is not there, is no video or breaks off; DependencyError without PyAV.
+    Raises InputError for a path that does not exist, is not a video or breaks off; DependencyError without PyAV.
     """
     return _frames(video, "RGB", "rgb24")
 
 
 def frame_rate(video: str | Path) -> float:
-    """Frames a second that a video file says it has; those of the models for a folder, and where it says nothing."""
+    """Return a video file's frames per second; the models' rate for a folder, and for a file without a rate."""
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 
 @contextmanager
 def naming_video(video: str | Path) -> Iterator[None]:
-    """In this block an error that says what is wrong with the frames of a video names it."""
+    """Add the video's name to any CameraError or InputError raised in this block."""
     try:
         yield
     except (CameraError, InputError) as error:
@@ -112,7 +112,7 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """The frames in a folder by the number in their names: PNG files, or else files of the first other kind."""
+    """Return a folder's frames sorted by the number in their names: PNG files, or else the first other kind found."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".")]
     for suffixes in FRAME_SUFFIXES:
         found = [file for file in files if file.suffix.lower() in suffixes]

@@ -1,4 +1,4 @@
-"""How a video was made, in its metadata: `generate --like VIDEO` makes it again."""
+"""A record in a video's metadata of how it was made, from which `generate --like VIDEO` makes it again."""
 
 import hashlib
 import json
@@ -22,11 +22,12 @@ from .video_reader import on_disk
 
 NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
 SAMPLED, SAMPLES = 2**16, 64
-"""Bytes of a sample of a large file, and samples of it."""
+"""The bytes of one sample of a large file, and the number of samples."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
-    """Return the record of a run as JSON: version, seed, options that are not the defaults, and a hash of each file."""
+    """Return the record of a run as JSON: version, seed, options that differ from the defaults, and a hash of each
+    file."""
     options = plan.options
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(options).items() if value != defaults[name] and name not in NOT_KEPT}
@@ -46,13 +47,14 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return a hash for each option, and each part of the package, that names files."""
+    """Return a hash for each option that names files, and for each part of the package."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
 
 def _hash(paths: list[Path]) -> str:
-    """Return a hash of all bytes of small files; of a large file, of its size and of samples, a few milliseconds."""
+    """Return a hash of all bytes of small files; for a large file of its size and of samples, which takes
+    milliseconds."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size
@@ -77,7 +79,7 @@ def read_recipe(video: str | Path) -> dict[str, Any]:
     found = _metadata(path)
     try:
         record = json.loads(found[RECIPE])
-        record["seed"], record["options"]["prompt"], record["files"]  # noqa: B018 - a KeyError is what is looked for
+        record["seed"], record["options"]["prompt"], record["files"]  # a KeyError is expected
     except (KeyError, ValueError, TypeError) as error:
         canvas = "; ComfyUI made it: drop it onto the canvas, which opens its workflow" if "prompt" in found else ""
         lost = "no record of a run in its metadata, which other programs drop when they write a video again"
@@ -93,13 +95,13 @@ def _metadata(path: Path) -> Mapping[str, str]:
                 return {str(name): value for name, value in image.info.items() if isinstance(value, str)}
         av = require("av", '"lingbot-world[cli]"')
         with av.open(on_disk(path)) as container:
-            return {name.lower(): value for name, value in container.metadata.items()}  # matroska has capitals
+            return {name.lower(): value for name, value in container.metadata.items()}  # matroska uses capitals
     except BROKEN as error:
         raise InputError(f"`like` {path}: not a video or PNG file that can be read ({error})") from error
 
 
 def options_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a record as GenerateOptions takes them. Raises InputError for an unknown option."""
+    """Return a record's options as arguments of GenerateOptions. Raises InputError for an unknown option."""
     known = {field.name for field in fields(GenerateOptions)}
     unknown = [name for name in record["options"] if name not in known]
     if unknown:
@@ -118,7 +120,7 @@ def _lora(values: dict[str, Any]) -> LoraFile:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return a note for each file that is not what it was when the recorded video was made."""
+    """Return a note for each file that has changed since the recorded video was made."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"`{name}` has other contents than the file that made that video had." for name in changed]

@@ -1,4 +1,4 @@
-"""Where the frames of a run go. It is checked before the run."""
+"""The output of a run, which is checked before the run starts."""
 
 import os
 import re
@@ -25,29 +25,30 @@ _NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 @dataclass(frozen=True)
 class Target:
-    """Where the frames go: a video file, a pipe, or PNG files called `pattern` (printf style) in a folder."""
+    """The destination of the frames: a video file, a pipe, or PNG files named by `pattern` (printf style) in a
+    folder."""
 
     path: Path
     pattern: str | None = None
     kept: list[np.ndarray] | None = None
-    """Gets the frames of a video that is not written."""
+    """A list that receives the frames of a video that is not written."""
     recipe: str = ""
-    """How the video is made, for its metadata."""
+    """The record of the run, for the video's metadata."""
     overwrite: bool = False
-    """Whether files that are there may be replaced; of PNG files also those of a longer video after the last one."""
+    """Permission to replace existing files, including PNG files of a longer video beyond the last frame."""
 
     @property
     def is_pipe(self) -> bool:
-        """Whether the video goes to standard output ("-") or into a named pipe."""
+        """Return whether the video goes to standard output ("-") or into a named pipe."""
         return str(self.path) == STDOUT or self.path.is_fifo()
 
     @property
     def growing(self) -> Path:
-        """The video as long as it grows: fragmented mp4, which can be watched meanwhile."""
+        """The path of the growing video: fragmented mp4, which can be watched while the run continues."""
         return self.path.with_name(f"{self.path.stem}.part.mp4")
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """The video's file, or the PNG files of that many frames, numbered from `first` on; none of a pipe."""
+        """Return the video's file, or the PNG files of `frames` frames numbered from `first` on; nothing for a pipe."""
         if self.kept is not None:
             return []
         if self.pattern is not None:
@@ -55,15 +56,15 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """The PNG files that are there with this number and the following ones, up to the first gap."""
+        """Yield the existing PNG files with this number and the following ones, up to the first gap."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Keep other runs away from the files while this block runs. Raises InputError if another run writes one, or if
-        nobody reads a named pipe, which would be waited for."""
+        """Lock the files against other runs while this block runs. Raises InputError if another run writes one of them,
+        or if a named pipe has no reader, because opening it would block."""
         if self.kept is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:
@@ -84,11 +85,11 @@ class Target:
 
 
 def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
-    """The target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
-    `dir/f_%04d.png` are PNG files; `-` is standard output. With None the frames are kept.
+    """Return the target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
+    `dir/f_%04d.png` are PNG files; `-` is standard output. With None the frames are kept in memory.
 
-    Raises InputError for no name, for another suffix, for a video that is an existing folder, for a folder that is an
-    existing file and for a standard output that is closed.
+    Raises InputError for an empty name, an unknown suffix, a video that is an existing folder, a folder that is an
+    existing file, a device, and a closed standard output.
     """
     if output is None:
         return Target(Path(), kept=[])
@@ -117,12 +118,12 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
 
 
 def check_target(target: Target, geometry: Geometry) -> None:
-    """Raises InputError when the target cannot be written, or the disk has no room for it. Creates nothing."""
+    """Raise InputError if the target cannot be written, or the disk has too little room for it. Creates no file."""
     if target.is_pipe or target.kept is not None:
         return
     folder = check_folder("output", target.path, target.folder)
     pixels = geometry.frames * geometry.height * geometry.width
-    needed = pixels * 3 if target.pattern else pixels * 3 // 2  # at most: as RGB; a video as uncompressed YUV 4:2:0
+    needed = pixels * 3 if target.pattern else pixels * 3 // 2  # an upper bound; a video as YUV 4:2:0
     check_name("output", target.files(0, 1)[0])
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -133,15 +134,16 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raises InputError where a run of `frames` frames would replace its start image, or, unless it may `overwrite`,
-    any file; also the video that a killed run has left."""
+    """Raise InputError if a run of `frames` frames would replace its start image, or any other file while `overwrite`
+    is false. The growing video that a killed run has left counts too."""
     video = target.pattern is None and target.kept is None and not target.is_pipe
     for file in (*target.files(first, frames), *([target.growing] if video else [])):
         refuse_existing(file, overwrite, image)
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the name of the option's `file` is too long for the ending of an unfinished file."""
+    """Raise InputError if the name of the option's `file` is too long once the suffix of an unfinished file is
+    added."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -151,8 +153,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """The folder on the disk in which the option's `path` would appear: `folder`, or what there is of it. Raises
-    InputError where no file can be made in it."""
+    """Return the existing folder in which the option's `path` would be created: `folder` or its nearest parent. Raises
+    InputError if no file can be made in it."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -164,7 +166,7 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a message on PNG files of a longer video than one of `frames`, if there are any."""
+    """Return a message about PNG files left by a video longer than `frames`, if there are any."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []
@@ -174,8 +176,8 @@ def files_left(target: Target, frames: int) -> list[str]:
 
 @contextmanager
 def _read_pipe(pipe: Path) -> Iterator[None]:
-    """Hold a named pipe open, whose reader would else see its end before the video. Raises InputError if nobody reads
-    the pipe."""
+    """Hold a named pipe open, because its reader would otherwise see the end before the video. Raises InputError if the
+    pipe has no reader."""
     try:
         opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Writes frames to a video, a pipe or PNG files, at once or as they come."""
+"""Writing of frames to a video, a pipe or PNG files, all at once or as they arrive."""
 
 import sys
 from collections import deque
@@ -20,11 +20,11 @@ from .target import Target
 
 FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
-"""Parts of a video that may wait to be encoded."""
+"""The number of parts of a video that may wait for encoding."""
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
-    """Writes frames uint8 [F, H, W, 3] and returns the video's path, or the folder of the PNG files."""
+    """Write frames uint8 [F, H, W, 3] and return the video's path, or the folder of the PNG files."""
     with FrameWriter(target, fps) as writer:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             writer.write(frames[start : start + FRAMES_AT_ONCE])
@@ -34,7 +34,7 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class _Frames(Protocol):
-    """What takes frames uint8 [F, H, W, 3], and is closed when it has all of them, or else abandoned."""
+    """A sink of frames uint8 [F, H, W, 3], which is closed when it is complete, or else abandoned."""
 
     @property
     def write(self) -> Callable[[np.ndarray], object]: ...
@@ -45,13 +45,13 @@ class _Frames(Protocol):
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """Writes a video as its frames come; a thread of its own encodes while the caller makes the next ones.
+    """Writes a video as its frames arrive, and encodes in a thread while the caller makes the next ones.
 
-    Nothing has its own name before it is whole, so that an interrupted run leaves nothing and an older video stays.
-    With `keep_partial` an interrupted run leaves a playable video of what was written, and so does a killed one: a copy
-    grows as x.part.mp4, which can be watched meanwhile; PNG files get their names at once. A pipe is written to
-    directly. PNG files are numbered from `first` on. `frames` were given so far, and `parts` are written: nothing is
-    that comes after a part which could not be."""
+    Files get their own names only when they are complete, so an interrupted run leaves no new file and an older video
+    stays. With `keep_partial` an interrupted run leaves a playable video of the frames written so far. So does a killed
+    run: a copy grows as x.part.mp4, which can be watched during the run, and PNG files get their names at once. A pipe
+    is written to directly. PNG files are numbered from `first` on. `frames` counts the frames received, `parts` the
+    parts written. Once a part fails, no later part is written."""
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
         self.frames, self.parts = 0, 0
@@ -76,14 +76,16 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
 
     def write(self, frames: np.ndarray) -> None:
-        """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met before."""
+        """Queue frames uint8 [F, H, W, 3]. This waits while more than two parts are queued, and raises earlier errors
+        of the thread."""
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """A part, in the thread. Whoever reads a pipe is no file, and has no name in an error."""
+        """Write a part, in the thread. An error gets the file's name, except for a pipe, because its reader is not a
+        file."""
         if self._broken:
             return
         self._broken = True
@@ -98,7 +100,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # An interrupt waits until a file is whole. It may end the wait for whoever reads a pipe.
+        # Delay an interrupt until a file is complete. For a pipe the interrupt may end the wait for the reader.
         whole: AbstractContextManager = nullcontext() if self._target.is_pipe else LaterInterruptsWait(hold=True)
         with whole, self._stack, self._thread:
             try:
@@ -114,7 +116,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Kept:
-    """Frames in memory."""
+    """A list of frames in memory."""
 
     def __init__(self, kept: list[np.ndarray]) -> None:
         self.write = kept.append
@@ -125,7 +127,7 @@ class _Kept:
 
 
 class _PngFiles:
-    """Numbered PNG files. They are compressed by several threads: zlib releases the interpreter's lock."""
+    """Numbered PNG files. Several threads compress them, because zlib releases the GIL."""
 
     def __init__(self, target: Target, first: int, at_once: bool) -> None:
         self._target, self._next, self._at_once = target, first, at_once
@@ -156,7 +158,7 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Give the files their names. Where they may replace others, remove a longer video's files after them."""
+        """Give the files their names. If existing files may be replaced, remove a longer video's remaining files."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []
@@ -169,7 +171,7 @@ class _PngFiles:
 
 
 class _VideoFile:
-    """A video that is written as a whole."""
+    """A video file that appears only when it is complete."""
 
     def __init__(self, target: Target, fps: int) -> None:
         self._path, self._part = target.path, part_of(target.path)
@@ -179,7 +181,7 @@ class _VideoFile:
         self._video.write(frames)
 
     def close(self) -> None:
-        """Gives the file its name."""
+        """Finish the file and give it its name."""
         self._video.close()
         name_whole(self._path)
 
@@ -189,8 +191,8 @@ class _VideoFile:
 
 
 class _GrowingVideo(_VideoFile):
-    """A video of which a copy can be watched while it grows. A part of the copy is whole by itself, so it is several
-    times as large, and not every program seeks in it: it goes when the video is whole."""
+    """A video with a copy that can be watched while it grows. Each part of the copy is self-contained, so the copy is
+    several times as large, and not every program can seek in it. It is deleted when the video is complete."""
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)
@@ -203,13 +205,13 @@ class _GrowingVideo(_VideoFile):
         super().write(frames)
 
     def close(self) -> None:
-        """Gives the whole video its name."""
+        """Give the complete video its name and delete the copy."""
         super().close()
         self._file.close()
         self._growing.unlink()
 
     def abandon(self) -> None:
-        """What was written of the copy stays."""
+        """Abandon the video but keep the copy, unless it is empty."""
         super().abandon()
         self._file.close()
         if not self._parts.frames:
@@ -217,7 +219,7 @@ class _GrowingVideo(_VideoFile):
 
 
 class _Pipe:
-    """A video into a pipe, of which nothing can be taken back."""
+    """A video written to a pipe; written data cannot be removed."""
 
     def __init__(self, parts: VideoParts) -> None:
         self.write, self.close = parts.write, parts.close

@@ -1,4 +1,4 @@
-"""Frames of a video file as players show them: turned, in square pixels, at even times, opaque."""
+"""A reader of video frames as players show them: rotated, in square pixels, at even times, opaque."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +23,13 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 UNEVEN = 1.6
-"""Steps between frames that are longer than this many usual ones, or shorter than its inverse, are uneven."""
+"""The factor for an uneven frame rate: a step between frames that is longer than the usual step times this factor, or
+shorter than the usual step divided by it."""
 
 
 class Layout(NamedTuple):
-    """How stored frames become shown ones: pixels are `wider` by a factor, then `transposed`, then mirrored."""
+    """The conversion from stored to shown frames: widen the pixels by the factor `wider`, then transpose, then
+    mirror."""
 
     wider: float = 1.0
     transposed: bool = False
@@ -43,9 +45,9 @@ class Layout(NamedTuple):
 
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    """Yield the frames of a video uint8 [H, W, 3] for `pixels` "rgb24", [H, W] for "gray", as a player shows them.
+    """Yield the frames of a video, uint8 [H, W, 3] for `pixels` "rgb24", [H, W] for "gray", as a player shows them.
 
-    Raises InputError for a file that is no video or breaks off; DependencyError without PyAV.
+    Raises InputError for a file that is not a video or breaks off; DependencyError without PyAV.
     """
     av = require("av", '"lingbot-world[cli]"')
     count = 0
@@ -63,9 +65,10 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frames a second that `video_frames` yields: the stream's average, or the usual rate of a varying one.
+    """Return the frames per second that `video_frames` yields: the stream's average, or the usual rate of a varying
+    one.
 
-    None for a file that says nothing, or is no video.
+    Return None if the file states no rate or is not a video.
     """
     av = require("av", '"lingbot-world[cli]"')
     try:
@@ -76,11 +79,11 @@ def even_rate(path: Path) -> float | None:
             rate = _stream(container, path).average_rate
             return float(rate) if rate else None
     except (av.error.FFmpegError, InputError):
-        return None  # `video_frames` says what is wrong
+        return None  # `video_frames` reports the error
 
 
 def video_notes(video: str | Path) -> list[str]:
-    """Return notes on the fields of a video that its frames follow or leave out; none for a folder."""
+    """Return notes on the fields of a video that were applied or ignored; an empty list for a folder."""
     path = Path(video)
     if not path.is_file():
         return []
@@ -92,7 +95,7 @@ def video_notes(video: str | Path) -> list[str]:
             frame = next(iter(container.decode(stream)), None)
             return [] if frame is None else _notes(frame, stream, step)
     except (av.error.FFmpegError, InputError):
-        return []  # `video_frames` says what is wrong
+        return []  # `video_frames` reports the error
 
 
 def _notes(frame: Any, stream: Any, step: float | None) -> list[str]:
@@ -122,7 +125,7 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(av: Any, path: Path) -> float | None:
-    """The seconds of an even frame rate for a video whose own varies; None where the frames come evenly."""
+    """Return the step in seconds at which to sample a video with a varying frame rate, or None for an even rate."""
     with av.open(on_disk(path)) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -133,13 +136,14 @@ def _even_step(av: Any, path: Path) -> float | None:
     if len(steps) < 2:
         return None
     usual, tick = float(np.median(steps)), float(stream.time_base)
-    slack = 1.5 * tick  # times are whole ticks
+    slack = 1.5 * tick  # times are multiples of a tick
     even = steps.max() <= UNEVEN * usual + slack and steps.min() >= usual / UNEVEN - slack
     return None if even else usual
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Frames, and how often each is shown at times a `step` of seconds apart; once each without a step."""
+    """Yield each frame with the number of times it is shown if sampled every `step` seconds; once each if `step` is
+    None."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -149,7 +153,7 @@ def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[
         if before is None:
             start = time or 0.0
         elif time is not None:
-            until = int(np.floor((time - start) / step + 0.5))  # the first time that is nearer to this frame
+            until = int(np.floor((time - start) / step + 0.5))  # the first time that is closer to this frame
             if until > shown:
                 yield before, until - shown
                 shown = until
@@ -170,7 +174,7 @@ def _converted(frame: Any, stream: Any, pixels: str) -> np.ndarray:
 
 
 def _grey(frame: np.ndarray) -> np.ndarray:
-    """Pillow's grey [H, W] of a frame [H, W, 3]."""
+    """Return a frame [H, W, 3] converted to grey [H, W] with Pillow's weights."""
     weighted = frame.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
     return ((weighted + 0x8000) >> 16).astype(np.uint8)
 
@@ -189,7 +193,7 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """The numbers of the matrix that maps x, y to (a x + c y, b x + d y)."""
+    """Return the entries (a, b, c, d) of the matrix that maps x, y to (a x + c y, b x + d y), or None."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None
@@ -202,5 +206,5 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def on_disk(video: str | Path) -> str:
-    """Return the file's absolute path: of a relative 12:30.mp4 FFmpeg takes "12" for a protocol."""
+    """Return the file's absolute path, because FFmpeg reads the "12" of a relative 12:30.mp4 as a protocol."""
     return str(Path(video).absolute())

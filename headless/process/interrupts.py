@@ -1,4 +1,4 @@
-"""Signals that end a run: Ctrl-C, and SIGTERM and SIGHUP, which end it as well. This imports no torch."""
+"""The signals that end a run: Ctrl-C, SIGTERM and SIGHUP. Importing this module does not import torch."""
 
 import signal
 import threading
@@ -9,14 +9,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""Windows has no SIGHUP."""
+"""The signals that end a run; Windows has no SIGHUP."""
 
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """In a process of our own SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Yields a list of the signals
-    that came. A signal that the process was started to ignore, as by `nohup`, stays ignored. After the block these
-    signals end the process in silence: Python would print a traceback for one that comes while it exits."""
+    """Raise KeyboardInterrupt for SIGTERM and SIGHUP too, if this is the command's own process. Yield a list of the
+    signals received. A signal that the process was started to ignore, as by `nohup`, stays ignored. After the block
+    these signals end the process silently, because Python would print a traceback for a signal during exit."""
     came: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -36,14 +36,14 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
 
 
 def end_at_further_ones() -> None:
-    """From now on a signal that ends a run ends this process at once and in silence, unless it was ignored."""
+    """From now on let a signal that ends a run end this process at once and silently, unless the signal was ignored."""
     for number in ENDING if _in_main_thread() else ():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 
 
 class Written:
-    """Which of some files have come, or have changed, since this was made."""
+    """The files of a given list that have been created or changed since this object was made."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -52,7 +52,7 @@ class Written:
         return bool(self._new())
 
     def __str__(self) -> str:
-        """Says what stays of a run that was interrupted, or has failed."""
+        """Return a message on the files that remain after an interrupted or failed run."""
         new = self._new()
         return f"what was done stays: {', '.join(new)}" if new else "nothing was written"
 
@@ -69,10 +69,9 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class LaterInterruptsWait:
-    """In this block the first interrupt is raised as ever, and further ones wait until the block is left: they cannot
-    break off what saves the work of a run. With `hold` the first one waits too.
-
-    Signals come in the main thread; in others this does nothing."""
+    """A block in which the first interrupt is raised as usual, and further ones wait until the block ends, so that they
+    cannot stop the saving of a run's work. With `hold` the first one waits too. Signals arrive in the main thread; in
+    other threads this does nothing."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
@@ -97,7 +96,7 @@ class LaterInterruptsWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raises the interrupt that waited, unless another one, or the like, ends the run already."""
+        """Raise the interrupt that waited, unless another interrupt or exit already ends the run."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

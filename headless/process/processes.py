@@ -1,6 +1,6 @@
-"""The processes that make one video together, one for each GPU: how they start, divide the work, speak and end.
+"""The processes that generate one video together, one per GPU: their start, division of work, communication and end.
 
-`torchrun` starts them, or `--gpus N`, which starts torchrun's engine. The first process encodes the prompts and writes
+`torchrun` starts them, or `--gpus N`, which uses torchrun's engine. The first process encodes the prompts and writes
 the video; all of them load the expert and compute the steps.
 """
 
@@ -27,34 +27,34 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""For one another, for instance while the first process decodes and writes an hour of video. A process that died is
-noticed at once, by torchrun."""
+"""The longest wait for another process, for instance while the first process decodes and writes an hour of video.
+torchrun detects a dead process at once."""
 ENDED_WITH_THE_OTHERS = 1
-"""Exit code of a process that has nothing to say of its own: torchrun's engine or another process does."""
+"""The exit code of a process that reports no error, because torchrun's engine or another process does."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a process that torchrun ended because another one failed."""
-PATIENCE = 30  # seconds for the process that failed first to say why
+"""The exit code of a process that torchrun ended because another one failed."""
+PATIENCE = 30  # seconds to wait for the error report of the process that failed first
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's number and how many there are. One process alone has everything to do."""
+    """The number of this process and the number of processes."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this process shows progress and writes the video."""
+        """Return whether this process shows progress and writes the video."""
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Whether this process does a task that one of them does for all."""
+        """Return whether this process does task number `task` for all processes."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """What the process that took the task has made, for all of them. Tensors have to be on the CPU."""
+        """Broadcast the result of `task` from the process that did it to all processes. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -65,7 +65,8 @@ class Processes:
         return value
 
     def least(self, value: int) -> int:
-        """The smallest of what the processes have, for instance of free memory, so that all of them decide the same."""
+        """Return the minimum of `value` over all processes, for instance of free memory, so that all of them decide the
+        same."""
         if self.size == 1:
             return value
         values = torch.tensor(value, dtype=torch.int64)
@@ -73,15 +74,15 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Every process's tensor, in the first process; the others get None. The tensors lie on the CPU and have the
-        same shape."""
+        """Return every process's tensor, in the first process; the others get None. The tensors must be on the CPU and
+        have the same shape."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """The device of this process: by default the GPU of its number on this machine. Raises InputError for one GPU
-        that all would use."""
+        """Return the device of this process: by default the GPU with its local rank. Raises InputError if all processes
+        would use one GPU."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -89,9 +90,9 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Who computes what of a forward: half of them the prompt and half the negative prompt where there is one, and
-        within each half an equal share of the tokens. With `shard` all of them divide the weights. Raises InputError
-        where the model's heads do not allow it, or where there is nobody to divide with."""
+        """Divide a forward among the processes: half of them compute the prompt and half the negative prompt if there
+        is one, and each half divides the tokens equally. With `shard` all processes divide the weights. Raises
+        InputError if the model's heads cannot be divided, or if `shard` is set for one process."""
         if self.size == 1:
             if shard:
                 raise InputError("`shard` divides the weights among several GPUs: give `gpus` too")
@@ -112,9 +113,10 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """This process among those that torchrun started; ALONE without torchrun.
+    """Yield this process's place among those that torchrun started; ALONE without torchrun.
 
-    Where several fail, one of them says why; the others end in silence, as they do when another one has died."""
+    If several processes fail, one of them reports the error; the others exit silently, also when another process has
+    died."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -125,7 +127,7 @@ def joined() -> Iterator[Processes]:
         yield processes
         distributed.destroy_process_group()
     except KeyboardInterrupt:
-        if not processes.first:  # at once: the first one may wait for this one, and cannot say anything meanwhile
+        if not processes.first:  # at once: the first process may wait for this one, and cannot report before
             os._exit(INTERRUPTED)
         atexit.register(_leave)
         raise
@@ -134,10 +136,11 @@ def joined() -> Iterator[Processes]:
         lost = isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
         speaks = False
         if not lost:
-            with contextlib.suppress(RuntimeError):  # the store has gone with the others
-                speaks = store.add("lingbot-world failed", 1) == 1  # who comes first reports the fault
+            with contextlib.suppress(RuntimeError):  # the store is gone if the others have ended
+                speaks = store.add("lingbot-world failed", 1) == 1  # the first to fail reports the error
         if not speaks:
-            # torchrun ends this process when the one that failed first has ended; if it does not, it ends here.
+            # torchrun ends this process after the process that failed first has ended; otherwise this process ends
+            # here.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 time.sleep(PATIENCE)
             os._exit(ENDED_WITH_THE_OTHERS)
@@ -145,16 +148,16 @@ def joined() -> Iterator[Processes]:
 
 
 def _leave() -> None:
-    """Ends the process when it has said what there is to say. Threads of gloo may still run, and the interpreter's own
-    way out now and then aborts for them."""
+    """End the process after its last output. Threads of gloo may still run, and would sometimes make the interpreter
+    abort at exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)
 
 
 def _join() -> Any:
-    """Joins the others; returns the store that all of them reach."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed on the way
+    """Join the process group; return the store that all processes share."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed before the exit
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
@@ -164,8 +167,8 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Raise InputError where there are fewer GPUs than processes that use one each. Without a GPU, processes compute on
-    the CPU unless `device` names one."""
+    """Raise InputError if there are fewer GPUs than processes. Without a GPU, processes compute on the CPU unless
+    `device` names one."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -174,7 +177,7 @@ def check_gpus(count: int, device: str | None) -> None:
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
     """Run `python -m lingbot_world ARGUMENTS` in `count` processes and return the exit code. Raises InputError for too
-    few GPUs, LingBotError where a process was killed."""
+    few GPUs, LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -194,7 +197,7 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
         max_restarts=0,
         monitor_interval=0.1,
     )
-    logging.disable(logging.CRITICAL)  # of torchrun's engine; the processes have their own
+    logging.disable(logging.CRITICAL)  # only torchrun's engine is silenced here; the processes have their own logging
     try:
         elastic_launch(config, sys.executable)("-m", "lingbot_world", *arguments)
     except SignalException as error:
@@ -207,7 +210,8 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
 
 
 def _exit_code(failures: dict[int, int], count: int) -> int:
-    """The code of the process that said what is wrong. Raises LingBotError if none did, because it was killed."""
+    """Return the exit code of the process that reported the error. Raises LingBotError if none did, because it was
+    killed."""
     for code in failures.values():
         if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
             return code

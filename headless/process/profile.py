@@ -1,4 +1,4 @@
-"""What each stage of a run took: seconds and peak GPU memory."""
+"""The time and peak GPU memory of each stage of a run."""
 
 import gc
 import time
@@ -14,7 +14,7 @@ from ...options import Progress, ShowProgress
 
 @dataclass(frozen=True)
 class Stage:
-    """`gpu_peak` in bytes; None for a run on the CPU."""
+    """A finished stage. `gpu_peak` is in bytes; None for a run on the CPU."""
 
     name: str
     seconds: float
@@ -23,15 +23,15 @@ class Stage:
 
 @contextmanager
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
-    """The progress display of a run that shows nothing."""
+    """A progress display that shows nothing."""
     yield lambda _done, _total: None
 
 
 def observed(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """`show`, beside which a program is told how far the run is, by its `steps` or a causal model's frames, and may
-    end it: see `run.generate`."""
+    """Return `show` extended by two callbacks. `on_progress` receives the base model's `steps`, or a causal model's
+    frames. `cancel` may end the run. See `run.generate`."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -52,7 +52,7 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """The stages of one run: `begin` ends the stage before and starts the next; `show` displays their progress.
+    """The stages of one run. `begin` ends the current stage and starts the next; `show` displays their progress.
 
     Use it as a context manager. Leaving it ends the last stage, also when an exception is raised.
     """
@@ -67,7 +67,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """Ends the running stage, starts the next and returns its progress callback. Garbage of the stage before is
+        """End the current stage, start the next and return its progress callback. The previous stage's garbage is
         collected first, which takes a fifth of a second, unless `keep`."""
         self.end(keep)
         self.running = name
@@ -88,7 +88,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         return progress
 
     def end(self, keep: bool = False) -> None:
-        """Ends the running stage, if there is one, and collects its garbage unless `keep`."""
+        """End the current stage, if any, and collect its garbage unless `keep`."""
         if self._end is not None:
             self._end()
             if not keep:
@@ -96,14 +96,14 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
 
 
 def release(device: torch.device) -> None:
-    """Collects garbage and gives torch's unused GPU memory back to the driver."""
+    """Collect garbage and return torch's unused GPU memory to the driver."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def table(stages: list[Stage]) -> str:
-    """The stages as lines of text; the last line is the sum of the seconds and the highest peak."""
+    """Return the stages as lines of text; the last line is the sum of the seconds and the highest peak."""
     peaks = [stage.gpu_peak for stage in stages if stage.gpu_peak is not None]
     total = Stage("all", sum(stage.seconds for stage in stages), max(peaks, default=None))
     rows = [("stage", "seconds", "peak GPU GB")]

@@ -1,4 +1,4 @@
-"""Libraries that take long to start, started in threads beside other work. Importing this imports no torch."""
+"""The start of slow libraries in background threads. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Have OpenMP's threads sleep while they wait. By default each one spins for milliseconds, at the cost of whatever
-    else runs on its core: a run on two busy cores takes ten times as long. This has no effect once torch is imported.
-    A choice that the environment makes stays."""
+    """Set OpenMP's threads to sleep while they wait. By default each thread spins for milliseconds and slows everything
+    else on its core: a run on two busy cores takes ten times as long. This has no effect once torch is imported. A
+    setting in the environment takes precedence."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def start_cuda() -> None:
-    """Have a thread start CUDA's driver, 0.3 s, while the caller imports torch. Then it starts cuDNN, half a second,
-    and another thread Triton, a second, while the run's files are opened. Nothing happens where there is no such
-    driver, or for one of several processes. A process that forks later must not call this."""
+    """Start CUDA's driver (0.3 s) in a thread while the caller imports torch. Then start cuDNN (half a second), and
+    Triton (a second) in another thread, while the run's files are opened. Nothing happens without a CUDA driver, or in
+    one of several processes. A process that forks later must not call this."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
 
 
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
-    """Modules are imported meanwhile. In a process of our own nobody looks for garbage among them, then or later: a run
-    collects it after each stage, which took 1.9 of the toy's 4.9 s. In another's, its garbage of now would stay."""
+    """Turn off garbage collection while modules are imported in this block. In the command's own process the imported
+    objects are also exempt from later collections: a run collects garbage after each stage, which took 1.9 of the toy's
+    4.9 s. In a caller's process nothing changes, because its current garbage would stay."""
     if not own_process:
         yield
         return
@@ -47,18 +48,18 @@ def spared_imports(own_process: bool) -> Iterator[None]:
 
 
 def _start_cuda() -> None:
-    with suppress(Exception):  # what does not work here is told by the run's own first use of it
+    with suppress(Exception):  # the run's own first use reports any error
         if _start_driver():
             import torch  # waits until the caller's import has ended
 
-            if main_thread().is_alive():  # not where an input was wrong
+            if main_thread().is_alive():  # not if the run already ended with an input error
                 _triton(0)
                 x = torch.zeros(1, 16, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)
                 torch.nn.functional.conv2d(x, x[:, :, :3, :3])
 
 
 def _start_driver() -> bool:
-    """Make the first GPU's context, which torch then finds. Returns whether there is one."""
+    """Create the first GPU's context, which torch then reuses. Return whether there is a GPU."""
     import ctypes
 
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -70,7 +71,8 @@ def _start_driver() -> bool:
 
 @contextmanager
 def triton_starting(device: torch.device) -> Iterator[None]:
-    """Triton takes a second to start, most of it for a hash of its own files. A thread has it start meanwhile."""
+    """Start Triton in a thread during this block, and wait for it at the end. Triton takes a second to start, mostly
+    for a hash of its own files."""
     if device.type == "cuda":
         _triton(device.index or 0)
     try:
@@ -80,14 +82,15 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Return when Triton has started, on a GPU. Two threads that need it first would both compute the hash."""
+    """Wait until Triton has started, if `device` is a GPU. Two threads that need it first would both compute the
+    hash."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
 
 @cache
 def _triton(gpu: int) -> Thread:
-    """The thread that has Triton start, once in a process."""
+    """Return the thread that starts Triton; there is one per process."""
     thread = Thread(target=_start_triton, args=(gpu,))
     thread.start()
     return thread
@@ -96,7 +99,7 @@ def _triton(gpu: int) -> Thread:
 def _start_triton(gpu: int) -> None:
     import torch
 
-    with suppress(Exception):  # the models' first kernel meets it again, and says so
+    with suppress(Exception):  # the models' first kernel raises the error again
         from ...model.kernels.pointwise import gated_add_
 
         x = torch.zeros(1, 64, device=f"cuda:{gpu}")
