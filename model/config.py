@@ -1,4 +1,4 @@
-"""What a LingBot-World expert is made of, read from the shapes of its weights."""
+"""The sizes of a LingBot-World expert, read from the shapes of its weights."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ..errors import CheckpointError
 from ..options import CELL
 
-PATCH = (1, 2, 2)  # latent frames, rows and columns of a token
+PATCH = (1, 2, 2)  # a token's size in latent frames, rows and columns
 CONTROLS = {6: "camera: ray origin and direction", 7: "action: ray direction and W, A, S, D flags"}
 
 _NAMES = {
@@ -22,9 +22,12 @@ _CONTROL = "patch_embedding_wancamctrl.weight"
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of one model. `control` is the number of values per pixel that its camera layers take: 6 (camera),
-    7 (action), or None for a model without camera layers. `causal` is True for LingBot-World Fast and 2.0, which
-    predict a video chunk by chunk, and False for the experts of the base model. Their tensors have the same shapes."""
+    """The sizes of one model.
+
+    `control` is the number of values per pixel that its camera layers take: 6 (camera), 7 (action), or None for a model
+    without camera layers. `causal` is True for LingBot-World Fast and 2.0, which predict a video chunk by chunk, and
+    False for the experts of the base model. Their tensors have the same shapes.
+    """
 
     dim: int
     ffn_dim: int
@@ -49,8 +52,9 @@ class ModelConfig:
     ) -> "ModelConfig":
         """Read the sizes from logical (de-quantized) weight shapes under the official names.
 
-        The shapes do not show the number of heads or whether the model is `causal`. Without `num_heads` a head has 128
-        channels. Raises CheckpointError when the shapes are not those of such a model."""
+        The shapes show neither the number of heads nor whether the model is `causal`. Without `num_heads` a head has
+        128 channels. Raises CheckpointError if the shapes are not those of an expert.
+        """
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
             raise CheckpointError(f"not a LingBot-World expert: {', '.join(missing)} missing")
@@ -77,16 +81,16 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """The model as the attention of one of so many processes sees it: with its share of the heads."""
+        """Return the sizes as one of several processes' attention sees them: with this process's share of the heads."""
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property
     def control_channels(self) -> int:
-        """Channels of the camera tensor: 384 for a camera model, 448 for an action model, 0 without camera layers."""
+        """The channels of the camera tensor: 384 (camera model), 448 (action model), 0 without camera layers."""
         return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every parameter of the model under its official name, with its logical shape."""
+        """Return the logical shape of every parameter of the model, by official name."""
         dim = self.dim
         shapes: dict[str, tuple[int, ...]] = {
             "patch_embedding.weight": (dim, self.in_dim, *PATCH),

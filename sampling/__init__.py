@@ -1,4 +1,4 @@
-"""Schedules, solvers and the choice between the two experts: pure functions, no model and no user interface."""
+"""Schedules, solvers and the choice between the two experts: pure functions without model or user interface."""
 
 from .causal import FewStepSchedule, GuidedSchedule, chosen_shift, few_step_schedule, step_indices
 from .experts import first_low_step, guide, guide_scales, is_high_noise

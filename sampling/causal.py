@@ -1,5 +1,7 @@
-"""The schedules of the causal models, for each chunk of a video: a few unguided steps (LingBot-World Fast and 2.0), or
-many guided ones (causal-pretrain, the quality release)."""
+"""The schedules of the causal models for each chunk of a video.
+
+LingBot-World Fast and 2.0 use a few unguided steps; causal-pretrain, the quality release, uses many guided ones.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,28 +15,32 @@ from .schedule import flow_sigmas, flow_timesteps
 from .solvers import solve
 
 TABLE_STEPS = 1000
-"""The few steps are taken from UniPC's schedule of this many steps."""
+"""The number of steps of UniPC's schedule from which the few steps are selected."""
 
 Predict = Callable[[Tensor, int], Tensor]
-"""(x, timestep) -> velocity."""
+"""A function (x, timestep) -> velocity."""
 
 
 @dataclass(frozen=True)
 class FewStepSchedule:
-    """Each step's `timesteps` (integers) and `sigmas` (float64, for x0 = x - sigma * velocity). `renoise_sigmas`
-    (float32), one fewer: before every step but the first, noise is added to x0 up to this level."""
+    """The schedule of a few steps without guidance.
+
+    Each step has one of `timesteps` (integers) and of `sigmas` (float64, for x0 = x - sigma * velocity).
+    `renoise_sigmas` (float32) has one fewer: before every step but the first, noise is added to x0 up to this level.
+    """
 
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
     renoise_sigmas: tuple[float, ...]
     guide_scale: ClassVar[float] = 1
-    """There is no negative prompt."""
+    """The guidance scale 1: there is no negative prompt."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
-        """The clean latent x0 (float32) that `predict` makes of the noise `x` (float32) in these steps.
+        """Return the clean latent x0 (float32) that these steps make with `predict` from the noise `x` (float32).
 
-        `renoise(shape)` gives fresh standard normal noise; it is called before every step but the first. In pinned
-        memory a GPU reads it when its turn comes, and Python does not wait."""
+        `renoise(shape)` returns new standard normal noise; it is called before every step but the first. From pinned
+        memory the noise is copied to a GPU without blocking Python.
+        """
         denoised = x
         for step, timestep in enumerate(self.timesteps):
             if step > 0:
@@ -48,7 +54,7 @@ class FewStepSchedule:
 
 @dataclass(frozen=True)
 class GuidedSchedule:
-    """A solver that begins anew with each chunk. `guide_scale`: of the negative prompt; at 1 there is none."""
+    """A schedule whose solver restarts with each chunk. `guide_scale` 1 means that there is no negative prompt."""
 
     steps: int = STEPS
     shift: float = 5.0
@@ -57,7 +63,7 @@ class GuidedSchedule:
 
     @property
     def timesteps(self) -> tuple[int, ...]:
-        """Each step's timestep. Raises InputError for steps, a shift and a solver that are not possible."""
+        """Each step's timestep. Raises InputError for invalid steps, shift or solver."""
         return tuple(flow_timesteps(self.steps, self.shift, self.solver).tolist())
 
     @property
@@ -66,7 +72,8 @@ class GuidedSchedule:
         return tuple(flow_sigmas(self.steps, self.shift, self.solver).tolist()[:-1])
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
-        """The clean latent (float32) that `predict`, which is guided, makes of the noise `x`; no noise is added."""
+        """Return the clean latent (float32) made with `predict`, which is guided, from the noise `x`. No noise is
+        added."""
         timesteps = iter(self.timesteps)
 
         def denoised(x: Tensor, sigma: Tensor) -> Tensor:
@@ -76,10 +83,12 @@ class GuidedSchedule:
 
 
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
-    """The steps at these indices (rising, 0 to 999) of the 1,000-step schedule with this shift.
+    """Return the schedule of the steps at these indices (rising, 0 to 999) of the 1,000-step schedule with this shift.
 
-    The official code finds a step's sigma by its truncated timestep, which several sigmas may share. For x0 it takes
-    the first of them, for re-noising the second if there is one. This does the same. Raises InputError."""
+    The official code finds a step's sigma by its truncated timestep, which several sigmas may share. It uses the first
+    of them for x0, and the second, if there is one, for re-noising. This function does the same. Raises InputError for
+    invalid indices.
+    """
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
     if not indices or not rising or indices[0] < 0 or indices[-1] >= TABLE_STEPS:
@@ -99,8 +108,10 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """The steps that a `schedule` names: v1, v2 or indices such as 0,250,500,750; None takes the release's own.
-    Raises InputError."""
+    """Return the step indices of a `schedule`: v1, v2 or indices such as 0,250,500,750; None for the release's own.
+
+    Raises InputError for any other text.
+    """
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):
@@ -114,7 +125,7 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """The shift that is asked for, None the release's own; with a note where it is another than the release's."""
+    """Return the chosen shift, by default the release's own, and a note if it differs from the release's."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

@@ -1,4 +1,4 @@
-"""A umt5 encoder's tensors under Wan's key names, checked, and its sizes inferred from them."""
+"""A umt5 encoder's tensors under Wan's key names, with shape checks, and its sizes inferred from them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.",
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 _EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
-"""Tensors of ComfyUI's files beside the weights: the tokenizer, and a mark that the scales repeat."""
+"""The tensors of ComfyUI's files that are not weights: the tokenizer, and a marker that the scales make redundant."""
 _GGUF_LAYERS = {
     "attn_norm": "norm1",
     "attn_rel_b": "pos_embedding.embedding",
@@ -42,7 +42,7 @@ _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 @dataclass(frozen=True)
 class UMT5Config:
-    """Sizes of a umt5 encoder; `buckets` is the number of relative position buckets."""
+    """The sizes of a umt5 encoder; `buckets` is the number of relative position buckets."""
 
     vocab_size: int
     dim: int
@@ -54,7 +54,7 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """From shapes under Wan's key names; the head count is the position embedding's number of columns."""
+        """Infer the sizes from shapes under Wan's key names; the position embedding has a column for each head."""
         vocab_size, dim = shapes[_EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -69,7 +69,7 @@ class UMT5Config:
         )
 
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Key (after `blocks.N.`) -> shape of every weight of a block."""
+        """Return the shape of every weight of a block, by its key after `blocks.N.`."""
         dim, attention, ffn = self.dim, self.attention_dim, self.ffn_dim
         return {
             "norm1.weight": (dim,),
@@ -85,7 +85,7 @@ class UMT5Config:
         }
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Wan's key -> shape of every weight of the encoder."""
+        """Return the shape of every weight of the encoder, by Wan's key."""
         blocks = self.block_shapes()
         return {
             _EMBEDDING: (self.vocab_size, self.dim),
@@ -96,8 +96,10 @@ class UMT5Config:
 
 @dataclass(frozen=True)
 class UMT5Weights:
-    """An encoder on disk: where its tensors lie, under Wan's key names, and which of them make up weights in fewer
-    bits. It takes no memory for them. `unread` names the file's other tensors."""
+    """An encoder on disk: its tensor entries under Wan's key names, and the quantized weights that some of them form.
+
+    The tensors are not loaded into memory. `unread` names the file's other tensors.
+    """
 
     path: Path
     config: UMT5Config
@@ -117,23 +119,25 @@ class UMT5Weights:
 
     @property
     def note(self) -> str | None:
-        """A line that names the file's tensors which are not read; None where all of them are."""
+        """A note that lists the file's unread tensors; None if all are read."""
         if not self.unread:
             return None
         some = ", ".join(self.unread[:3]) + (", ..." if len(self.unread) > 3 else "")
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the tensors that make up a weight."""
+        """Return the tensors that form a weight."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
-        """Return the tensors of one block, scales and tables included."""
+        """Return the tensors of one block, including scales and tables."""
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Return the arguments of `umt5.encoder_block`, made of one block's tensors on `device`: names without
-        `blocks.N.`, weights in fewer bits as DecodedParameters, which are decoded where they are used."""
+        """Return the arguments of `umt5.encoder_block`, made from one block's tensors on `device`.
+
+        Names lack `blocks.N.`. Quantized weights become DecodedParameters, which are decoded at each use.
+        """
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
@@ -147,10 +151,10 @@ class UMT5Weights:
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
-    """A umt5 encoder file or folder, with official or Hugging Face key names; only headers are read.
+    """Open a umt5 encoder file or folder, with official or Hugging Face key names; only headers are read.
 
-    CheckpointError for files that `read_tensors` cannot read. TextError for tensors that are no umt5 encoder's: all
-    missing and mis-shaped keys in one message.
+    Raises CheckpointError for files that `read_tensors` cannot read. Raises TextError for tensors that are not a umt5
+    encoder's: the message lists all missing and mis-shaped keys.
     """
     named = read_tensors(path, hint="t5")
     name = Path(path).name
@@ -165,7 +169,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
 
 
 def wan_key(name: str) -> str | None:
-    """Return Wan's name of an encoder tensor, which may be Hugging Face's or llama.cpp's; None for other tensors."""
+    """Return Wan's name of an encoder tensor from Wan's, Hugging Face's or llama.cpp's name; None for other tensors."""
     name = name.removeprefix("encoder.")
     for theirs, ours in (_HF_ROOTS | _GGUF_ROOTS).items():
         if name.startswith(theirs):
@@ -179,7 +183,7 @@ def wan_key(name: str) -> str | None:
 
 
 def huggingface_key(name: str) -> str:
-    """The name that Hugging Face's umt5 gives an encoder tensor; what the encoder does not have keeps its name."""
+    """Return Hugging Face's umt5 name of an encoder tensor; other tensors keep their name."""
     key = wan_key(name)
     if key is None:
         return name
@@ -191,7 +195,10 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """An expert has `blocks.` too, so what decides is the embedding or the position bias."""
+    """Raise TextError if the file is not a umt5 encoder.
+
+    The embedding or the position bias decides, because an expert has `blocks.` too.
+    """
     if _EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")

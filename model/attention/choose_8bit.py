@@ -1,7 +1,8 @@
-"""Self-attention in 8 bits, by this project's kernel or one that another package has for the card at hand; nothing
-else needs the package.
+"""Self-attention in 8 bits, by this project's kernel or by another package's kernel for the card at hand.
 
-On the CPU, and where a kernel fails, the operands that cuDNN's kernel would get are attended to exactly."""
+Only this feature needs the other packages. On the CPU, and if a kernel fails, plain torch attends exactly to the
+operands that cuDNN's kernel would receive.
+"""
 
 import logging
 import sys
@@ -29,19 +30,19 @@ from .streams import follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
-"""A kernel is not taken if its relative RMS error is larger."""
+"""The relative RMS error above which a kernel is rejected."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""The size at which kernels are timed: part of a chunk's queries, keys of half a window."""
+"""The size at which kernels are timed: queries of a part of a chunk, keys of half a window."""
 
 STREAM_TOKENS = 256
-"""Tokens of the trial on a stream that is not the default one."""
+"""The number of tokens in the test on a stream that is not the default one."""
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""(q, k, v: [B, L, heads*head_dim], heads) -> [B, L, heads*head_dim]; q may be overwritten."""
+"""A function (q, k, v: [B, L, heads*head_dim], heads) -> [B, L, heads*head_dim]; q may be overwritten."""
 
 
 class Kernel(NamedTuple):
-    """The attention of a `package`, as pip calls it."""
+    """The attention kernel of a `package`, by its name on PyPI."""
 
     package: str
     attend: Function
@@ -54,10 +55,11 @@ def attend_8bit(
     heads: int,
     options: Mapping,  # noqa: ARG001
 ) -> Tensor:
-    """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim] in 8 bits. q may be overwritten. For a
-    single row k and v may be Operands, where the device `takes_operands`.
+    """Return attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim] in 8 bits. q may be overwritten.
 
-    Raises InputError where no kernel serves the device; `choose_attention` finds that out before."""
+    For a single batch element k and v may be Operands, if the device `takes_operands`. Raises InputError if no kernel
+    serves the device; `choose_attention` checks this in advance.
+    """
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
             return _in_compiled_code_to(q, [k.values, *k.scaling[:3]], [v.values, *v.scaling[:3]], heads, v.across or 0)
@@ -70,8 +72,11 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Attention of a single row whose queries are in 8 bits too. The result is as `dtype`, or in 8 bits with one scale
-    a token; with `shares` as in `attention.attend_to_frames`, which raises what cuDNN raises."""
+    """Return attention of a single batch element whose queries are in 8 bits too.
+
+    The result is in `dtype`, or in 8 bits with one scale a token. `shares` are those of `exact.attend_to_frames`; with
+    them, errors of cuDNN are raised.
+    """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
@@ -119,7 +124,10 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Less the keys' mean, which sageattention would take off in place: they may be those of a cache."""
+    """Run sageattention on k minus its mean.
+
+    sageattention would subtract the mean in place, but k may be a cache's.
+    """
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -150,13 +158,15 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""Of kernels that take a cache's keys and values as they are: the function for queries as they come, and that for
+"""The kernels that take a cache's keys and values directly, each with two functions: for queries in 16 bits, and for
 queries in 8 bits."""
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """The self-attention of a model on a device. 8 bits are taken only if they are asked for. Raises InputError where
-    no kernel for them serves the device."""
+    """Return the self-attention of a model on a device: 8 bits only if `wanted` requests them.
+
+    Raises InputError if no 8-bit kernel serves the device.
+    """
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -165,24 +175,26 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Whether a causal model's cache may hold keys and values as attention in this mode takes them: ours and cuDNN's
-    do, and the CPU's, which is like them. `choose_attention` has allowed the mode."""
+    """Return whether a causal model's cache may hold keys and values as Operands of attention in this mode.
+
+    Our kernel, cuDNN's and the CPU's path take Operands. `choose_attention` must have allowed the mode.
+    """
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
-    """Whether attention in 8 bits takes queries, keys and values that are in 8 bits already."""
+    """Return whether 8-bit attention takes queries, keys and values that are already in 8 bits."""
     return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
 
 def takes_values_across(device: torch.device, head_dim: int) -> bool:
-    """Whether a cache should hold values as `Operand.across` says, for a mode in which it `takes_operands`."""
+    """Return whether a cache should hold transposed values (see `Operand.across`), in a mode that `takes_operands`."""
     return device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention and puts_across(device)
 
 
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> Kernel:
-    """Return the kernel that a GPU takes for heads of that size. Raises InputError with what is against each."""
+    """Return the kernel for a GPU and head size. Raises InputError with the reason against each candidate."""
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
         raise InputError(
@@ -202,8 +214,8 @@ def find_kernel(device: torch.device, head_dim: int) -> Kernel:
 
 
 def _on_its_stream(kernel: Kernel, device: torch.device, head_dim: int) -> Kernel:
-    """Return the kernel, with a guard if it runs on CUDA's default stream alone."""
-    if kernel.attend in _TO_OPERANDS:  # ours and cuDNN's take the current stream
+    """Return the kernel, wrapped in stream synchronization if it always runs on CUDA's default stream."""
+    if kernel.attend in _TO_OPERANDS:  # our kernel and cuDNN's run on the current stream
         return kernel
     generator = torch.Generator(device).manual_seed(1)
     q, k, v = torch.randn(3, 1, STREAM_TOKENS, 2 * head_dim, device=device, generator=generator).bfloat16()
@@ -214,7 +226,10 @@ def _on_its_stream(kernel: Kernel, device: torch.device, head_dim: int) -> Kerne
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """What should be known of self-attention in 8 bits on this device; else None. `choose_attention` has allowed it."""
+    """Return a note about 8-bit self-attention on this device; None in other modes.
+
+    `choose_attention` must have allowed the mode.
+    """
     if mode != "8bit":
         return None
     if device.type == "cpu":
@@ -225,8 +240,10 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """What should be known of an arithmetic and an attention that were asked for. Raises InputError where the device
-    or the model's sizes do not allow them."""
+    """Return notes about a requested arithmetic and attention.
+
+    Raises InputError if the device or the model's sizes do not allow them.
+    """
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

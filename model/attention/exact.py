@@ -1,4 +1,4 @@
-"""Exact attention by the fastest kernel that the device at hand can run: one of torch's, or on Hopper GPUs our own."""
+"""Exact attention by the fastest kernel for the device: one of torch's, or on Hopper GPUs our own."""
 
 import logging
 import math
@@ -19,44 +19,52 @@ from ..choice.trials import KINDS, Kind, Size, attempt
 from ..ops.pointwise import merge_, slices
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
-"""(q, k, v: [B, L, heads*head_dim], heads, options) -> [B, L, heads*head_dim]"""
+"""A function (q, k, v: [B, L, heads*head_dim], heads, options) -> [B, L, heads*head_dim]."""
 
 TILE = 128
-"""cuDNN's kernel takes this many queries and keys at once. If the keys' number is no multiple of it, the kernel is 8 %
-slower (38.6 instead of 35.5 ms on an H200)."""
+"""The number of queries and keys in a tile of cuDNN's kernel.
+
+If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 instead of 35.5 ms on an H200).
+"""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
-"""With at least this many keys it is faster to attend to the remainder (keys % TILE) in a second call."""
+"""The number of keys from which it is faster to attend to the remainder (keys % TILE) in a second call."""
 
 PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
-"""Parts of the keys that are attended to side by side: their least length, the most of them, and the share of the time
-that each costs beside its work. On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406."""
+"""The limits of key splitting: a part's smallest length, the largest number of parts, and each part's overhead as a
+share of the time.
+
+On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406 us.
+"""
 
 FRAMES_BYTES = 2**28
-"""Attention to frames, one by one, is for chunks whose results for all frames take no more than this: few tokens, which
-a GPU has done before Python asks for the next kernel."""
+"""The limit of the results' size up to which attention runs frame by frame.
+
+Such chunks have few tokens, so a GPU finishes before Python launches the next kernel.
+"""
 
 HOPPER = 132
-"""Multiprocessors of an H100 and an H200."""
+"""The number of multiprocessors (SMs) of an H100 and an H200."""
 
 SCORES_BYTES = 2**20
-"""Of scores that a processor makes at once: what the cache of a core holds."""
+"""The bytes of scores that the CPU computes at once: they fit into a core's cache."""
 
 OURS_HEAD = 128
-"""The size of heads that our own kernel takes."""
+"""The head size that our own kernel supports."""
 
 _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Scaled dot-product attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim].
+    """Return scaled dot-product attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim].
 
-    On Hopper GPUs it is our own kernel in bf16, with heads of 128. Of torch's, on Hopper and later, cuDNN's is tried
-    first (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash, then the memory-efficient kernel. A kernel
-    that refused a device, dtype and head size is not tried again.
+    On Hopper GPUs our own kernel runs, in bf16 with heads of 128. Otherwise torch's kernels are tried: on Hopper and
+    later cuDNN's first (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash, then the memory-efficient
+    kernel. A kernel that refused a device, dtype and head size is not tried again.
 
-    `options` are also for hosts, whose attention takes the same arguments. Its "unlike", int32 [1], says that only so
-    many keys are unlike others, and those behind them all the same: for a row of its own. Who can, passes over them."""
+    Hosts' attention functions receive the same `options`. Their "unlike", int32 [1], is for a batch element of its own:
+    all keys from this index on are equal. Our kernel skips them.
+    """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
         return made[0][None] if len(made) == 1 else torch.stack(made)
@@ -66,7 +74,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Whether our own kernel attends for such queries."""
+    """Return whether our own kernel supports such queries."""
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
 
@@ -74,7 +82,7 @@ def attends_by_ours(q: Tensor, heads: int) -> bool:
 def _by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
 ) -> Tensor:
-    """Of [L, heads*128]."""
+    """Return attention of q, k and v [L, heads*128] by our own kernel."""
     from ..kernels.hopper.attention import attend
 
     q, k, v = (
@@ -89,8 +97,10 @@ def _serves_ours(device: torch.device) -> bool:
 
 
 def compile_ahead(device: torch.device) -> None:
-    """A thread compiles our own kernel, if the device is one of its GPUs, while others read weights. What keeps it from
-    that is met again when the kernel is tried."""
+    """Compile our own kernel in a thread while weights are read, if the device supports the kernel.
+
+    A compile error is raised again when the kernel is tested.
+    """
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 
@@ -106,8 +116,7 @@ def _compile() -> None:
 
 @lru_cache
 def ours_works(device: torch.device) -> bool:
-    """Whether our own kernel is compiled and right on a GPU, which has to be of compute capability 9; if it should be
-    and is not, that is logged."""
+    """Return whether our own kernel compiles and is correct on a GPU of compute capability 9; log a failure."""
     if not _serves_ours(device):
         return False
     from ..kernels.hopper.launch import is_right
@@ -119,8 +128,10 @@ def ours_works(device: torch.device) -> bool:
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
-    """Attention of q [L, heads*head_dim] to k and v [S, heads*head_dim] and to `missing` more tokens, each like the
-    last one: the logarithm of how many there are is added to its logits."""
+    """Return attention of q [L, heads*head_dim] to k and v [S, heads*head_dim] and `missing` more tokens.
+
+    Each of these equals the last token, so the logarithm of their number is added to its logits.
+    """
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
@@ -129,14 +140,19 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 
 @lru_cache
 def multiplies_bf16() -> bool:
-    """Whether the processor has instructions that multiply bf16: AMD's since Zen 4, Xeons since Sapphire Rapids. Where
-    torch cannot tell it is no."""
+    """Return whether the CPU has instructions that multiply bf16: AMD since Zen 4, Xeons since Sapphire Rapids.
+
+    Return False if torch cannot tell.
+    """
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
 def _on_processor(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Of [B, heads, L, head_dim]. torch's kernel multiplies bf16 as fp32: 144 queries to 2,592 keys in 4 heads take one
-    core 4.9 ms. Head by head, products in bf16 take 1.5; the scores are rounded to bf16, so the error doubles."""
+    """Return attention of [B, heads, L, head_dim] on the CPU.
+
+    torch's kernel multiplies bf16 as fp32: 144 queries to 2,592 keys in 4 heads take one core 4.9 ms. Products in bf16
+    for each head take 1.5 ms; the scores are rounded to bf16, so the error doubles.
+    """
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
     out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
@@ -170,11 +186,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def key_parts(
     queries: int, keys: int, heads: int, processors: int = HOPPER, tile: int = TILE, cost: float = PART_COST
 ) -> int:
-    """Into how many parts keys are divided, so that few queries fill the multiprocessors. `tile`: queries that a kernel
-    takes at once. `cost`: the share of the time that each part but the first costs beside its work.
+    """Return the number of parts into which to split the keys, so that few queries fill the multiprocessors (SMs).
 
-    A multiprocessor attends with a tile of queries to all its keys. The last round of them is often nearly empty: 144
-    tiles on 132 multiprocessors take as long as 264. Parts make more and shorter rounds."""
+    `tile`: queries that a kernel processes at once. `cost`: the overhead of each part but the first, as a share of the
+    time. An SM processes one tile of queries with all its keys. The last round of tiles is often nearly empty: 144
+    tiles on 132 SMs take as long as 264. Splitting the keys makes more and shorter rounds.
+    """
     tiles = -(-queries // tile) * heads
 
     def time(parts: int) -> float:
@@ -184,12 +201,15 @@ def key_parts(
 
 
 def part_length(keys: int, parts: int) -> int:
-    """Keys of each part: whole tiles. What is left is attended to apart."""
+    """Return the number of keys of each part: whole tiles. The remainder is attended to separately."""
     return keys // parts // TILE * TILE
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """In parts of the keys, where that is faster; q, k and v [B, heads, L, head_dim]. Raises what cuDNN raises."""
+    """Return cuDNN's attention of q, k and v [B, heads, L, head_dim], with split keys if that is faster.
+
+    Raises cuDNN's errors.
+    """
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
     each = part_length(keys, parts)
@@ -204,9 +224,11 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
-    """Attention of q [tokens, heads*head_dim] to k and v [frames * frame tokens, heads*head_dim], of which only some
-    frames count: `shares`, fp32 [frames], are 0 for these, which come first, and -inf for others. Raises what cuDNN
-    raises."""
+    """Return attention of q [tokens, heads*head_dim] to some frames of k and v [frames * frame tokens, heads*head_dim].
+
+    `shares`, fp32 [frames], are 0 for the frames to attend to, which come first, and -inf for the others. Raises
+    cuDNN's errors.
+    """
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
     q, k, v = (
@@ -218,13 +240,13 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
-    """What `attend_to_frames` holds of so many tokens: a result for each frame."""
+    """Return the bytes of `attend_to_frames` for so many tokens: a result for each frame."""
     return frames * tokens * dim * dtype.itemsize
 
 
 @lru_cache
 def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether `attend_to_frames` computes on a device."""
+    """Return whether `attend_to_frames` runs on a device."""
     if device.type != "cuda" or SDPBackend.CUDNN_ATTENTION not in _preference(device, dtype):
         return False
     x = torch.zeros(2 * TILE, head_dim, device=device, dtype=dtype)
@@ -240,15 +262,17 @@ def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -
 
 @lru_cache
 def processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; elsewhere an H200's."""
+    """Return the number of multiprocessors (SMs) of a GPU; an H200's for other devices."""
     if device.type != "cuda":
         return HOPPER
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention, of the tensors' layout a view [B, L, heads, head_dim], and the logarithm of the softmax's denominator
-    [B, heads, L], fp32."""
+    """Return attention and the logarithm of the softmax's denominator.
+
+    Attention is a view [B, L, heads, head_dim] with the strides of the inputs; the logarithm is fp32 [B, heads, L].
+    """
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)
 
@@ -271,8 +295,10 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 
 
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Return q [1, rows, dim], k and v [1, keys, dim] in bf16 and the number of heads, for a trial. A channel of each
-    head is large in all keys, as in the real model."""
+    """Return q [1, rows, dim], k and v [1, keys, dim] in bf16 and the number of heads, for a test.
+
+    One channel of each head is large in all keys, as in the real model.
+    """
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
     q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)
@@ -281,7 +307,7 @@ def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, 
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention of a trial's arguments in fp32, by products and a softmax."""
+    """Return attention of a test's arguments in fp32, by products and a softmax."""
     q, k, v = (x.float().unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
 

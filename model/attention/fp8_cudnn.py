@@ -1,6 +1,7 @@
 """Attention of float8_e4m3fn operands by cuDNN, whose Python package builds the kernel.
 
-cuDNN gives its result in 8 bits too: on Hopper it gives no other."""
+cuDNN's result is in 8 bits too: on Hopper no other dtype is supported.
+"""
 
 import atexit
 from functools import lru_cache
@@ -16,25 +17,28 @@ from .exact import TILE, key_parts, part_length, processors
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
 
 PADDED_KEYS = 256
-"""At most one key in so many may be an added key of zeros, see `padding`."""
+"""The largest share of added keys of zeros is one in this many keys, see `padding`."""
 NUMERATORS = 256.0
-"""What the softmax's numerators, at most 1, are multiplied by before they become 8 bits in the kernel."""
+"""The factor of the softmax's numerators, at most 1, before the kernel converts them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Keys and values of zeros that are added because cuDNN is faster if the keys fill its tiles.
+    """Return the number of keys and values of zeros to add, because cuDNN is faster if the keys fill its tiles.
 
-    The scores of such a key are 0. Those of a query's true keys are 0 on the average, because the keys' mean was taken
-    off; so the sum of their exponentials is at least their number. Added keys thus have no more than their share of the
-    keys in the result, and draw it towards the values' mean. Where that is more than one in PADDED_KEYS none are added.
+    The scores of such a key are 0. The scores of a query's true keys are 0 on average, because the keys' mean was
+    subtracted; so the sum of their exponentials is at least their number. So added keys have at most their share of the
+    keys in the result, and pull it towards the values' mean. If more than one key in PADDED_KEYS would be added, none
+    are.
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim]. A contiguous q is overwritten with the
-    result. Raises what cuDNN raises where it has no such kernel."""
+    """Return attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim].
+
+    A contiguous q is overwritten with the result. Raises cuDNN's errors if it has no such kernel.
+    """
     rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
         in_8_bits = operands(q, k, v, zeros)
@@ -42,7 +46,7 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """`cudnn_attention` of q [1, L, heads*head_dim] over keys and values that are in 8 bits already."""
+    """Return `cudnn_attention` of q [1, L, heads*head_dim] over keys and values that are already in 8 bits."""
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
 
@@ -50,8 +54,10 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 def cudnn_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Attention of q over k and v as `dtype`, or in 8 bits with one scale a token; with `shares` as in
-    `attention.attend_to_frames`."""
+    """Return attention of q over k and v in `dtype`, or in 8 bits with one scale a token.
+
+    `shares` are those of `exact.attend_to_frames`.
+    """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
         if shares is None:
@@ -63,9 +69,11 @@ def cudnn_attention_of(
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
-    """One row attends to the keys in parts, where that is faster (see attention.py). Two parts share the last tile: a
-    call of its own takes longer (486 us for 960 queries, 17,280 keys and 40 heads, shared 453; bf16's kernel is slower
-    so)."""
+    """Compute attention into `out`; a single batch element's keys are split if that is faster (see exact.py).
+
+    Two parts share the last tile, because a separate call takes longer (486 us for 960 queries, 17,280 keys and 40
+    heads, 453 us if shared). For bf16's kernel sharing is slower.
+    """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
     parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1
@@ -83,8 +91,11 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
 
 
 class Shape(NamedTuple):
-    """In each of `rows`, `queries` tokens attend to `keys` tokens. `in_parts`: the rows are parts of the keys, have the
-    same queries, and the logarithms of the softmax's denominators are wanted."""
+    """The shape of a graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens.
+
+    `in_parts`: the batch elements are parts of the keys with the same queries, and the graph also returns the
+    logarithms of the softmax's denominators.
+    """
 
     rows: int
     queries: int
@@ -107,7 +118,7 @@ def _handle(device: torch.device) -> Any:
 
 @atexit.register
 def _forget_graphs() -> None:
-    """What lives longer than the interpreter is told by cuDNN's binding as leaks, on 60 lines."""
+    """Free the graphs at exit: otherwise cuDNN's binding reports them as leaks, on 60 lines."""
     _graph.cache_clear()
     _handle.cache_clear()
 
@@ -117,7 +128,7 @@ def _cudnn() -> ModuleType:
 
 
 class _Graph:
-    """cuDNN's attention of one shape."""
+    """A cuDNN graph of attention for one shape."""
 
     def __init__(self, device: torch.device, shape: Shape) -> None:
         kind = _cudnn().data_type
@@ -131,7 +142,8 @@ class _Graph:
         )
 
         def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
-            """[rows, heads, tokens, head_dim] of memory that lies as [rows, tokens, heads, head_dim]."""
+            """Return sizes [rows, heads, tokens, head_dim] and strides for memory laid out [rows, tokens, heads,
+            head_dim]."""
             dim = heads * head_dim
             stride = 0 if shared else tokens * dim
             return {"dim": (rows, heads, tokens, head_dim), "stride": (stride, head_dim, dim, 1)}
@@ -151,7 +163,7 @@ class _Graph:
         if in_parts:
             sums = (rows, heads, queries, 1), (heads * queries, queries, 1, 1)
             self._log_sums.set_output(True).set_dim(sums[0]).set_stride(sums[1]).set_data_type(kind.FLOAT)
-        for each in largest:  # the kernel wants to write them
+        for each in largest:  # the kernel always writes them
             each.set_output(True).set_dim(one["dim"]).set_stride(one["stride"]).set_data_type(kind.FLOAT)
         graph.validate()
         graph.build_operation_graph()
@@ -164,8 +176,11 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """The result in 8 bits, [rows, queries, heads, head_dim], to be multiplied by the scale of v; with `in_parts`
-        the logarithms [rows, heads, queries], fp32."""
+        """Return the result in 8 bits [rows, queries, heads, head_dim], to be multiplied by v's scale, and the
+        logarithms.
+
+        The logarithms of the softmax's denominators are fp32 [rows, heads, queries], empty unless `in_parts`.
+        """
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)

@@ -1,6 +1,7 @@
 """Attention of float8_e4m3fn operands by this project's own kernel, on GPUs of compute capability 9.0.
 
-It takes what cuDNN's takes (attention_fp8.py), and gives bf16: cuDNN rounds its result to 8 bits."""
+It takes the same operands as cuDNN's kernel (fp8_cudnn.py) and returns bf16, while cuDNN rounds its result to 8 bits.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,9 +17,11 @@ from .fp8 import FP8, Operand, operands, places_across, queries_in_8_bits
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Attention of q [B, L, heads*128] over k and v [B, S, heads*128]. A single row's contiguous q in bf16 is written
-    over with the result. Raises RuntimeError or OSError where the kernel cannot be compiled or launched, and ValueError
-    for heads of another size."""
+    """Return attention of q [B, L, heads*128] over k and v [B, S, heads*128].
+
+    A single batch element's contiguous q in bf16 is overwritten with the result. Raises RuntimeError or OSError if the
+    kernel cannot be compiled or launched, and ValueError for heads of another size.
+    """
     if q.shape[-1] != 128 * heads:
         raise ValueError(f"heads of {q.shape[-1] // heads}, expected 128")
     with torch.cuda.device_of(q):
@@ -33,7 +36,7 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """`hopper_attention` of q [1, L, heads*128] over keys and values that are in 8 bits already."""
+    """Return `hopper_attention` of q [1, L, heads*128] over keys and values that are already in 8 bits."""
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
 
@@ -41,8 +44,10 @@ def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor
 def hopper_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Attention of q over k and v as `dtype`, or in 8 bits with one scale a token; with `shares` as in
-    `attention.attend_to_frames`, of which those that count come first."""
+    """Return attention of q over k and v in `dtype`, or in 8 bits with one scale a token.
+
+    `shares` are those of `exact.attend_to_frames`; frames that count come first.
+    """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:
             return _attend_to_8_bits(q, k, v, heads, shares)
@@ -52,8 +57,10 @@ def hopper_attention_of(
 
 @lru_cache
 def puts_across(device: torch.device) -> bool:
-    """Whether values are put across as plain torch does it, on a device that attends so. Random ones are tried, of
-    tokens side by side and of others."""
+    """Return whether the device transposes values exactly as plain torch does.
+
+    The test transposes random values of tokens that are adjacent and of tokens that are not.
+    """
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]
     apart = 100 + torch.randperm(200, device=device, generator=generator)[:100]
@@ -71,8 +78,10 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
-    """[tokens, heads*128] with one scale, repeated for every token. A float is as exact at any size: a scale of its own
-    would make a token no better."""
+    """Return attention [tokens, heads*128] in 8 bits with one scale, repeated for every token.
+
+    A float is equally precise at any magnitude, so a separate scale for each token would gain nothing.
+    """
     from ..kernels.hopper.attention import attend
 
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
@@ -82,7 +91,7 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """[tokens, heads*128] in bf16; in `into`, if it can hold that."""
+    """Return attention [tokens, heads*128] in bf16, written to `into` if it is contiguous bf16."""
     from ..kernels.hopper.attention import attend
 
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():

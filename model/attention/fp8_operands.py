@@ -1,6 +1,7 @@
-"""A row's queries, keys and values straight from their layers into 8 bits, for attention that has no cache.
+"""Conversion of q, k and v from their layers directly to 8 bits, for attention without a cache.
 
-Each is read once on its way: norm, rotation and 8 bits are one kernel's, as on the way into a cache (kv/cache.py)."""
+Each tensor is read once: one kernel does norm, RoPE and conversion, as for the cache (kv/cache.py).
+"""
 
 from functools import lru_cache
 
@@ -15,13 +16,15 @@ from .fp8_cudnn import padding
 
 
 def own_queries(given: Unturned) -> Operand:
-    """Queries by the scale that their norm allows."""
+    """Return queries with the scale from their norm's bound."""
     return by_norm(*turned_fp8(given))
 
 
 def own_keys(given: Unturned, head_dim: int) -> Operand:
-    """Keys, less a mean, by the scale that their norm allows. A sample of them gives the mean: it is normed and turned
-    first, by itself."""
+    """Return keys minus a mean, with the scale from their norm's bound.
+
+    The mean is that of a sample, to which norm and RoPE are applied first.
+    """
     some = _sampled(given).turned()
     made, count, device = scaling_of_keys(given.turning, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_values_across(device, head_dim) else _zeros(given.x))
@@ -30,18 +33,18 @@ def own_keys(given: Unturned, head_dim: int) -> Operand:
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
-    """Values, less their mean. They lie across where the kernel of the device wants that."""
+    """Return values minus their mean, transposed if the device's kernel requires it."""
     if not takes_values_across(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
     (count, dim), scales = x.shape, scaling(x, x)
     values = torch.empty(dim, -(-count // TURNED) * TURNED, dtype=FP8, device=x.device)
-    values.view(torch.uint8)[:, -TURNED:].zero_()  # behind the last token
+    values.view(torch.uint8)[:, -TURNED:].zero_()  # the padding after the last token
     put_across_(values, _places(count, x.device), x, *scales.shift_and_factor)
     return Operand(values, scales, across=count)
 
 
 def _sampled(given: Unturned) -> Unturned:
-    """Some of its tokens, in memory of their own."""
+    """Return a sample of the tokens, in new memory."""
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
         for each in (given.x, given.turning.cos, given.turning.sin)
@@ -50,7 +53,7 @@ def _sampled(given: Unturned) -> Unturned:
 
 
 def _zeros(x: Tensor) -> int:
-    """Tokens of zeros that cuDNN's kernel gets behind keys and values."""
+    """Return the number of tokens of zeros to add after keys and values for cuDNN's kernel."""
     return padding(len(x)) if x.device.type == "cuda" else 0
 
 

@@ -1,7 +1,8 @@
-"""Kernels of other packages and CUDA's streams.
+"""Synchronization of CUDA streams for other packages' kernels.
 
-Some packages launch their kernels on CUDA's default stream, whatever the current one is (SageAttention 2.x). On another
-stream such a kernel reads its inputs before they are computed."""
+Some packages, such as SageAttention 2.x, launch their kernels on CUDA's default stream, whatever the current one is. On
+another stream such a kernel reads its inputs before they are computed.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +15,14 @@ from torch import Tensor
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 DELAY = 20_000_000
-"""Cycles that a stream waits in a trial, about 10 ms: long enough for the default stream to run ahead."""
+"""The cycles that a stream waits in a test, about 10 ms: long enough for the default stream to run ahead."""
 
 
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
-    """Return whether `attend` computes the same on a stream of its own, whose inputs arrive late. q, k, v: [B, L,
-    heads*head_dim] on a GPU."""
+    """Return whether `attend` gives the same result on a separate stream, whose inputs arrive late.
+
+    q, k, v: [B, L, heads*head_dim] on a GPU.
+    """
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = [torch.zeros_like(each) for each in (q, k, v)]
     stream.wait_stream(torch.cuda.current_stream(q.device))
@@ -35,8 +38,11 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 
 @lru_cache
 def on_default_stream(attend: Function) -> Function:
-    """Return `attend` for kernels that run on CUDA's default stream alone: the current stream and the default one wait
-    for each other. A recording misses such a kernel all the same; its trial finds that out (model/graphs)."""
+    """Return `attend` for kernels that always run on CUDA's default stream: it and the current stream wait for each
+    other.
+
+    A recording still misses such a kernel; the recording's test detects that (model/graphs).
+    """
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         current, default = torch.cuda.current_stream(q.device), torch.cuda.default_stream(q.device)

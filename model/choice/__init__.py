@@ -1,1 +1,1 @@
-"""The one table of kernels: what computes what on which card, tried once on the user's own."""
+"""The table of kernels: the candidates for each kind of work on each card, tested once on the user's card."""

@@ -1,4 +1,4 @@
-"""The card behind a device. No other module asks torch for a compute capability."""
+"""The card of a device. No other module asks torch for a compute capability."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 Maker = Literal["nvidia", "amd", "apple", "cpu", "other"]
 
 HOPPER = 9
-"""First number of the compute capability of an H100 and an H200."""
+"""The major number of the compute capability of an H100 and an H200."""
 
 
 class Card(NamedTuple):
@@ -30,7 +30,7 @@ class Card(NamedTuple):
 
 
 def maker_of(device: torch.device) -> Maker:
-    """Return who makes a device; torch calls AMD's GPUs cuda too."""
+    """Return the maker of a device; torch calls AMD's GPUs cuda too."""
     if device.type == "cuda":
         return "nvidia" if torch.version.hip is None else "amd"
     makers: dict[str, Maker] = {"cpu": "cpu", "mps": "apple"}
@@ -38,7 +38,7 @@ def maker_of(device: torch.device) -> Maker:
 
 
 def card_of(device: torch.device) -> Card:
-    """Return the card behind a device."""
+    """Return the card of a device."""
     maker = maker_of(device)
     if maker == "nvidia":
         return Card(maker, torch.cuda.get_device_name(device), capability(device))
@@ -64,5 +64,5 @@ def multiplies_half(device: torch.device) -> bool:
 
 
 def is_hopper(device: torch.device) -> bool:
-    """Return whether a device runs this project's kernels in CUDA's own language: an H100 or an H200."""
+    """Return whether a device runs this project's CUDA kernels: an H100 or an H200."""
     return capability(device)[0] == HOPPER

@@ -1,6 +1,7 @@
-"""Results of trials in the user's cache, by card, driver and versions: a kernel is tried once.
+"""Test results in the user's cache, by card, driver and versions, so that a kernel is tested once.
 
-LINGBOT_WORLD_CARDS names another file; nothing is kept if it is empty."""
+LINGBOT_WORLD_CARDS names another file; if it is empty, nothing is cached.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
 MOST_CARDS = 20
-"""Cards with their versions of which results are kept."""
+"""The maximum number of cards, each with its versions, in the cache."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path that the environment's `variable` names, None if that is empty; by default `name` in the user's
-    cache folder."""
+    """Return the path named by the environment's `variable`, by default `name` in the user's cache folder.
+
+    Return None if the variable is empty.
+    """
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -34,7 +37,7 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 
 def key_of(card: Card) -> str:
-    """Return the card, the driver and the versions of all that computes, as one line."""
+    """Return the card, the driver and the versions of all computing packages, as one line."""
     return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
 
 
@@ -63,17 +66,17 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return what was kept for a card under a name; None if nothing was."""
+    """Return the cached value of a card under a name, or None."""
     return _file().get(key_of(card), {}).get(name)
 
 
 def all_of(card: Card) -> dict[str, Any]:
-    """Return everything that was kept for a card, by name."""
+    """Return all cached values of a card, by name."""
     return _file().get(key_of(card), {})
 
 
 def keep(card: Card, name: str, value: Any) -> None:
-    """Keep a JSON value for a card under a name. Where the cache cannot be written, nothing happens."""
+    """Cache a JSON value for a card under a name. If the file cannot be written, do nothing."""
     place, cards = in_user_cache(VARIABLE, NAME), _file()
     if place is None:
         return

@@ -1,4 +1,4 @@
-"""Rates of a card: how many operations of each kind it does in a second, by what the table chose."""
+"""Rates of a card: its operations per second for each kind of work, by the chosen candidates."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ SIZES: dict[Work, Size] = {
     "attention-8bit": ATTENTION,
     "convolution": DECODING,
 }
-"""Sizes of the 1.3B's chunk of four latent frames at 464x832: its feed-forward layer, its attention to a full window,
-and a layer of the VAE at half the video's size."""
+"""The sizes for the 1.3B model's chunk of four latent frames at 464x832: its feed-forward layer, its attention to a
+full window, and a layer of the VAE at half the video's size."""
 TIMES = 5
 
 
 class Rate(NamedTuple):
-    """The candidate that does a kind of work on a card, and its rate in TFLOP/s; None for both where none is right."""
+    """The chosen candidate for a kind of work on a card, and its rate in TFLOP/s; None for both if no candidate is
+    right."""
 
     name: str | None
     tflops: float | None
@@ -52,7 +53,7 @@ def rate(work: Work, device: torch.device) -> Rate:
 
 
 def rate_of_processor() -> Rate:
-    """Return a processor's rate of products in fp32, from a small one."""
+    """Return the CPU's rate of fp32 products, from a small product."""
     device = torch.device("cpu")
     x, weight = torch.ones(PROCESSOR.rows, PROCESSOR.dim), torch.ones(PROCESSOR.out, PROCESSOR.dim)
     seconds = seconds_of(lambda: x @ weight.T, device, TIMES)
@@ -60,7 +61,7 @@ def rate_of_processor() -> Rate:
 
 
 def operations(work: Work, size: Size) -> float:
-    """Return the operations of a kind of work at a size, a product and a sum as two."""
+    """Return the number of operations of a kind of work at a size; a multiply-add counts as two."""
     if work.startswith("attention"):
         return 4.0 * size.rows * size.keys * size.dim
     if work == "convolution":

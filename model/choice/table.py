@@ -1,6 +1,7 @@
-"""The table: for each kind of work the candidates that compute it, the best first, and the cards that have them.
+"""The table of candidates for each kind of work, the best first, with the cards that support them.
 
-LINGBOT_WORLD_KERNELS sets a choice: "int8=torch,attention-8bit=comfy-kitchen"."""
+LINGBOT_WORLD_KERNELS sets a choice: "int8=torch,attention-8bit=comfy-kitchen".
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ from ...errors import InputError
 from .card import HOPPER, Card
 
 Work = Literal["linear", "int8", "fp8", "attention", "attention-8bit", "cache-8bit", "convolution", "norms"]
-"""`linear`, `int8`, `fp8`: products in 16 bits, from int8 and from float8_e4m3fn. `cache-8bit`: attention to keys and
-values that a cache holds in 8 bits. `convolution`: of the VAE's decoder."""
+"""The kinds of work.
+
+`linear`, `int8`, `fp8`: products in 16 bits, from int8 and from float8_e4m3fn. `cache-8bit`: attention to keys and
+values that a cache holds in 8 bits. `convolution`: convolutions of the VAE's decoder.
+"""
 WORKS: tuple[Work, ...] = get_args(Work)
 
 VARIABLE = "LINGBOT_WORLD_KERNELS"
@@ -27,14 +31,16 @@ CUDNN_FRONTEND = "nvidia-cudnn-frontend"
 SAGE = "sageattention"
 TRITON = "triton"
 MODULES = {KITCHEN: "comfy_kitchen", CUDNN_FRONTEND: "cudnn", SAGE: "sageattention", TRITON: "triton"}
-"""Modules of the candidates that are packages of their own, by pip's name."""
+"""The modules of the candidates that are separate packages, by name on PyPI."""
 
 _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Candidate(NamedTuple):
-    """A way to do a kind of work: its name, which is its package's on PyPI, the cards that have it, and the dtypes of
-    what it takes."""
+    """A candidate for a kind of work: its name, the cards that support it, and its input dtypes.
+
+    The name of another package's candidate is the package's on PyPI.
+    """
 
     work: Work
     name: str
@@ -51,12 +57,12 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 
 
 def _tensor_cores(card: Card) -> bool:
-    """NVIDIA GPUs that multiply int8, and AMD's, on which comfy-kitchen's own check decides."""
+    """Return whether a card may multiply int8: NVIDIA since 7.5, and AMD, where comfy-kitchen's check decides."""
     return card.maker == "amd" or _since(7, 5)(card)
 
 
 def _off_hopper(card: Card) -> bool:
-    """Cards on which attention by instructions for int8 gains: on an H200 it takes longer than exact attention."""
+    """Return whether int8 attention gains on a card: on an H200 it takes longer than exact attention."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
@@ -102,20 +108,25 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _any,
     "norms": _any,
 }
-"""Where the first right candidate is taken without timing: its order was measured, or costs more to measure than the
-choice gains. Elsewhere the fastest right one is taken."""
+"""The cards on which the first right candidate is chosen without timing, by kind of work.
+
+The order there was measured, or timing costs more than the choice gains. On other cards the fastest right candidate is
+chosen.
+"""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
-    """Return the candidates that a card has for a kind of work, the best first. Raises InputError for a setting of
-    LINGBOT_WORLD_KERNELS that names no such work or candidate."""
+    """Return the candidates of a card for a kind of work, the best first.
+
+    Raises InputError if LINGBOT_WORLD_KERNELS names an unknown kind of work or candidate.
+    """
     wanted = settings().get(work)
     found = [each for each in TABLE if each.work == work and each.cards(card)]
     return tuple(each for each in found if wanted in (None, each.name))
 
 
 def serves(work: Work, name: str, card: Card) -> bool:
-    """Return whether a card has the named candidate for a kind of work, and no setting prefers another one."""
+    """Return whether a card supports the named candidate for a kind of work, and no setting selects another one."""
     return any(each.name == name for each in candidates(work, card))
 
 
@@ -133,8 +144,10 @@ def settings() -> dict[str, str]:
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return why a candidate's package cannot serve a card: it is not installed, or its own check says no; else
-    None."""
+    """Return the reason why a candidate's package cannot serve a card, or None.
+
+    Either the package is not installed, or its own check fails.
+    """
     module = MODULES.get(name)
     if module is None:
         return None

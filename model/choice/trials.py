@@ -1,6 +1,7 @@
-"""Trials of the table's candidates on the card at hand: whether each is right, and how long it takes.
+"""Tests of the table's candidates on the card at hand: whether each is right, and how long it takes.
 
-The modules that compute register here how a kind of work is tried (`Kind`) and what each candidate runs (`attempt`)."""
+The modules that compute register here how a kind of work is tested (`Kind`) and what each candidate runs (`attempt`).
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,7 @@ REPEATS = 5
 
 
 class Size(NamedTuple):
-    """The size of a trial: rows of the input, keys attended to (of attention), columns of input and output, and columns
-    of a head."""
+    """The size of a test: rows of the input, keys (of attention), columns of input, output and a head."""
 
     rows: int = 200
     keys: int = 456
@@ -34,8 +34,11 @@ class Size(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """How a kind of work is tried: a function that makes random arguments, one that computes the exact result of them,
-    and the largest relative RMS error of a right candidate."""
+    """The definition of a test for a kind of work.
+
+    It has a function that makes random arguments, one that computes the exact result, and the largest relative RMS
+    error of a right candidate.
+    """
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
     exact: Callable[..., Tensor]
@@ -43,8 +46,10 @@ class Kind(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A candidate's result on a card: its relative RMS error, its seconds at the size at hand, and the reason why it is
-    not taken; None where they are not known or there is none."""
+    """The test result of a candidate on a card.
+
+    It has the relative RMS error, the seconds at the given size, and the reason for a rejection; None if not known.
+    """
 
     name: str
     error: float | None = None
@@ -57,7 +62,7 @@ ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
-    """Return a decorator that registers what a candidate runs on the arguments of its `Kind`."""
+    """Return a decorator that registers the function of a candidate, which takes the arguments of its `Kind`."""
 
     def register(function: F) -> F:
         ATTEMPTS[work, name] = function
@@ -67,13 +72,15 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 
 
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
-    """Return the name of the candidate that a card takes for a kind of work at a size; None if no candidate is right.
-    The result is the same for the whole process."""
+    """Return the name of the candidate that a card uses for a kind of work at a size; None if no candidate is right.
+
+    The result is the same for the whole process.
+    """
     return _chosen(work, card_of(device), device, size)
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the trial of each candidate that the card has, from the cache if these were tried before."""
+    """Return the test result of each candidate of the card, from the cache if these were tested before."""
     return _trials(work, card_of(device), device, size)
 
 
@@ -87,7 +94,7 @@ def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | N
 
 @lru_cache
 def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Candidates whose package is missing in this process are never taken from the cache."""
+    """Return the test results; candidates whose package is missing in this process are never read from the cache."""
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(card, name)}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
@@ -99,12 +106,12 @@ def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[T
 
 
 def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
-    """Return whether a card has the named candidate, and it is right."""
+    """Return whether a card supports the named candidate, and it is right."""
     return any(each.name == name and each.reason is None for each in trials(work, device, size))
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the name of the candidate that the last trial at any size found best; None if the card was not tried."""
+    """Return the best candidate of the last test at any size; None if the card was not tested."""
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.split()[0] == work:
             return _best([Trial(*each) for each in found])
@@ -120,13 +127,13 @@ def _best(tried: Iterable[Trial]) -> str | None:
 
 
 def forget() -> None:
-    """Forget the choices of this process; the cache's file stays."""
+    """Clear the choices of this process; the cache file stays."""
     _chosen.cache_clear()
     _trials.cache_clear()
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
-    """Try candidates of one kind of work. With `timed`, the right ones are timed at `size` if there are two."""
+    """Test candidates for one kind of work. If `timed` and at least two are right, also time these at `size`."""
     tried = [_try(candidate, device, size) for candidate in found]
     right = [trial for trial in tried if trial.reason is None]
     if not timed or len(right) < 2:
@@ -139,7 +146,7 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Try a candidate with few rows of a size's columns."""
+    """Test a candidate with few rows and at most four heads' columns."""
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:
@@ -181,7 +188,7 @@ def _once(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a device has done all that it was given."""
+    """Wait until a device has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -196,5 +203,5 @@ def _read(card: Card, name: str) -> list[Trial]:
     found = kept.read(card, name)
     try:
         return [Trial(*each) for each in found or ()]
-    except TypeError:  # a file that others wrote
+    except TypeError:  # a file in a foreign format
         return []

@@ -1,15 +1,18 @@
-"""What all who record CUDA graphs share."""
+"""Helpers shared by all code that records CUDA graphs."""
 
 from collections.abc import Callable
 from threading import Lock
 
 ONE_AT_A_TIME = Lock()
-"""Held by who records. torch gives no reserve back to CUDA while another thread records on the GPU."""
+"""The lock to hold while recording: torch frees no cached memory while another thread records on the GPU."""
 
 
 def failure_of(work: Callable[[], object]) -> str:
-    """Does work that is being recorded. Returns what went wrong, or nothing. An exception would hold tensors until the
-    recording is over, and CUDA's own allocator, which ComfyUI chooses, ends the process where they are freed then."""
+    """Run work that is being recorded. Return the error message, or an empty string.
+
+    An exception would keep tensors alive until the recording ends. If they are freed then, CUDA's own allocator, which
+    ComfyUI chooses, ends the process.
+    """
     try:
         work()
     except Exception as reason:

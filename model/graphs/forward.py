@@ -1,8 +1,9 @@
 """CUDA graphs of a causal model's forward: the GPU repeats recorded kernels, without Python between them.
 
-A chunk's forwards run the same kernels on the same memory; only their inputs differ. Where the chunk is small, the
-processor slow, or several GPUs share a chunk, a GPU is done before Python has asked for the next kernel. Replaying a
-recording is faster then."""
+A chunk's forwards run the same kernels on the same memory; only their inputs differ. If the chunk is small, the CPU
+slow, or several GPUs share a chunk, a GPU finishes a kernel before Python has launched the next one. Replaying a
+recording is faster then.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +25,15 @@ from .capture import ONE_AT_A_TIME, failure_of
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
-"""What is recorded: kernels alone, whose Python does nothing else but fill the camera cache."""
+"""The function to record. It launches kernels; its Python code has no other effect than to fill the camera cache."""
 
 
 class _Recording:
     """The kernels of a forward as CUDA graphs, and the actions between two graphs, in order.
 
-    `out` receives their result. It was allocated before, because CUDA's own allocator warns when memory that a
-    recording has allocated is freed. `filled`: the tensors that they write to the camera cache."""
+    `out` receives their result. It was allocated before the recording, because CUDA's own allocator warns if memory
+    that a recording has allocated is freed. `filled`: the tensors that the kernels write to the camera cache.
+    """
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
@@ -40,9 +42,9 @@ class _Recording:
         self._steps: list[Callable[[], object]] = []
 
     def begin(self) -> None:
-        """Kernels are recorded from now on, and not run."""
+        """Start to record kernels, which do not run."""
         self._graph = torch.cuda.CUDAGraph()
-        # other threads may allocate and wait meanwhile: "thread_local"
+        # "thread_local": other threads may allocate and wait during the recording
         self._graph.capture_begin(self._pool, capture_error_mode="thread_local")
 
     def end(self) -> None:
@@ -50,7 +52,7 @@ class _Recording:
         self._steps.append(self._graph.replay)
 
     def between(self, *actions: Callable[[], object]) -> None:
-        """These are called in every replay between the kernels before and the kernels after."""
+        """Add actions that every replay calls between the kernels before and the kernels after."""
         self.end()
         self._steps += actions
         self.begin()
@@ -63,36 +65,39 @@ class _Recording:
 class ForwardGraphs:
     """The recordings of one video; pass it to the model as `options["graphs"]`.
 
-    Only for a model whose weights all stay in place on a GPU, with a KeyValueCache that is `in_place` there and, if
-    any, a CameraCache that is `steady`. The first forward of a kind runs as usual. The second one is recorded and
-    tried: a replay of its inputs, which differ from the recorded ones, is compared with the forward itself. Later ones
-    are replayed. A chunk has three kinds of forwards: the first one computes the camera's scales and shifts, later ones
-    read them, and the cache update is the third. While the window fills there are three others, or none where
-    attention does not attend to frames, because each chunk sees more tokens then than the chunk before.
+    The model's weights must all stay in place on a GPU, with a KeyValueCache that is `in_place` there and, if any, a
+    CameraCache that is `steady`. The first forward of a kind runs as usual. The second one is recorded and tested: its
+    inputs, which differ from the recorded ones, are replayed, and the result is compared with the forward itself. Later
+    forwards are replayed.
+
+    A chunk has three kinds of forwards: the first one computes the camera's scales and shifts, later ones read them,
+    and the cache update is the third. While the window fills there are three other kinds. If attention does not attend
+    to frames there is none, because each chunk then sees more tokens than the previous chunk.
 
     A host that moves weights passes `options["weights"]`: recordings made with other weights are dropped.
 
-    Where several processes compute together, their exchanges are not recorded: a replay starts and awaits each
-    exchange between two graphs. If a recording or its trial fails in one process, all run later forwards as usual."""
+    If several processes compute together, their exchanges are not recorded: a replay starts and awaits each exchange
+    between two graphs. If a recording or its test fails in one process, all processes run later forwards as usual.
+    """
 
     def __init__(self) -> None:
         self._recordings: dict[Hashable, _Recording] = {}
         self._inputs: dict[Hashable, ForwardInputs] = {}
-        self._seen: dict[Hashable, Tensor] = {}  # memory for what such a forward computes
+        self._seen: dict[Hashable, Tensor] = {}  # preallocated memory for the result of a forward of each kind
         self._weights: Hashable = None
         self._failed = False
 
     @property
     def recorded(self) -> int:
-        """How many kinds of forwards were recorded."""
+        """The number of kinds of forwards that were recorded."""
         return len(self._recordings)
 
     def clear(self) -> int:
-        """Free all recordings; returns how many bytes they had read and given."""
+        """Free all recordings; return the bytes of their inputs and results."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
         self._recordings, self._inputs, self._seen = {}, {}, {}
-        self.__dict__.pop("_pool", None)  # torch does not take a pool again whose recordings are all gone
+        self.__dict__.pop("_pool", None)  # torch does not reuse a pool whose recordings are all gone
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
@@ -130,12 +135,13 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Return `compute(given, options)`. A recording is kept if its replay gives the same.
+        """Return `compute(given, options)`. Keep the recording if its replay gives the same result.
 
-        The forward itself runs last, so its keys, values and camera tensors stay in the caches."""
+        The forward itself runs last, so its keys, values and camera tensors stay in the caches.
+        """
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
-            torch.cuda.empty_cache()  # a recording cannot use torch's reserve
+            torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
         recording = _Recording(self._pool, self._seen.pop(kind))
         with ONE_AT_A_TIME, nullcontext() if cache is None else cache.restored():
             reason = self._record(recording, compute, given, options)
@@ -155,7 +161,7 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Record and replay nothing more. The reason is logged in the process that has one."""
+        """Stop recording and replaying. Each process with a reason logs it."""
         if reason:
             logging.warning("%s", reason)
         self._failed = True
@@ -164,7 +170,7 @@ class ForwardGraphs:
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
-        """Record a forward, and return why that failed, or an empty string. The GPU computes nothing meanwhile."""
+        """Record a forward without computing it; return the reason for a failure or an empty string."""
         fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
@@ -185,7 +191,7 @@ class ForwardGraphs:
 
     @cached_property
     def _pool(self) -> Any:
-        """Memory that all recordings share: no two are replayed at once."""
+        """The memory pool that all recordings share, because no two are replayed at once."""
         return torch.cuda.graph_pool_handle()
 
     @cached_property
@@ -194,7 +200,7 @@ class ForwardGraphs:
 
 
 def _all_agree(share: TokenShare | None, fine: bool) -> bool:
-    """Whether all processes that compute the forward together are fine."""
+    """Return whether all processes that compute the forward together are fine."""
     return fine if share is None else share.parallel.all_agree(fine)
 
 
@@ -203,7 +209,7 @@ def _cache_of(given: ForwardInputs) -> CameraCache | None:
 
 
 def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
-    """Forwards of the same kind run the same kernels on the same memory."""
+    """Return a key of the forward: forwards with equal keys run the same kernels on the same memory."""
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
     return given.shapes, history.form, history.keep, kept
@@ -211,7 +217,7 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """The blocks know by the embedded prompt whether they may use the cached keys and values: here it is `context`."""
+    """Make `context` the cached embedded prompt, by which blocks decide whether to use the cached keys and values."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

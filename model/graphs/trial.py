@@ -1,4 +1,4 @@
-"""The trial of a recording: its first replay is compared with the same work done as usual."""
+"""The test of a recording: its first replay is compared with the same work run as usual."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 WORST = 2**-7
-"""The largest relative RMS error of a recording that is used, about the rounding of bf16. A right one has 0."""
+"""The largest relative RMS error of a usable recording, about the rounding of bf16. A correct recording has 0."""
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
-    """Return the largest relative RMS error of `got`. Two numbers that are both NaN are equal. Waits for the GPU."""
+    """Return the largest relative RMS error of `got`. NaN in both tensors counts as equal. Waits for the GPU."""
     errors = []
     for a, b in zip(got, wanted, strict=True):
         difference = (a.float() - b.float()).masked_fill((a == b) | (a.isnan() & b.isnan()), 0)
@@ -21,8 +21,8 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return why a recording of `work` with this error is not used, an empty string if it is used."""
-    if error <= WORST:  # not so for NaN
+    """Return the reason to reject a recording of `work` with this error; an empty string if it is usable."""
+    if error <= WORST:  # false for NaN
         return ""
     return (
         f"{work} is not replayed from a recording: the first replay was wrong (relative error {error:.2g}). A kernel "

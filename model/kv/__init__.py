@@ -1,1 +1,1 @@
-"""Keys and values of a causal model."""
+"""The cache of a causal model's keys and values."""

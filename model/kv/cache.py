@@ -1,14 +1,15 @@
-"""Keys and values of the latent frames that a causal model looks back on.
+"""The cache of keys and values of the latent frames to which a causal model's chunk attends.
 
-Attention sees a slot for each latent frame of the window. The first `sink` slots keep the video's first frames for
-good; the others are taken in turns, so that a new frame overwrites the oldest. Keys are stored rotated by their
-absolute position, and attention has no mask: the order of the slots does not matter, and nothing is ever moved.
+Attention sees a slot for each latent frame of the window. The first `sink` slots hold the video's first frames for
+good; the other slots form a ring, so that a new frame overwrites the oldest. Keys are stored rotated by their absolute
+position, and attention has no mask. So the order of the slots does not matter, and stored frames never move.
 
-On the model's device, what is stored is what attention sees. In 8 bits and in pinned host memory (`on_host`) the stored
-tensors are others; from host memory each block's are brought to the device while the block before computes. Such a
-store has no room for the running chunk. When that is clean, it overwrites the frames that no later chunk looks back on.
-`eight_bit` stores int8 with a scale for each token and head, `fp8` what attention in 8 bits takes. Its scales and means
-are set for the whole video by each block's first clean chunk; the scale of keys by their norm, if it is given.
+On the model's device, attention reads the stored tensors directly. With 8-bit storage or pinned host memory
+(`on_host`), attention reads a copy; from host memory, each block's tensors are copied to the device while the previous
+block computes. Such storage has no room for the current chunk. When the chunk is clean, it overwrites the frames that
+no later chunk sees. `eight_bit` stores int8 with a scale for each token and head; `fp8` stores the operands of 8-bit
+attention. Each block's first clean chunk sets the fp8 scales and means for the whole video; the norm, if one is given,
+bounds the scale of the keys.
 """
 
 from __future__ import annotations
@@ -35,22 +36,23 @@ from .place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""In fp8, later values, and keys that no norm bounds, may be so many times as large as the first chunk's largest."""
+"""The factor by which later values, and keys that no norm bounds, may exceed the first chunk's maximum in fp8."""
 
 
 class Kept(NamedTuple):
-    """Neighbouring tokens of the running chunk: where attention sees them, and where they are stored when clean."""
+    """Adjacent tokens of the current chunk: where attention sees them, and where they are stored when clean."""
 
     seen: slice
     stored: slice
 
 
 class KeyValueCache:
-    """Keys and values of every block over a window of latent frames, for one video.
+    """The cache of every block's keys and values over a window of latent frames, for one video.
 
-    Begin each chunk with `begin`, give the cache to the model as `options["kv_cache"]`, and set `keep` for the forward
-    of the clean chunk: its keys and values are the ones that later chunks see. Those of the other forwards serve that
-    forward alone."""
+    Start each chunk with `begin`, pass the cache to the model as `options["kv_cache"]`, and set `keep` for the forward
+    of the clean chunk: later chunks see the keys and values of this forward. The keys and values of other forwards are
+    used in that forward only.
+    """
 
     def __init__(
         self,
@@ -63,9 +65,13 @@ class KeyValueCache:
         dtype: torch.dtype,
         place: KeyValuePlace = ON_DEVICE,
     ) -> None:
-        """`frame_tokens`: tokens of a latent frame. `held`: latent frames that a chunk of `chunk` sees, never 0.
-        `dtype`: of the model's keys and values. A `place` in fp8, for a model whose attention `takes_operands`, is not
-        in 8 bits besides. Raises InputError for a window that has no room for the sink and a chunk."""
+        """Create the cache.
+
+        `frame_tokens`: tokens of a latent frame. `held`: window in latent frames, never 0, for chunks of `chunk` latent
+        frames. `dtype`: dtype of the model's keys and values. If the `place` is fp8, for a model whose attention
+        `takes_operands`, its `eight_bit` is ignored. Raises InputError if the window has no room for the sink and a
+        chunk.
+        """
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:
             raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {chunk}")
@@ -97,37 +103,45 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the running forward may be repeated if it ends early. A clean one may have overwritten frames that it
-        would need again."""
+        """Whether the running forward may be repeated if it fails. A clean forward may have overwritten frames that it
+        needs."""
         return not self.keep or self._place.in_place
 
     @property
     def in_place(self) -> bool:
-        """Whether `extend` gives the stored tensors themselves. Its kernels are then the same for every chunk of a
-        video whose window is full: they read from the device's memory where the chunk's own tokens go."""
+        """Whether `extend` returns the stored tensors themselves.
+
+        Once the window is full, every chunk then runs the same kernels, because they read the positions of the chunk's
+        tokens from device memory.
+        """
         return self._place.in_place
 
     def see_all_frames(self) -> None:
-        """From now on attention gets all slots while the window fills, with `frame_shares`: every forward then runs the
-        same kernels. Only for a cache that is `in_place`, and attention that `attends_to_frames`."""
+        """Let attention see all slots from now on while the window fills, with `frame_shares`.
+
+        Every forward then runs the same kernels. Requires a cache that is `in_place`, and attention that
+        `attends_to_frames`.
+        """
         self._by_frames = True
 
     @property
     def frame_shares(self) -> Tensor | None:
-        """What is to be added to the logarithm of each slot's softmax denominator, fp32 [window]: 0, or -inf for slots
-        that hold no frame yet. None where attention gets no empty slots."""
+        """The term to add to the logarithm of each slot's softmax denominator, fp32 [window].
+
+        It is 0, or -inf for slots that hold no frame yet. None if attention sees no empty slots.
+        """
         return self._shares if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
-        """The running chunk runs the same kernels as every other chunk in that form; None if that cannot be said."""
+        """The name of the kernel sequence: chunks of one form run the same kernels; None if chunks may differ."""
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """Forwards meanwhile run the kernels of a window that is full, whatever its empty slots hold."""
+        """Make forwards inside the context run the kernels of a full window, whatever its empty slots hold."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -139,13 +153,15 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Whether this block's keys and values are the last of what is wanted of the running forward: nobody looks at
-        the velocity of a clean chunk."""
+        """Return whether the running forward may end after this block's keys and values.
+
+        It may for a clean chunk, because its velocity is unused.
+        """
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """The video's next latent frames are the running chunk from now on; `again`: the running chunk's own are, since
-        it was not finished."""
+        """Start the chunk of the video's next latent frames. With `again`, restart the current chunk, which was not
+        finished."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._looked_back_on(frame, first)]
@@ -155,7 +171,7 @@ class KeyValueCache:
         self._own.copy_(upload(rows, self._own.device))
         if self._places is not None:
             self._places.copy_(upload(places_across(rows), self._own.device))
-        # Each frame's slot where it is stored, if that is elsewhere, and where attention sees it.
+        # Each frame's slot in storage, and the slot where attention sees the frame.
         places = {
             frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
             for frame in (*past, *kept)
@@ -170,16 +186,18 @@ class KeyValueCache:
 
     @property
     def in_fp8(self) -> bool:
-        """Whether `extend` gives Operands."""
+        """Whether `extend` returns Operands."""
         return self._place.fp8
 
     def extend(
         self, block: int, queries: Tensor | Unturned | None, keys: Tensor | Unturned, values: Tensor
     ) -> tuple[Any, Any, Any]:
-        """Queries, keys and values as attention takes them in this block: Operands if the cache is in fp8, else
-        tensors. The running chunk's own are given [chunk tokens, dim]. Keys and values become those that the chunk
-        attends to, the earlier frames' in the window too, and stay valid until the block after the next one calls
-        this. Queries that are turned already, or None, come back as they are."""
+        """Return queries, keys and values for attention in this block: Operands if the cache is in fp8, else tensors.
+
+        The arguments are those of the current chunk, [chunk tokens, dim]. The returned keys and values include the
+        earlier frames in the window. They stay valid until the block after the next one calls this. Queries that are
+        already rotated, or None, are returned unchanged.
+        """
         stored = self._storage.fetch(block)
         if self._place.fp8:
             return self._extend_fp8(block, queries, keys, values, stored)
@@ -191,7 +209,7 @@ class KeyValueCache:
         return made, seen[0][:used], seen[1][:used]
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Store the running chunk's keys and values as attention sees them: the same bits as in place."""
+        """Store the current chunk's keys and values as attention sees them: the same bits as in place."""
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
             if self._place.eight_bit:
@@ -206,8 +224,8 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Puts the running chunk's own keys and values where attention sees them. Gives its queries as attention takes
-        them."""
+        """Scatter the current chunk's keys and values into the tensors that attention sees; return its queries for
+        attention."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._places is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -266,14 +284,15 @@ class KeyValueCache:
         return not self._place.eight_bit and block in self._on_device
 
     def _looked_back_on(self, frame: int, first: int) -> bool:
-        """Whether the chunk that begins with the frame `first` sees this earlier one."""
+        """Return whether the chunk that begins with the frame `first` sees this earlier frame."""
         return frame < self.sink or frame >= first + self._chunk - (self.window - self.sink)
 
     def _slot(self, frame: int, slots: int) -> int:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Frames, each with its places, as slices of tokens. Frames that are neighbours in all places make one."""
+        """Merge frames, each with its slots, into slices of tokens; frames that are adjacent in all slots share a
+        slice."""
         runs: list[tuple[list[int], int]] = []
         for each in places:
             if runs and list(each) == [start + runs[-1][1] for start in runs[-1][0]]:

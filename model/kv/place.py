@@ -1,4 +1,4 @@
-"""Where the keys and values of a KeyValueCache lie, in which form, and how many bytes that takes."""
+"""The location and format of a KeyValueCache's keys and values, and their size in bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from .storage import HostStorage, Shapes
 
 
 class KeyValuePlace(NamedTuple):
-    """Where a KeyValueCache's tensors lie, and in which form. `device_blocks`: with `on_host`, so many blocks have
-    theirs on the device all the same."""
+    """The location and format of a KeyValueCache's tensors.
+
+    `device_blocks`: the number of blocks whose tensors stay on the device despite `on_host`.
+    """
 
     eight_bit: bool = False
     on_host: bool = False
@@ -24,12 +26,14 @@ class KeyValuePlace(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """Whether what attention sees are the stored tensors themselves, all of them on the device."""
+        """Whether attention sees the stored tensors themselves, all of them on the device."""
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """The blocks, of `layers`, whose keys and values lie on the device. They are spread evenly: the bus brings the
-        others' while these compute."""
+        """Return the blocks, of `layers`, whose keys and values are on the device.
+
+        They are spread evenly, because the other blocks' tensors are copied while these compute.
+        """
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
@@ -40,8 +44,11 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Shape and dtype of what a block's `fetch` gives: keys and values of the window, in fp8 with tokens of zeros
-    behind them; in int8 with scales, and without the running chunk's frames. `frames`: of the window and of a chunk."""
+    """Return the shape and dtype of each tensor that a block's `fetch` returns.
+
+    They are the keys and values of the window: in fp8 followed by tokens of zeros, in int8 with scales and without the
+    current chunk's frames. `frames`: latent frames of the window and of a chunk.
+    """
     tokens = frames[0] * frame_tokens
     if place.fp8:
         return [((tokens + padding(tokens), config.dim), FP8)] * 2
@@ -52,7 +59,7 @@ def stored_shapes(
 
 
 class KeyValueBytes(NamedTuple):
-    """Bytes of a KeyValueCache: on the device, there while a forward runs, and in pinned host memory."""
+    """The bytes of a KeyValueCache: on the device, on the device during a forward, and in pinned host memory."""
 
     device: int
     working: int
@@ -62,7 +69,7 @@ class KeyValueBytes(NamedTuple):
 def key_value_bytes(
     config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace, chunk: int = CHUNK
 ) -> KeyValueBytes:
-    """What a KeyValueCache over `window` latent frames of `frame_tokens` tokens each takes."""
+    """Return the bytes of a KeyValueCache over `window` latent frames of `frame_tokens` tokens each."""
     shapes = stored_shapes(config, (window, chunk), frame_tokens, dtype, place)
     block = _nbytes(shapes)
     working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.eight_bit and not place.fp8 else 0
@@ -73,7 +80,7 @@ def key_value_bytes(
 
 
 def _nbytes(shapes: Shapes, most: int | None = None) -> int:
-    """Bytes of tensors, of which no more than `most` rows are counted."""
+    """Return the bytes of tensors, counting at most `most` rows of each."""
     return sum(
         (rows if most is None else min(rows, most)) * columns * dtype.itemsize for (rows, columns), dtype in shapes
     )
@@ -90,9 +97,9 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Where keys and values may lie in a mode, the best first; wherever it is, as `fp8` if that is wanted."""
+    """Return the possible places of keys and values in a mode, the best first, each in fp8 if `fp8`."""
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 
 
 HOST_SHARE = 0.7
-"""The share of the free host memory that pinned keys and values may take."""
+"""The share of the free host memory that pinned keys and values may use."""

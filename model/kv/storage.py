@@ -1,4 +1,4 @@
-"""Where the tensors of a key and value cache lie: on the model's device, or in pinned host memory."""
+"""Storage of a key and value cache's tensors: on the model's device, or in pinned host memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
 class Past(NamedTuple):
-    """Neighbouring tokens of earlier frames: where they are stored, and where attention sees them."""
+    """Adjacent tokens of earlier frames: where they are stored, and where attention sees them."""
 
     stored: slice
     seen: slice
 
 
 class DeviceStorage:
-    """All blocks' tensors [tokens, ...], a few for each block, on the device. What `fetch` gives are the stored tensors
-    themselves. Other storages have the same three methods."""
+    """The storage of all blocks' tensors [tokens, ...] on the device, a few tensors for each block.
+
+    `fetch` returns the stored tensors themselves. Other storages have the same three methods.
+    """
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [
@@ -31,21 +33,24 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[Past]) -> None:
-        """From now on `fetch` is asked for these tokens."""
+        """Set the past tokens that `fetch` must provide from now on."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """The block's tensors on the device. The past tokens' rows hold what was stored. The caller may write to the
-        others, which are zeros until then."""
+        """Return the block's tensors on the device.
+
+        The rows of the past tokens hold the stored values. The caller may write to the other rows, which are zeros
+        until then.
+        """
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
-        """Keep these rows as the block's `tokens`."""
+        """Store these rows as the block's `tokens`."""
         for tensor, row in zip(self._blocks[block], rows, strict=True):
             tensor[tokens] = row
 
 
 class _Coming(NamedTuple):
-    """A block on its way to the device; `arrived` passes when it is there."""
+    """A block that is being copied to the device; the event `arrived` marks the end of the copy."""
 
     block: int
     buffers: list[Tensor]
@@ -53,16 +58,17 @@ class _Coming(NamedTuple):
 
 
 class HostStorage:
-    """All blocks' tensors in host memory, pinned for CUDA; two blocks' at a time on the device.
+    """The storage of all blocks' tensors in host memory, pinned for CUDA, with two blocks' buffers on the device.
 
-    A thread pins it while the first chunk computes. While a block computes, a CUDA stream of this object's own copies
-    the next block's past tokens to the device. It waits until the compute stream has finished with the block that used
-    the same buffers before."""
+    A thread pins the memory while the first chunk computes. While a block computes, a separate CUDA stream copies the
+    next block's past tokens to the device. It waits until the compute stream has finished with the block that used the
+    same buffers before.
+    """
 
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """`shapes`: of what `fetch` gives. `stored`: tokens that are kept of each tensor."""
+        """Allocate memory. `shapes`: those of the tensors of `fetch`. `stored`: stored tokens of each tensor."""
         self._device = device
         self._past: Sequence[Past] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
@@ -82,7 +88,7 @@ class HostStorage:
 
     def fetch(self, block: int) -> Sequence[Tensor]:
         here = self._coming
-        if here is None or here.block != block:  # the forward before ended early
+        if here is None or here.block != block:  # the previous forward ended early
             here = self._bring(block)
         self._coming = self._bring((block + 1) % len(self._host))
         if here.arrived is not None:
@@ -109,7 +115,7 @@ class HostStorage:
             return _Coming(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """A context whose copies go into our stream, behind all that the compute stream has been given by now."""
+        """Return a context whose copies run on the copy stream, after all work queued on the compute stream so far."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -117,10 +123,10 @@ class HostStorage:
 
 
 class SplitStorage:
-    """The tensors of some blocks in one storage, those of the others in host memory."""
+    """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """`on_device`: the blocks, of `blocks` in all, whose tensors lie in `device`."""
+        """Combine the storages. `on_device`: the blocks, of `blocks` in all, whose tensors are in `device`."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

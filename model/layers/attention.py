@@ -1,4 +1,4 @@
-"""The attention layers of a block: among a row's tokens, and to the prompt."""
+"""The attention layers of a block: self-attention among a batch element's tokens, and cross-attention to the prompt."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """Attention among a row's tokens; q and k are normed over all heads together and rotated by position. `in_8_bits`:
-    `attention` is a function for that, `attend_8bit` or a host's own around it."""
+    """Self-attention; q and k are normed over all heads together and rotated by position (RoPE).
+
+    `in_8_bits`: whether `attention` computes in 8 bits, as `attend_8bit` or a host's wrapper of it does.
+    """
 
     in_8_bits = False
 
@@ -49,12 +51,14 @@ class SelfAttention(_Attention):
         options: ForwardOptions,
         extend: Extend | None = None,
     ) -> None:
-        """x += gate * attention(norm(x) * scale + shift) of every row; modulation [rows, 3, dim] has the three.
+        """Add gate * attention(norm(x) * scale + shift) to x for every batch element; modulation [B, 3, dim] has the
+        three.
 
-        GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(queries, keys, values)`
-        returns the row's own queries, and its keys and values together with those of earlier frames. Where several
+        GEMMs and attention run in the dtype of `reference`. A causal model has one batch element; `extend(queries,
+        keys, values)` returns its queries, and its keys and values together with those of earlier frames. If several
         processes compute a forward together, x has this process's tokens, options["token_share"]; attention and
-        `extend` get its heads."""
+        `extend` receive this process's heads.
+        """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
             for row, (shift, scale, gate) in in_turn(rows, modulation):
@@ -66,7 +70,7 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute keys and values of the one row, for `extend` alone. The arguments are those of `update_`."""
+        """Compute the only batch element's keys and values and pass them to `extend`. Arguments as in `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -79,9 +83,11 @@ class SelfAttention(_Attention):
     def _projected(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """q, k and v of y [tokens, dim], each computed when it is asked for. Of a causal model's row that no other
-        process has a share of, the cache norms and turns q and k. Where they become Operands one by one, each is freed
-        before the next is computed."""
+        """Yield q, k and v of y [tokens, dim], each computed on demand.
+
+        For a causal model in a single process, the cache applies norm and RoPE to q and k. If q, k and v become
+        Operands one by one, each is freed before the next is computed.
+        """
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
@@ -89,7 +95,7 @@ class SelfAttention(_Attention):
         if self.in_operands(norms[0].device, options):
             yield own_queries(q(next(made)))
             yield own_keys(k(next(made)), self.head_dim)
-            (values,) = made  # the last of it: y is freed
+            (values,) = made  # the last projection, after which y is freed
             yield own_values(values, self.head_dim)
             return
         exact = history is None or history.in_fp8 and not self._alone_in_8_bits(options)
@@ -98,21 +104,25 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Whether q, k and v of a row become Operands as they come: for attention in 8 bits that has neither a cache
-        nor other processes."""
+        """Return whether q, k and v become Operands one by one.
+
+        They do for 8-bit attention without a cache and without other processes.
+        """
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
     def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
-        """Whether attention is in 8 bits and nobody else looks at what is attended to: a host would have said so (see
+        """Return whether attention is in 8 bits and no host code reads its inputs (see
         `LingBotWorldModel.blocks_alone`)."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
     def _attended(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Of this process's tokens, by all processes that have a share of them. `dtype`: of what the next layer takes,
-        where attention can give 8 bits."""
+        """Return attention's result for this process's tokens, computed by all processes that share them.
+
+        `dtype`: the next layer's input dtype, for attention that can write 8 bits.
+        """
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -127,21 +137,25 @@ class SelfAttention(_Attention):
             out = attend_operands(queries_in_8_bits(q), keys, values, heads, q.dtype, shares)
         else:
             out = attend_to_frames(q, keys, values, heads, shares)
-        del given, q, keys, values  # before the exchange takes memory
+        del given, q, keys, values  # frees memory before the exchange
         return out if share is None else share.to_tokens(out)
 
 
 class CrossAttention(_Attention):
-    """Attention to the prompt's tokens: to all of them, padding included, as in training. Where there are fewer than
-    text_len, the last one stands for those that are missing."""
+    """Cross-attention to all of the prompt's tokens, including padding, as in training.
+
+    If the prompt has fewer tokens than text_len, the last token stands for the missing ones.
+    """
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Normed keys and values of the prompts [rows, text_len, dim], each of the same shape. The norm is computed in
-        the dtype of the residual stream."""
+        """Return normed keys and values of the prompts [B, text_len, dim], both of the same shape.
+
+        The norm is computed in the dtype of the residual stream.
+        """
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
@@ -150,8 +164,11 @@ class CrossAttention(_Attention):
     def update_(
         self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
     ) -> None:
-        """x += attention(norm(x), prompts) of every row. `norm` is the norm's weight and bias, `keys_values` are
-        those of the prompts `context`. GEMMs run in the dtype of `context`."""
+        """Add attention(norm(x), prompts) to x for every batch element.
+
+        `norm` is the norm's weight and bias, `keys_values` are those of the prompts `context`. GEMMs run in the dtype
+        of `context`.
+        """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
@@ -170,8 +187,10 @@ class CrossAttention(_Attention):
 
 
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
-    """What each layer makes of y. In one product, if they are joined: then rows lie apart. Else each when it is asked
-    for."""
+    """Yield each layer's result for y.
+
+    Joined layers run as one product, whose results are strided views. Other layers run one by one, on demand.
+    """
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)
@@ -180,5 +199,5 @@ def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
 
 
 def _as_row(x: Tensor | Operand) -> Any:
-    """Keys or values [tokens, columns] as attention takes them, with a row; an Operand as it is."""
+    """Return keys or values [tokens, columns] with a batch dimension; an Operand unchanged."""
     return x[None] if isinstance(x, Tensor) else x

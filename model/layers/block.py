@@ -1,7 +1,8 @@
 """One block of the transformer: self-attention, camera, cross-attention, feed-forward.
 
-The rows of the batch are the prompts of classifier-free guidance. A layer prepares its weight once for all rows;
-activations exist for one row at a time, which saves memory. The residual stream is fp32 and written in place."""
+The batch elements are the prompts of classifier-free guidance. A layer prepares its weight once for all of them;
+activations exist for one element at a time, which saves memory. The residual stream is fp32 and written in place.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +25,17 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""Tokens in the feed-forward at once: all of a video of 480x832x81. Two halves would make the step 1 % slower and save
-nothing, because the self-attention needs more memory."""
+"""The number of tokens in the feed-forward at once: all tokens of a video of 480x832x81.
+
+Two halves would make the step 1 % slower and save nothing, because the self-attention needs more memory.
+"""
 
 CAMERA_TOKENS = 32768
-"""Tokens in the camera layers at once. A longer video's scale and shift are computed and applied part by part."""
+"""The number of tokens in the camera layers at once. A longer video's scale and shift are computed part by part."""
 
 
 class Block(nn.Module):
-    """Self-attention, camera layers if the model has them, cross-attention and feed-forward, each around a residual."""
+    """A block: self-attention, camera layers if the model has them, cross-attention and feed-forward, all residual."""
 
     def __init__(
         self,
@@ -60,12 +63,12 @@ class Block(nn.Module):
 
     @property
     def joint_layers(self) -> tuple[nn.Module, ...]:
-        """Those whose products one product can make."""
+        """The q, k and v layers, which can run as one product."""
         return self.self_attn.q, self.self_attn.k, self.self_attn.v
 
     @property
     def main_layers(self) -> tuple[nn.Module, ...]:
-        """The linear layers whose work no cache can spare: those of the video's own tokens."""
+        """The linear layers that process the video's own tokens, so no cache can replace them."""
         own, cross = self.self_attn, self.cross_attn
         return own.q, own.k, own.v, own.o, cross.q, cross.o, self.ffn[0], self.ffn[2]
 
@@ -79,12 +82,13 @@ class Block(nn.Module):
         options: ForwardOptions,
         inplace: bool = False,
     ) -> Tensor:
-        """The residual stream x [rows, tokens, dim] after this block; `inplace` writes it over x.
+        """Return the residual stream x [B, tokens, dim] after this block; `inplace` writes it over x.
 
-        e0: time modulation [rows, 6, dim] in the dtype of x. context: embedded prompts [rows, text_len, dim]; GEMMs and
-        attention run in their dtype. options go to the attention function; "kv_cache" may hold a KeyValueCache. Where
-        that only wants keys and values, the last block computes no more than its own. "residuals" are the rows of x:
-        then x is written over, and what is added last may wait for the next block."""
+        e0: time modulation [B, 6, dim] in the dtype of x. context: embedded prompts [B, text_len, dim]; GEMMs and
+        attention run in their dtype. options are passed to the attention function. "kv_cache" may hold a KeyValueCache:
+        for a clean chunk the last block only computes its keys and values. "residuals" are the streams of x: then x is
+        overwritten, and the last addition may wait for the next block.
+        """
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()
         rows = given or residuals(x)
@@ -119,8 +123,10 @@ class Block(nn.Module):
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
-        """Keys and values of the prompts, from the cache if it has them. Else they are computed, and put into the cache
-        if it has room."""
+        """Return the keys and values of the prompts, from the cache if possible.
+
+        Otherwise compute them, and cache them if there is room.
+        """
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
         cached = cache.prompt.get(self.index)
@@ -131,7 +137,7 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """x = x * (1 + scale) + shift, both from the camera's tokens: cached, or computed for a part at a time."""
+        """Replace x by x * (1 + scale) + shift, both from the camera's tokens: cached, or computed part by part."""
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
             for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):
@@ -144,7 +150,7 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """From the cache; computed and put there first if it has room. None without a cache, or without room in it."""
+        """Return scale and shift from the cache, computed and cached first if there is room; else None."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)
@@ -155,7 +161,7 @@ class Block(nn.Module):
 
     def _scales_and_shifts(self, cameras: Tensor, reference: Tensor) -> Pair:
         with self._camera_layers(reference) as layers:
-            if cameras.shape[1] <= CAMERA_TOKENS and len(cameras) == 1:  # as they come, without a copy
+            if cameras.shape[1] <= CAMERA_TOKENS and len(cameras) == 1:  # one part of one camera: no copy is needed
                 scale, shift = _scale_and_shift(cameras[0], layers)
                 return scale[None], shift[None]
             scales, shifts = torch.empty_like(cameras), torch.empty_like(cameras)
@@ -170,7 +176,7 @@ class Block(nn.Module):
 
 
 def residual_mlp(x: Tensor, first: Layer, second: Layer) -> Tensor:
-    """x + second(silu(first(x)))."""
+    """Return x + second(silu(first(x)))."""
     return _change(x, first, second).add_(x)
 
 
@@ -185,7 +191,7 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """The rows that each camera is for. A single camera is for all of them."""
+    """Return the streams that use each camera. A single camera is for all of them."""
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 

@@ -1,8 +1,9 @@
-"""The layers of the model, and how the model gets their weights.
+"""The layers of the model, and the interface through which the model reads their weights.
 
-A host may bring its own namespace with the names of `TorchOperations`. Its layers may keep their weights on another
+A host may provide its own namespace with the names of `TorchOperations`. Its layers may keep their weights on another
 device, in another dtype or quantized, and may add LoRAs to them. So the model never reads `layer.weight`: it calls
-`prepared` for a linear layer and `norm_parameters` for a norm. Both prepare a weight once for several uses."""
+`prepared` for a linear layer and `norm_parameters` for a norm. Both prepare a weight once for several uses.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,16 +18,17 @@ from ..ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, input_dty
 from ..ops.pointwise import gelu_, or_else
 
 Layer = Callable[[Any], Tensor]
-"""A function of activations: of a tensor, or of `eight_bit.Rows` if it computes in 8 bits."""
+"""A function of activations: of a tensor, or of an `EightBit` if the layer computes in 8 bits."""
 
 Operations: TypeAlias = Any
 """A namespace with the names of `TorchOperations`, whose layers have the same constructors."""
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
-    """The weight as a plain tensor with the device and dtype of `reference`; a quantized weight is decoded.
+    """Return the weight as a plain tensor with the device and dtype of `reference`; a quantized weight is decoded.
 
-    A quantized weight is the loaders' FourBitParameter, which has a `decode`, or comfy_kitchen's QuantizedTensor."""
+    A quantized weight is the loaders' FourBitParameter, which has a `decode`, or comfy_kitchen's QuantizedTensor.
+    """
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
     weight = weight.to(device=reference.device, dtype=reference.dtype)
