@@ -29,6 +29,7 @@ from .pace import Pace
 from .replay import Replay
 from .walk import Frames, Walk
 from .walks import Walks
+from .worlds.events import Events, read_events
 
 log = logging.getLogger(__name__)
 
@@ -79,18 +80,20 @@ class Session(Steered):
         whole: bool | None = None,
         moving: bool = False,
         controls: Controls | None = None,
+        events: Any = None,
     ) -> None:
         """`speed`: the share of the longest step that W walks by; with Shift it is twice as much. `path`: poses c2w
         [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state and a camera path are
         kept too (None: where there is a folder). `moving`: the threads of `start` and `run` make chunks also where
         nothing is asked for, since things move by themselves. `controls`: in place of new ones. Where
-        `restart_on_drift` is set, a world that dissolves begins anew. Raises InputError."""
+        `restart_on_drift` is set, a world that dissolves begins anew. `events`: as `read_events` reads them. Raises
+        InputError."""
         self.engine, self.controls = engine, controls or Controls()
         self.pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         self.controls.changed = self._wake
         self.drift, self.restart_on_drift = DriftWatch(engine.chunk), False
         self.moving, self.speed, self._still, self._awake = moving, speed, False, 0
-        self._begin = begin
+        self._begin, self.events = begin, Events(read_events(events))
         self._tell: Tell = _nobody
         make = partial(Walk, engine, speed=speed, path=path, seed=seed)
         keeps = folder is not None if whole is None else whole
@@ -112,6 +115,7 @@ class Session(Steered):
         self._working = RLock()  # held while a program's chunk is made
         self.failure = ""
         self._walks.begin(begin, self._not_kept)
+        self._take_up_events()
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
@@ -119,7 +123,8 @@ class Session(Steered):
         of a session. Raises InputError for a folder without a walk, and for an engine that was opened otherwise."""
         replay = Replay(walk)
         replay.check(engine)
-        return cls(engine, replay.start, controls=replay, speed=replay.speed, **options)
+        given = {"events": replay.head.get("events"), **options}
+        return cls(engine, replay.start, controls=replay, speed=replay.speed, **given)
 
     def __enter__(self) -> Session:
         return self
@@ -134,6 +139,15 @@ class Session(Steered):
             raise InputError(f"the prompt is {text!r:.40}; expected text that says what the world shows")
         if not text.strip():
             raise InputError("the prompt is empty; say what the world shows")
+        self._say(self.events.say(text), refresh)
+
+    def event(self, name: str, on: bool | None = None, *, refresh: bool = False) -> None:
+        """Begin or end an event, by its name or key: its sentence extends the prompt. `on` None: begin an event
+        that does not hold, end one that does. `refresh` as in `Walk.prompt`. Raises InputError for
+        an event that the session has not."""
+        self._say(self.events.switch(name, on), refresh)
+
+    def _say(self, text: str, refresh: bool) -> None:
         if self._closing:
             raise InputError("the walk has ended: no prompt changes it any more")
         if self._watch is not None:
@@ -147,6 +161,7 @@ class Session(Steered):
         try:
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nobody waits for this thread, and the walk goes on with the prompt that it has
+            self.events.stand(self.walk.kept.last_prompt[0], later=True)
             if self._asked_for:
                 raise
             log.warning("The prompt could not be encoded: %s", error)
@@ -158,9 +173,28 @@ class Session(Steered):
             if refresh:
                 self.pace.rest()
             self._awake = AWAKE
-            self._tell("prompt", {"text": text})
+            self._tell("prompt", {"text": text, "events": sorted(self.events.active)})
 
         self._ask(change)
+
+    def _take_up_events(self) -> None:
+        """Have the events that hold be those of the walk's prompt, and keep all of them with the walk."""
+        self._stand_in_events()
+        if self.events.all:
+            self.walk.kept.note("events", self.events.facts())
+
+    def _stand_in_events(self) -> None:
+        self.events.stand(self.walk.kept.last_prompt[0])
+        if self.events.all:
+            self._tell("events", {"events": sorted(self.events.active)})
+
+    def _begin_and_end_events(self) -> None:
+        """Ask for the prompt of the events that the next chunk's time begins and ends."""
+        if self._walks.now is None or isinstance(self.controls, Replay):
+            return
+        text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_OF_ONE / FPS)
+        if text is not None:
+            self._commands.append(lambda: self._encoded(text, False))
 
     def pause(self) -> None:
         """The thread of `start` begins no chunk until `resume`. A program pauses by not asking for frames."""
@@ -188,6 +222,7 @@ class Session(Steered):
 
         def go() -> None:
             self.walk.back(chunk)
+            self._stand_in_events()
             self._cut_video()
             self.pace.rest()
             self._awake = max(self._awake, self.engine.chunk)
@@ -226,6 +261,7 @@ class Session(Steered):
     def _stand_where_it_is_kept(self) -> None:
         """Keys were taken and the camera moved for a chunk that is not there."""
         self.walk.back(self.walk.kept.chunks)
+        self._stand_in_events()
         self._cut_video()
         self.pace.rest()
 
@@ -364,6 +400,7 @@ class Session(Steered):
             self._changed.notify_all()
 
     def _do_what_is_asked(self) -> None:
+        self._begin_and_end_events()
         while self._commands:
             if self._decoding is not None:
                 self._decoding.wait()
@@ -450,6 +487,7 @@ class Session(Steered):
             self.controls = Controls()  # somebody walks on
             self.controls.changed = self._wake
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
+        self._take_up_events()
         self.pace.rest()
         self.drift = DriftWatch(self.engine.chunk)
         self._tell("restarted", {"folder": str(walk.kept.folder)})

@@ -214,7 +214,7 @@ def config_json(config: ModelConfig, guided: bool = False) -> dict:
     }
 
 
-def write_json(path: Path, content: dict) -> None:
+def write_json(path: Path, content: dict | list) -> None:
     """Write a small JSON file that readers never see half-written."""
     with written_whole(path) as (part,):
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

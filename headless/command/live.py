@@ -80,6 +80,12 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         help="show frames by a tiny decoder: a file, or taew2_1 of models/vae_approx; the VAE decodes walk.mp4 later",
     )
     parser.add_argument(
+        "--events",
+        metavar="FILE",
+        type=some_path,
+        help="JSON: sentences that extend the prompt by a key or a time; left out: example/events.json of the package",
+    )
+    parser.add_argument(
         "--replay",
         metavar="FOLDER",
         type=some_path,
@@ -135,7 +141,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
     with spared_imports(arguments.own_process):
-        from ..live.opening import LiveSettings, Opened, plan_live
+        from ..live.opening import LiveSettings, Opened, find_events, plan_live
 
         require("aiohttp", '"lingbot-world[live]"')
         require("msgpack", '"lingbot-world[live]"')
@@ -152,8 +158,11 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     values = settings_of(arguments) | _found(arguments) | {"output": None}
     if arguments.decoder is not None:
         arguments.decoder = find_tiny_decoder(arguments.decoder, values["ckpt_dir"])
+    events = find_events(values["ckpt_dir"], arguments.events)
     opened = Opened(plan_live(GenerateOptions(**values)), show)
-    opened.settings = LiveSettings(arguments.speed, arguments.moving, arguments.decoder, arguments.restart_on_drift)
+    opened.settings = LiveSettings(
+        arguments.speed, arguments.moving, arguments.decoder, arguments.restart_on_drift, events
+    )
     arguments.interrupted = "what was walked is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are JSON alone
     print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n", file=out)

@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import InputError
 from ..options import PARTS, SIZE
 
-CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
+CAUSAL_FOLDER, EXAMPLE, EVENTS = "lingbot_world_fast", "example", "events.json"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
 """A package's example may say in such a file how it is walked in best: what it may name."""

@@ -17,6 +17,7 @@ from ...live import Engine, Start
 from ...live.camera import WALKING_SPEED
 from ...live.planned import check_walkable, latent_frames, off_release_notes, without_end
 from ...live.replay import Replay
+from ...live.worlds.events import WorldEvent, read_events
 from ...model.attention.exact import multiplies_bf16
 from ...options import CELL, ShowProgress, VaeDtype, Window
 from ...pipeline.chunk_loop import ChunkLoop
@@ -41,7 +42,7 @@ from ..preparation import prepare
 from ..process.profile import StageRecorder, silent
 from ..rollout_plan import RolloutPlan
 from ..stages import RunContext, encode_prompts
-from .beginning import find_beginning
+from .beginning import EVENTS, EXAMPLE, find_beginning
 from .previews import find_tiny_decoder
 from .recording import Recording
 
@@ -73,6 +74,7 @@ class LiveSettings:
     moving: bool = False
     decoder: str | Path | None = None
     restart_on_drift: bool = False
+    events: tuple[WorldEvent, ...] = ()
 
 
 def open_live(
@@ -112,6 +114,14 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
     release = plan.checkpoint.release
     off = () if release is None else off_release_notes(release, spec)
     return replace(plan, spec=spec, notes=(*notes, *off))
+
+
+def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
+    """Return the events of the file that is named, else of the package's example/events.json, where there is one.
+    Raises InputError."""
+    folder = Path(ckpt_dir)
+    found = (package / EXAMPLE / EVENTS for package in (folder, folder.absolute().parent))
+    return read_events(named or next((file for file in found if file.is_file()), None))
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:

@@ -27,7 +27,7 @@ QUALITY = {"webp": 90, "jpeg": 90, "h264": 90, "raw": 0}
 SIDE = re.compile(r"(\d{2,4})\s*[x*]\s*(\d{2,4})", re.IGNORECASE)
 KINDS = (
     *("camera_actions", "prompt", "composite_input"),
-    *("look", "stick", "pause", "resume", "back", "restart", "output", "moving"),
+    *("look", "stick", "pause", "resume", "back", "restart", "output", "moving", "event"),
 )
 """Of events: the first three are SGLang's."""
 
@@ -167,6 +167,14 @@ def _new_prompt(payload: Any) -> tuple[str, bool]:
     return _prompt(payload), False
 
 
+def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
+    """The name or key of an event, whether it begins or ends (None: the other than now), and whether at once."""
+    name = payload.get("name")
+    if not isinstance(name, str):
+        raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")
+    return name, _switch("on", payload.get("on")), payload.get("refresh") is True
+
+
 def _numbers(name: str, count: int, most: float) -> Any:
     def read(payload: Any) -> list[float]:
         if not isinstance(payload, list) or len(payload) != count or not all(map(_finite, payload)):
@@ -190,6 +198,7 @@ _READERS = {
     "resume": lambda _payload: None,
     "back": lambda payload: _whole("back", {"back": payload}, 0) or 0,
     "restart": lambda payload: read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"}),
+    "event": lambda payload: _world_event(payload if isinstance(payload, dict) else {"name": payload}),
     "moving": lambda payload: _switch("moving", payload) is True,
     "output": lambda payload: _output(payload if isinstance(payload, dict) else {}, "jpeg"),
 }

@@ -65,6 +65,8 @@ def steer(session: Session, event: Event) -> None:
         goes_on = any(payload)
     elif event.kind == "prompt":
         session.prompt(payload[0], refresh=payload[1])
+    elif event.kind == "event":
+        session.event(payload[0], payload[1], refresh=payload[2])
     elif event.kind == "back":
         session.back(payload)
     elif event.kind == "moving":
@@ -101,6 +103,8 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
         "decoder": engine.decoder,
         "preview": engine.new_preview is not None,
         "prompt": kept.last_prompt[0],
+        "events": session.events.facts(),
+        "active": sorted(session.events.active),
         "notes": list(engine.notes),
     }
 

@@ -46,6 +46,15 @@ OTHERS = {
 """Pictures of other houses to begin in: two colours of walls, the weather, where along x and z, and how far the camera
 is turned to the right, in degrees."""
 
+EVENTS = {
+    "night": "It is night.",
+    "snow": "It is in the snow.",
+    "fog": "It is in the fog.",
+    "yellow": "It is with yellow walls.",
+    "green": "It is with green walls.",
+}
+"""Sentences that extend the prompt of a walk."""
+
 
 def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
     """Write the causal model, VAE (float16), text encoder, tokenizer and an example into a new folder. short: matrices
@@ -149,6 +158,8 @@ def write_example(folder: Path) -> None:
     scene = example()
     np.save(folder / "poses.npy", (torch.linalg.inv(scene.c2w[0, :1]) @ scene.c2w[0]).numpy())
     np.save(folder / "intrinsics.npy", np.tile(LENS, (EXAMPLE_FRAMES, 1)).astype(np.float32))
+    events = [{"name": name, "text": text, "key": key} for key, (name, text) in enumerate(EVENTS.items(), 1)]
+    write_json(folder / "events.json", events)
     write_json(folder / "live.json", {"width": WIDTH, "height": HEIGHT, "chunk": 1, "schedule": "0"})
     _begin(scene, folder / "image.png", folder / "prompt.txt")
 

@@ -2,6 +2,7 @@
 
 import { Clip } from "./clip.mjs";
 import { Connection, GIVEN_UP, WALK_OVER } from "./connection.mjs";
+import { Events } from "./events.mjs";
 import { Fading } from "./fading.mjs";
 import { Figures } from "./figures.mjs";
 import { Input, isTyping } from "./input.mjs";
@@ -41,6 +42,7 @@ export class View {
     const locked = () => place.root.pointerLockElement === this.canvas;
     this.fading = new Fading([this.stage, this.bar], this.bar, () => this.paused || !this.input.active, locked, signal);
     this.panels = new Panels(this, signal);
+    this.events = new Events(this.bar, (name) => this.connection?.send("event", name));
     this.commands = { ...this.#ownCommands(), ...this.panels.commands, ...place.commands };
     this.#forget();
     place.root.addEventListener("click", ({ target }) => this.commands[target.closest?.("[data-command]")?.dataset.command]?.(), { signal });
@@ -159,6 +161,7 @@ export class View {
       this.#sentAsAsked(this.connection.init, message);
       this.measured.set("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}${message.preview ? ", preview" : ""}`);
       this.panels.started(message);
+      this.events.show(message.events, message.active);
       this.steps.forget();
       this.#pauseShown(false);
       if (this.unsent) this.say("The prompt in the line was not sent. Say it again.", LONG);
@@ -176,7 +179,8 @@ export class View {
     resumed: () => this.#pauseShown(false),
     still: () => this.player.rest(),
     drift: ({ reason }) => this.say(reason, LONG),
-    prompt: ({ text }) => this.say(`Now: ${text}`, BRIEFLY),
+    prompt: ({ text, events }) => { this.events.mark(events); this.say(`Now: ${text}`, BRIEFLY); },
+    events: ({ events }) => this.events.mark(events),
     back: ({ chunk }) => this.#cut(chunk),
     restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.#cut(0); this.panels.begin(); },
     lost: () => this.say(`The connection is lost. It is taken up again ...${this.unsent ? ` ${UNSENT}` : ""}`),
@@ -244,7 +248,7 @@ export class View {
   #key(event) {
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.repeat;
     const onButton = event.target instanceof Element && event.target.closest("button, summary, a, input");
-    const command = this.commands[SHORT[event.code] ?? (event.key === "?" ? "help" : "")];
+    const command = this.commands[SHORT[event.code] ?? (event.key === "?" ? "help" : "")] ?? this.events.command(event.code);
     if (!this.input.active || !plain || isTyping(event.target) || (onButton && event.code === "Space") || !command) return;
     event.preventDefault();
     command();

@@ -1,0 +1,1 @@
+"""What happens in a world while somebody walks: events that extend its prompt."""

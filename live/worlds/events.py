@@ -1,0 +1,170 @@
+"""Events of a world: named sentences that extend its prompt, with a start and an end, or by a key."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ...errors import InputError
+
+MOST_EVENTS = 64
+KEYS = "123456789"
+FIELDS = ("name", "text", "key", "start", "end")
+
+
+@dataclass(frozen=True)
+class WorldEvent:
+    """A sentence that extends the prompt while the event holds. `key`: 1 to 9, which begins and ends the event.
+    `start` and `end`: seconds of the walk, None for no start and for no end."""
+
+    name: str
+    text: str
+    key: str | None = None
+    start: float | None = None
+    end: float | None = None
+
+    def holds(self, seconds: float) -> bool:
+        """Return whether the event holds at a second of the walk by its own times."""
+        return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
+
+
+def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
+    """Return the events of a JSON file, of a mapping from names to sentences, or of a list of objects.
+
+    An object has `name` and `text`, and may have `key`, `start` and `end`. Raises InputError for a file that cannot be
+    read, for a field of a wrong type, and for two events of one name or one key."""
+    where = str(given) if isinstance(given, (str, Path)) else "`events`"
+    if isinstance(given, (str, Path)):
+        given = _read_file(Path(given))
+    if isinstance(given, Mapping):
+        given = [{"name": name, "text": text} for name, text in given.items()]
+    if given is not None and not isinstance(given, Iterable):
+        raise InputError(f"{where}: found {given!r:.40}; expected a list of events")
+    events = tuple(_event(where, number, row) for number, row in enumerate(given or ()))
+    if len(events) > MOST_EVENTS:
+        raise InputError(f"{where}: {len(events)} events; expected {MOST_EVENTS} at most")
+    for field in ("name", "key", "text"):
+        values = [getattr(event, field) for event in events if getattr(event, field) is not None]
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise InputError(f"{where}: two events have the {field} {twice!r:.60}; expected another {field} for each")
+    return events
+
+
+class Events:
+    """The events of a walk and the prompt that the walk began with: which events hold, and the prompt of both. Any
+    thread may call the methods."""
+
+    def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
+        """`prompt`: the one of now, which may have sentences of events already."""
+        self.all = tuple(events)
+        self._lock, self._by_time = Lock(), frozenset[str]()
+        self.stand(prompt)
+
+    @property
+    def active(self) -> frozenset[str]:
+        """The names of the events that hold."""
+        return self._active
+
+    @property
+    def prompt(self) -> str:
+        """The prompt without events, and the sentence of each event that holds, in the order of the events."""
+        text = self._base
+        for event in self.all:
+            if event.name in self._active:
+                text = _joined(text, event.text)
+        return text
+
+    def stand(self, prompt: str, *, later: bool = False) -> None:
+        """Take up a prompt that was composed before: after a step back, or where a walk goes on from a state. `later`:
+        the prompt is of now, and an event whose time has come is not begun a second time."""
+        with self._lock:
+            active, base = set(), prompt
+            for event in reversed(self.all):
+                before = base.removesuffix(f" {event.text}")
+                if before != base:
+                    base = before
+                    active.add(event.name)
+            self._base, self._active = base, frozenset(active)
+            if not later:
+                self._by_time = frozenset(event.name for event in self.all if event.start is not None) & self._active
+
+    def say(self, prompt: str) -> str:
+        """Return the prompt that a new one makes together with the events that hold."""
+        with self._lock:
+            self._base = prompt
+            return self.prompt
+
+    def switch(self, name: str, on: bool | None = None) -> str:
+        """Begin or end an event, by its name or key (None: whichever does not hold yet), and return the prompt. Raises
+        InputError for an event that the world has not."""
+        found = next(
+            (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
+        )
+        if found is None:
+            known = ", ".join(event.name for event in self.all) or "none; name some with `events`"
+            raise InputError(f"no event {name!r:.40}; the events of this world: {known}")
+        with self._lock:
+            holds = found not in self._active if on is None else on
+            self._active = self._active | {found} if holds else self._active - {found}
+            return self.prompt
+
+    def at(self, seconds: float) -> str | None:
+        """Return the prompt where a second of the walk begins or ends an event, else None."""
+        with self._lock:
+            due = frozenset(event.name for event in self.all if event.holds(seconds))
+            began, ended = due - self._by_time, self._by_time - due
+            if not began and not ended:
+                return None
+            self._by_time, self._active = due, (self._active | began) - ended
+            return self.prompt
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return the events as objects of JSON, as `read_events` reads them."""
+        return [{name: value for name, value in asdict(event).items() if value is not None} for event in self.all]
+
+
+def _joined(prompt: str, sentence: str) -> str:
+    return f"{prompt} {sentence}" if prompt.rstrip()[-1:] in ".!?;:," else f"{prompt}. {sentence}"
+
+
+def _read_file(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"{path}: the events cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}); expected a list of events with name and text") from error
+
+
+def _event(where: str, number: int, row: Any) -> WorldEvent:
+    if isinstance(row, WorldEvent):
+        row = asdict(row)
+    at = f"{where}: event {number}"
+    if not isinstance(row, Mapping) or not row.keys() <= set(FIELDS):
+        raise InputError(f"{at} is {row!r:.80}; expected an object of {', '.join(FIELDS)}")
+    for name in ("name", "text"):
+        value = row.get(name)
+        if not isinstance(value, str) or not value.strip() or len(value) > 1000:
+            raise InputError(f"{at}: `{name}` is {value!r:.40}; expected text of 1 to 1000 characters")
+    key, start, end = row.get("key"), _seconds(at, "start", row), _seconds(at, "end", row)
+    if key is not None and (str(key) not in KEYS or len(str(key)) != 1):
+        raise InputError(f"{at}: `key` is {key!r:.40}; expected 1 to 9")
+    if end is not None and end <= (start or 0.0):
+        raise InputError(f"{at}: `end` is {end:g} s, and the start is {start or 0:g} s; expected a later end")
+    start = 0.0 if start is None and end is not None else start
+    return WorldEvent(row["name"].strip(), row["text"].strip(), None if key is None else str(key), start, end)
+
+
+def _seconds(at: str, name: str, row: Mapping[str, Any]) -> float | None:
+    value = row.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise InputError(f"{at}: `{name}` is {value!r:.40}; expected seconds of the walk, from 0")
+    return float(value)
