@@ -1,4 +1,4 @@
-"""Wan 2.1's video VAE, from the weights of the official `Wan2.1_VAE.pth`: an image to a latent, a latent to frames,
+"""Wan 2.1's video VAE, from the weights of the official `Wan2.1_VAE.pth`: encodes an image, decodes a latent to frames
 at once or part by part."""
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def load_vae(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> VAE:
-    """The VAE of a `.pth` (plain state dict) or `.safetensors` file, or of tensors, with the official key names.
+    """Return the VAE of a `.pth` (plain state dict) or `.safetensors` file, or of tensors, with the official key names.
 
-    Its width is read from the weights. Raises CheckpointError.
+    Its width is read from the weights. Raises CheckpointError if they are not a Wan 2.1 VAE's.
     """
     if isinstance(weights, Mapping):
         check_weights("the VAE's tensors", weights)

@@ -1,4 +1,4 @@
-"""A latent to frames, at once or part by part."""
+"""Decoding of a latent to frames, at once or part by part."""
 
 from __future__ import annotations
 
@@ -19,35 +19,37 @@ from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The last two frames that each causal layer was given, or pools of them (see pooled.py)."""
+"""The last two input frames of each causal layer, or pools of them (see pooled.py)."""
 
 NOT_FINITE = (
     "The latent holds numbers that are not finite (NaN, infinity), which would be black frames: a LoRA's strength may "
     "be too great, or a file of weights damaged."
 )
 REACH = 42
-"""Latent frames after which nothing of what came before is left in the state."""
+"""The number of latent frames after which earlier frames no longer affect the state."""
 
 
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
-    """Frames uint8 [F, H, W, 3] on the CPU of a normalised latent [1, 16, f, h, w].
+    """Return the frames uint8 [F, H, W, 3] on the CPU of a normalised latent [1, 16, f, h, w].
 
-    After `vae.enable_tiling()` in overlapping tiles of 256 pixels: less memory, more time, faint seams.
+    After `vae.enable_tiling()` overlapping tiles of 256 pixels are decoded: less memory, more time, faint seams.
     """
     return VideoDecoder(vae, *latent.shape[-2:]).decode(latent, progress, last=True)
 
 
 class VideoDecoder:
-    """Decodes a video part by part, to the same bits as all at once. Between the parts it keeps two frames for each
-    causal layer: 3.8 GB at 480x832. Where it records its work, on a Hopper GPU in fp16, it keeps that work's memory
-    too: 2.7 GB in all.
+    """A decoder of a video part by part, with the same bits as all at once.
 
-    A VAE in fp16 takes half the memory. Where a number is too large for it, `check` raises OverflowError; where
-    one is not finite in fp32, InputError.
+    Between the parts it holds two frames for each causal layer: 3.8 GB at 480x832. If it records its work, on a Hopper
+    GPU in fp16, it also holds that work's memory: 2.7 GB in all.
 
-    `height` and `width` are the latent's, which may lie on another device than the VAE. With `park` that state lies in
-    host memory between the parts, pinned for a GPU; in tiles it always does. With a `stripe` that part of each frame is
-    decoded, not in tiles."""
+    A VAE in fp16 takes half the memory. If a number overflows fp16, `check` raises OverflowError; if one is not finite
+    in fp32, InputError.
+
+    `height` and `width` are the latent's; it may be on another device than the VAE. With `park`, and always with
+    several tiles, the state is in host memory between the parts, pinned for a GPU. With a `stripe` this part of each
+    frame is decoded, without tiles.
+    """
 
     def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None) -> None:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling and stripe is None)
@@ -60,26 +62,27 @@ class VideoDecoder:
 
     @property
     def device(self) -> torch.device:
-        """Where it decodes."""
+        """The device of the VAE."""
         return self._vae.device
 
     def _on_its_gpu(self) -> AbstractContextManager[object]:
-        """Triton launches kernels on the current GPU alone."""
+        """Return a context with the VAE's GPU as the current one, because Triton launches kernels there only."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """A decoder of another video, by the same VAE and in the same way."""
+        """Return a decoder of another video with the same VAE and settings."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()
     def decode(
         self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, later: bool = False
     ) -> Tensor:
-        """The frames uint8 [F, H, W, 3] on the CPU of the next normalised latent frames [1, 16, n, h, w], or a stripe.
+        """Return the frames uint8 [F, H, W, 3] on the CPU of the next normalised latent frames [1, 16, n, h, w], or a
+        stripe.
 
-        Four of each latent frame, one of a video's first. With `last` no state is kept. After an exception the
-        decoder cannot go on. With `later` the frames are there, and can be checked, when a GPU has done what is queued
-        now; else they are there and checked.
+        A latent frame becomes four frames, a video's first one frame. With `last` the state is freed. After an
+        exception the decoder cannot continue. With `later` the frames are only valid, and can be checked, after the GPU
+        has finished the work queued so far; otherwise they are valid and checked.
         """
         with self._on_its_gpu():
             video = self._decode(latent, progress, last, later)
@@ -116,14 +119,16 @@ class VideoDecoder:
         return video
 
     def _new(self) -> Decoder:
-        """The network before a video's first frame."""
+        """Return the network in its state before a video's first frame."""
         if pooled.suits(self._vae):
             return PooledDecoder(self._vae, self._stripe, recorded=not self._park)
         return Decoder(self._vae.weights, stripe=self._stripe)
 
     def check(self) -> None:
-        """Of the frames since the last check: raises OverflowError if a number was too large for fp16, and InputError
-        for what no precision can show."""
+        """Check the frames since the last check.
+
+        Raises OverflowError if a number overflowed fp16, and InputError if a number is not finite in higher precision.
+        """
         finite, self._finite = all(self._finite), []
         if not finite and self._vae.dtype == torch.float16:
             raise OverflowError("a number in the VAE is too large for fp16")
@@ -131,7 +136,7 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _kept(self, corner: Corner, past: State) -> State:
-        """The tile's state, in host memory if it is to be parked there; the copies are queued behind the decoding."""
+        """Return the tile's state, copied to host memory if it is parked; the copies are queued after the decoding."""
         if not self._park:
             return past
         parked = self._parked[corner]
@@ -150,7 +155,7 @@ class VideoDecoder:
 
 
 def _moved(past: State, device: torch.device) -> State:
-    # Other strides would have the convolutions choose other kernels, and round otherwise.
+    # With other strides the convolutions would choose other kernels, and round differently.
     return {
         layer: [upload(frame, device).contiguous(memory_format=torch.channels_last) for frame in frames]
         for layer, frames in past.items()
@@ -158,5 +163,5 @@ def _moved(past: State, device: torch.device) -> State:
 
 
 def _to_bytes(frame: Tensor) -> Tensor:
-    """uint8 [H, W, 3] of [3, H, W] from -1 to 1."""
+    """Return [3, H, W] from -1 to 1 as uint8 [H, W, 3]."""
     return frame.float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).contiguous()

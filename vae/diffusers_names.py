@@ -1,10 +1,10 @@
-"""The official names of a VAE's tensors that diffusers' AutoencoderKLWan calls otherwise: convert_vae in diffusers'
-scripts/convert_wan_to_diffusers.py, read backwards."""
+"""The official names of VAE tensors that diffusers' AutoencoderKLWan renames: the inverse of convert_vae in diffusers'
+scripts/convert_wan_to_diffusers.py."""
 
 import re
 
 MARK = "decoder.conv_in.weight"
-"""A name that only diffusers gives."""
+"""A name that only diffusers uses."""
 
 _RESIDUAL = {
     "norm1": "residual.0",
@@ -29,9 +29,9 @@ _STAGE = re.compile(r"up_blocks\.(\d+)\.(?:resnets\.(\d+)|upsamplers\.0)")
 
 
 def official_name(name: str) -> str:
-    """The official name of a tensor, given diffusers'."""
+    """Return the official name of a tensor from diffusers' name."""
     name = _LAYER.sub(lambda layer: _RESIDUAL[layer[1]], name)
-    # A stage of the decoder is four layers of the official list: three residual blocks, and what enlarges.
+    # A stage of the decoder is four layers of the official list: three residual blocks and the upsampling.
     name = _STAGE.sub(lambda stage: f"upsamples.{4 * int(stage[1]) + int(stage[2] or 3)}", name)
     for theirs, ours in _PLACES.items():
         if f"{theirs}." in name:

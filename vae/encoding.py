@@ -1,4 +1,4 @@
-"""An image and the empty frames after it to the latent that conditions a video."""
+"""Encoding of an image and the empty frames after it to the latent that conditions a video."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""Latent frames of [image, zeros, ...] after which they repeat, bit for bit: as far as the encoder reaches back."""
+"""The number of latent frames of [image, zeros, ...] after which they repeat bit for bit: the encoder's reach."""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
-    """A video of `frame` float32 [3, H, W] and `frames - 1` zero (grey) frames, as normalised latent.
+    """Return the normalised latent of a video of `frame` float32 [3, H, W] and `frames - 1` zero (grey) frames.
 
-    Returns float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the VAE's device. Nothing is computed any more
-    once the zeros have settled, after 117 frames.
+    The latent is float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the VAE's device. After 117 frames the latents
+    repeat and nothing more is computed.
     """
     height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)
@@ -38,7 +38,7 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
 
 @torch.no_grad()
 def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
-    """The normalised latent frames [1, 16, h, w] float32 of `frame` [3, H, W] and endless zeros."""
+    """Yield the normalised latent frames [1, 16, h, w] float32 of `frame` [3, H, W] and endless zeros."""
     frame = frame[None].to(vae.device, vae.dtype).contiguous(memory_format=torch.channels_last)
     encoder = Encoder(vae.weights)
     for image in chain([frame], repeat(torch.zeros_like(frame))):

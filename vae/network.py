@@ -1,9 +1,9 @@
 """The network of Wan 2.1's VAE, one frame at a time.
 
 Every convolution over time is causal: it sees a frame and the two before it, and zeros before the first. Here it is a
-2D convolution over the channels of these three frames, and the two frames before are all that is kept between calls.
-So each frame passes through the whole network before the next one, a video may go on for as long as it likes, and one
-that is cut into parts gives the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1.
+2D convolution over the channels of these three frames, and only the two previous frames are stored between calls. So
+each frame passes through the full network before the next one, a video may have any length, and a video decoded in
+parts gives the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The layers that encoder and decoder share, and what they remember of one video: `past`, by layer, the last
-    frames that a layer over time has seen, each [1, C, H, W]."""
+    """The layers that encoder and decoder share, and their state for one video.
+
+    `past` has, by layer, the last input frames of each layer over time, each [1, C, H, W].
+    """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self.weights, self.past = weights, dict[str, list[Tensor]]()
@@ -48,7 +50,7 @@ class Network:
         return activated.view(pixels.shape).movedim(-1, 1)
 
     def _residual(self, name: str, x: Tensor) -> Tensor:
-        # Nested, and the loops over blocks are written out, so that no name holds a tensor longer than it is needed.
+        # Nested calls and unrolled loops over blocks, so that no name holds a tensor longer than needed.
         change = self._activated_conv(
             f"{name}.residual.3",
             f"{name}.residual.6",
@@ -62,7 +64,7 @@ class Network:
         return self._residual(f"{side}.middle.2", x)
 
     def _attention(self, name: str, x: Tensor) -> Tensor:
-        """One head over the pixels of one frame."""
+        """Return single-head attention over the pixels of one frame, plus x."""
         gamma = self.weights[f"{name}.norm.gamma"]
         qkv = self._conv(f"{name}.to_qkv", F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1))
         query, key, value = qkv.flatten(2).transpose(1, 2)[None].chunk(3, dim=-1)
@@ -71,21 +73,24 @@ class Network:
 
 
 class Decoder(Network):
-    """One latent frame becomes one frame, each later one four. With a `stripe` that part of each frame is decoded: at
-    the latent's own size the network sees all (attention looks everywhere, and it is a twentieth of the work); from the
-    first doubling on it sees the stripe and what its convolutions reach beside it."""
+    """The decoder: a video's first latent frame becomes one frame, each later one four.
+
+    With a `stripe` this part of each frame is decoded. At the latent's own size the network processes the full frame,
+    because attention sees all pixels and this is a twentieth of the work. From the first doubling on it processes the
+    stripe and the margin that its convolutions reach.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
         super().__init__(weights)
         self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
-        """Frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w], which is not normalised."""
+        """Return frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w], not normalised."""
         x = self._causal_conv("decoder.conv1", self._conv("conv2", latent))
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Three residual blocks from layer `index` on, then twice the size (and rate), or the picture."""
+        """Yield frames after three residual blocks from layer `index` on, and doubled size (and rate) or the head."""
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"
@@ -97,7 +102,8 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
-        """What the stage of layer `index` begins with: x at twice the size, and of it what the stripe needs."""
+        """Return the input of the stage of layer `index`: x at twice the size, cropped to the part that the stripe
+        needs."""
         x = self._doubled(name, x)
         if self._stripe is None:
             return x
@@ -107,7 +113,10 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Two frames for one, but for the video's first, which stays alone and which this layer does not remember."""
+        """Return two frames for one.
+
+        The video's first frame stays alone, and this layer does not store it.
+        """
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -117,10 +126,10 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """One frame becomes one latent frame, each four later ones another.
+    """The encoder: the first frame becomes one latent frame, every four later ones another.
 
-    Where the same tensor comes again and again (the empty frames after a start image), a layer that has seen nothing
-    else for as long as it remembers gives what it gave before, without computing it.
+    If the same tensor is passed repeatedly, as for the empty frames after a start image, each layer eventually has only
+    this tensor in its state. The layer then returns its previous result without computing it.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -129,7 +138,7 @@ class Encoder(Network):
         self._given: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
-        """The latent frame [1, 16, H / 8, W / 8], not normalised, that `frame` [1, 3, H, W] completes, if it does."""
+        """Return the latent frame [1, 16, H / 8, W / 8], not normalised, if `frame` [1, 3, H, W] completes one."""
         x = frame
         for stage in range(3):
             halved = self._halve_time(stage, self._halve_size(stage, x))
@@ -140,11 +149,11 @@ class Encoder(Network):
 
     def _halve_size(self, stage: int, x: Tensor) -> Tensor:
         name = f"encoder.downsamples.{3 * stage + 2}.resample.1"
-        convolutions = 5 if stage == 0 else 4  # each remembers two frames
+        convolutions = 5 if stage == 0 else 4  # each stores two frames
         return self._unless_settled(name, self._repeated(name, x) > 2 * convolutions + 1, self._stage, stage, x)
 
     def _stage(self, stage: int, x: Tensor) -> Tensor:
-        """Two residual blocks, then half the size."""
+        """Return x after two residual blocks and halving of the size."""
         if stage == 0:
             x = self._causal_conv("encoder.conv1", x)
         for block in range(2):
@@ -152,7 +161,7 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """A frame, the next one and the one after that become one; the video's first goes through as it is."""
+        """Return one frame for three successive ones; the video's first frame is returned unchanged."""
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:
             return x
@@ -170,7 +179,7 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """How many times in a row this very tensor has come to a layer."""
+        """Return how many times in a row this very tensor has been passed to a layer."""
         last, times = self._seen.get(name, (None, 0))
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]

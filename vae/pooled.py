@@ -1,11 +1,12 @@
-"""The decoder on GPUs that have kernels of their own for it: no frame is copied to where a convolution takes it.
+"""The decoder for GPUs with our own kernels: frames are not copied to a convolution's input.
 
-Every picture lies in memory as model/kernels/convolution.py says: [1, C, H, W] here is a view of it. The layers over
-time that see pictures of one size keep their frames in one pool: two slots a layer, and one for the frame that is being
-made. A layer writes it there, its convolution reads three slots, and the oldest frame's slot becomes free.
+Every image has the memory layout of model/kernels/convolution.py: [1, C, H, W] here is a view of it. The layers over
+time that see images of one size store their frames in one pool: two slots a layer, and one for the new frame. A layer
+writes the new frame there, its convolution reads three slots, and the oldest frame's slot becomes free.
 
-So a layer's slots are others in each frame. Python works all of a latent frame's out before and copies them to the GPU,
-where the kernels read them: what a CUDA graph recorded of one latent frame decodes any other."""
+So a layer's slots change with each frame. Python computes all slots of a latent frame in advance and copies them to the
+GPU, where the kernels read them: a CUDA graph recorded for one latent frame decodes any other.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +33,22 @@ from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
 ALIGNED = 4
-"""Ints in the GPU's memory for a layer's three slots: kernels are compiled for addresses at a multiple of 16 bytes."""
+"""The ints in GPU memory for a layer's three slots: kernels are compiled for addresses aligned to 16 bytes."""
 _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
-"""Threads that compile the kernels for a GPU and a VAE's width."""
+"""The threads that compile the kernels, by GPU and VAE width."""
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` whose `past` holds the pools, [slots, C, H + 1, W + 1] each, channels last. Its numbers are those of
-    `Decoder` but for rounding: what is added up is rounded once, and an enlarging convolution's kernel is four of 2x2
-    pixels, the sums of what falls on the same pixel."""
+    """A `Decoder` whose `past` holds the pools, [slots, C, H + 1, W + 1] each, channels last.
 
-    _given: Iterator[Tensor]  # the slots of the layers that come
+    Its results equal those of `Decoder` except for rounding: sums are rounded once, and an upsampling convolution's
+    kernel is four kernels of 2x2 pixels, whose weights are sums of the weights that meet the same pixel.
+    """
+
+    _given: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
-        """`recorded`: its kernels are recorded as a CUDA graph; `past` stays as it is then."""
+        """Create the decoder. If `recorded`, its kernels are recorded as a CUDA graph; `past` then stays in place."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -74,8 +77,10 @@ class PooledDecoder(Decoder):
         return self.recording.decode(self._computed, latent)
 
     def _tell(self, slots: list[list[int]]) -> None:
-        """Puts the slots of each layer's frames, in the order of the layers, where the kernels read them. torch does
-        not use the pinned memory again before it is copied."""
+        """Copy the slots of each layer's frames, in the order of the layers, to where the kernels read them.
+
+        torch does not reuse the pinned memory before it is copied.
+        """
         rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
@@ -89,9 +94,9 @@ class PooledDecoder(Decoder):
         return super().decode(latent)
 
     def _compile(self) -> None:
-        """Kernels are compiled for the shapes of these weights, some seconds once, while others work."""
+        """Compile the kernels for the shapes of these weights, which takes some seconds once, in a thread."""
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
-        with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding meets it again
+        with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding raises the error again
             _convolution_hopper(self._compiler[0])
             slots = torch.zeros(ALIGNED, dtype=torch.int32, device=self._compiler[0])
             for name in layers.values():
@@ -119,7 +124,7 @@ class PooledDecoder(Decoder):
         return self._remembering(name, x)
 
     def _remembering(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
-        """The layer's convolution over x, or over what `norm` and SiLU make of it, and the two frames before."""
+        """Return the layer's convolution over x, or over SiLU of its norm `norm`, and the two previous frames."""
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         pool, slots = self._pool(name, x), next(self._given)
         gamma = None if norm is None else self.weights[f"{norm}.gamma"]
@@ -136,15 +141,14 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """See kernels/convolution.py. Large pictures by the kernel in CUDA's own language, which loads a pixel less
-        often."""
+        """Run kernels/convolution.py, or for large images the CUDA kernel, which loads a pixel less often."""
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
             return ours.convolve(x, slots, weight, bias, size, added)
         return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
     def _pool(self, name: str, x: Tensor) -> Tensor:
-        """The rows of the layer's pool, which is made for pictures of this size, of zeros."""
+        """Return the rows of the layer's pool, which is created with zeros for images of this size."""
         key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
@@ -165,13 +169,15 @@ class PooledDecoder(Decoder):
 
 
 def suits(vae: VAE) -> bool:
-    """Whether the kernels compute this VAE where it is."""
+    """Return whether the kernels support this VAE on its device."""
     return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Whether a VAE of that width is decoded by these kernels, and recorded, if Triton works: in fp16 on a Hopper GPU,
-    for which their blocks were chosen."""
+    """Return whether these kernels decode a VAE of that width, recorded, if Triton works.
+
+    They require fp16 on a Hopper GPU, for which their tiles were chosen.
+    """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
     return serves("convolution", TRITON, card_of(device))
@@ -179,7 +185,7 @@ def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool
 
 @cache
 def _works(device: torch.device) -> bool:
-    """Whether Triton compiles and runs here what the decoder asks of it; if not, that is logged."""
+    """Return whether Triton compiles and runs the decoder's kernel here; log a failure."""
     try:
         from ..model.kernels import convolution
 
@@ -195,7 +201,7 @@ def _works(device: torch.device) -> bool:
 
 @cache
 def _convolution_hopper(device: torch.device) -> ModuleType | None:
-    """kernels/hopper/convolution.py, if it is compiled and right here; if it should be and is not, that is logged."""
+    """Return kernels/hopper/convolution.py if it is supported, compiled and right here, else None; log a failure."""
     if device.type != "cuda" or not serves("convolution", OURS, card_of(device)):
         return None
     from ..model.kernels.hopper import convolution as convolution_hopper
@@ -207,8 +213,10 @@ def _convolution_hopper(device: torch.device) -> ModuleType | None:
 
 
 def _random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a trial. The
-    rows of `size` are the frames' height."""
+    """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a test.
+
+    The rows of `size` are the frames' height.
+    """
     generator = torch.Generator(device).manual_seed(0)
     height, channels, out = (20, 32, 96) if size == Size() else (size.rows, size.dim, size.out)
     shapes = (3, channels, height, height * 5 // 4 + 4), (out, 3 * channels, 3, 3), (out,)
@@ -246,7 +254,7 @@ KINDS["convolution"] = Kind(_random_convolution, _exact_convolution, 0.01)
 
 
 def _pooled(frames: Tensor) -> Tensor:
-    """The rows of a pool that holds these frames."""
+    """Return the rows of a pool that holds these frames."""
     return F.pad(frames, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).contiguous()
 
 
@@ -255,25 +263,26 @@ def _over_time(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """The layers over time of one stage and number of channels share a pool."""
+    """Return the name of a layer's pool: the layers over time of one stage and number of channels share a pool."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"
 
 
 def _matrix(weight: Tensor) -> Tensor:
-    """[out, h * w * in] of a kernel [out, in, h, w] that lies channels last, as a view."""
+    """Return a kernel [out, in, h, w], channels last in memory, as a view [out, h * w * in]."""
     return weight.permute(0, 2, 3, 1).flatten(1)
 
 
 def _picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
-    """[1, C, H, W] of rows [(H + 1) * (W + 1), C], as a view."""
+    """Return rows [(H + 1) * (W + 1), C] as a view [1, C, H, W]."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]
 
 
 def _rows(x: Tensor) -> Tensor:
-    """The rows of such a view, or of a part of its channels; of another picture a copy in this form."""
+    """Return the rows of a view made by `_picture`, or of a part of its channels; of other images a copy in this
+    layout."""
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

@@ -1,7 +1,7 @@
-"""A latent frame's decoding as a CUDA graph: the GPU repeats recorded kernels, without Python between them.
+"""The decoding of a latent frame as a CUDA graph: the GPU repeats recorded kernels, without Python between them.
 
-A latent frame asks a GPU for more kernels than Python launches while it computes them. Replayed, they follow each other
-at once."""
+A GPU computes the kernels of a latent frame faster than Python launches them. Replayed, they run back to back.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from ..model.graphs.capture import ONE_AT_A_TIME, failure_of
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
-"""The work that is recorded: kernels alone, on memory that stays in place. Returns the frames of a latent frame."""
+"""The function to record. It only launches kernels on memory that stays in place, and returns a latent frame's frames.
+"""
 
 
 class Recording:
-    """Decodes the latent frames of one video, all of one size, but for the first, which is another kind.
+    """A recorder for the latent frames of one video, all of one size, without the first, which is another kind.
 
-    The first call decodes as usual. The second one records, and tries the recording: a replay of its latent, which
-    differs from the recorded one, is compared with the decoding itself. Later calls replay. If recording or the trial
-    fails, all calls decode as usual."""
+    The first call decodes as usual. The second one records, and tests the recording: its latent, which differs from the
+    recorded one, is replayed, and the result is compared with the decoding itself. Later calls replay. If recording or
+    the test fails, all calls decode as usual.
+    """
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """`state` returns the tensors that decoding changes, which a trial has to restore."""
+        """Create the recorder. `state` returns the tensors that decoding changes, which a test has to restore."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @property
     def made(self) -> bool:
-        """Whether there is a recording that passed its trial."""
+        """Whether there is a recording that passed its test."""
         return self._graph is not None
 
     def decode(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
@@ -53,7 +55,7 @@ class Recording:
         return iter(self._frames)
 
     def _with_room(self, frames: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Yield the frames; allocate memory for their successors."""
+        """Yield the frames; allocate memory for the frames of later calls."""
         for frame in frames:
             self._frames.append(torch.empty_like(frame))
             yield frame
@@ -92,14 +94,14 @@ class Recording:
             torch.cuda.empty_cache()
 
     def _record(self, decode: Decode, latent: Tensor) -> torch.cuda.CUDAGraph:
-        """Record a latent frame's decoding. The GPU computes nothing meanwhile. Raises RuntimeError."""
+        """Record a latent frame's decoding, without computing it. Raises RuntimeError."""
         with ONE_AT_A_TIME:
-            torch.cuda.empty_cache()  # a recording cannot use torch's reserve
+            torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
             graph, failure = torch.cuda.CUDAGraph(), ""
             with torch.cuda.stream(_stream(latent.device)):
                 one = latent.new_ones(8, 8)
-                F.linear(one, one, one[0])  # cuBLAS's memory for this thread and stream outlives the recording
-                # other threads may allocate and wait meanwhile: "thread_local"
+                F.linear(one, one, one[0])  # cuBLAS's workspace for this thread and stream must outlive the recording
+                # "thread_local": other threads may allocate and wait during the recording
                 graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     failure = failure_of(lambda: self._fill(decode, latent))
@@ -110,12 +112,12 @@ class Recording:
         return graph
 
     def _fill(self, decode: Decode, latent: Tensor) -> None:
-        """Copy the frames to where each replay leaves them."""
+        """Copy the frames to the memory where each replay leaves them."""
         for room, frame in zip(self._frames, decode(latent), strict=True):
             room.copy_(frame)
 
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all recordings of a GPU, because cuBLAS keeps memory for each stream that it has worked on."""
+    """Return the stream for all recordings of a GPU: cuBLAS keeps a workspace for each stream on which it has run."""
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""Where in the pools of pooled.py the frames lie, worked out before a latent frame is decoded."""
+"""The slots of the frames in the pools of pooled.py, computed before a latent frame is decoded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from .network import Decoder
 
 
 class Slots:
-    """Two for each layer over time, and a free one in each pool. `pools`: the pool of each layer."""
+    """The slots of the pools: two for each layer over time, and a free one in each pool. `pools`: the pool of each
+    layer."""
 
     def __init__(self, pools: Mapping[str, str]) -> None:
         self._pools, self._own = pools, dict[str, list[int]]()
         self._free = {pool: list(range(2 * layers + 1)) for pool, layers in Counter(pools.values()).items()}
 
     def take(self, layer: str) -> list[int]:
-        """Of the layer's frames: the one before the last, the last, and the new one. The first one's is free now."""
-        free = self._free[self._pools[layer]]  # the last of them has held frames, the others are zeros
+        """Return the slots of the layer's frames: the one before the last, the last, and the new one.
+
+        The first of these slots is free after this call.
+        """
+        free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]
         self._own[layer] = slots[1:]
@@ -29,7 +33,7 @@ class Slots:
 
 
 class _Walk(Decoder):
-    """Goes through the network as a decoder does, and computes nothing: it notes the layers over time."""
+    """A decoder that computes nothing and records the order of the layers over time."""
 
     def __init__(self, weights: Mapping[str, Tensor], first: bool) -> None:
         super().__init__(weights)
@@ -63,8 +67,10 @@ class _Walk(Decoder):
 
 
 def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
-    """The layers over time in the order in which they get frames while a latent frame is decoded, as often as they do.
-    A video's `first` latent frame is one frame, each other one four."""
+    """Return the layers over time in the order, and as often, as they receive frames while a latent frame is decoded.
+
+    A video's `first` latent frame is one frame, each other one four.
+    """
     walk = _Walk(weights, first)
     for _frame in walk.decode(torch.empty(0)):
         pass

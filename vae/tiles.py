@@ -1,4 +1,4 @@
-"""Frames in overlapping tiles of 256 pixels, for where memory is short; the overlaps are blended."""
+"""Tiling of frames into overlapping tiles of 256 pixels, to save memory, with blended overlaps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Corner = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a frame of `height` times `width` latent pixels, each known by its top and left latent pixel; one
-    tile of all where nothing is to be cut."""
+    """The tiles of a frame of `height` times `width` latent pixels, each identified by its top and left latent pixel.
+
+    A frame that is not split is one tile.
+    """
 
     height: int
     width: int
@@ -25,27 +27,27 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, cut: bool) -> Tiling:
-        """The tiles of such a frame; only if `cut`, more than one."""
+        """Return the tiles of a frame of this size; more than one only if `cut`."""
         if cut and max(height, width) > TILE:
             return cls(height, width, TILE, STRIDE)
         return cls(height, width, max(height, width), max(height, width))
 
     @property
     def corners(self) -> list[Corner]:
-        """From left to right, then from top to bottom."""
+        """The tiles' corners, from left to right, then from top to bottom."""
         return list(product(range(0, self.height, self.stride), range(0, self.width, self.stride)))
 
     def crop(self, image: Tensor, corner: Corner, scale: int = 1) -> Tensor:
-        """A tile of an image [..., h, w] with `scale` pixels to a latent pixel."""
+        """Return a tile of an image [..., h, w] with `scale` pixels to a latent pixel."""
         (top, left), size = (scale * each for each in corner), scale * self.tile
         return image[..., top : top + size, left : left + size]
 
 
 @dataclass
 class Blender:
-    """Puts one image, or many numbered ones, together of tiles that come in the order of `tiling.corners`.
+    """A blender of tiles, passed in the order of `tiling.corners`, into one image or many numbered ones.
 
-    Only the blended overlaps are kept, until the tiles to the right and below have come.
+    It only stores the blended overlaps, until the tiles to the right and below have been added.
     """
 
     tiling: Tiling
@@ -54,7 +56,7 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Where in image number `image` the tile's own part belongs, and this part [..., h, w], blended in place."""
+        """Return the place of the tile's own part in image `image`, and this part [..., h, w], blended in place."""
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)
@@ -71,7 +73,7 @@ class Blender:
 
 
 def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
-    """Blends the last rows (or columns) of the tile before into the first ones of `tile`."""
+    """Blend the last rows (or columns) of the tile before into the first ones of `tile`."""
     extent = min(before.shape[dim], tile.shape[dim])
     share = torch.arange(extent, device=tile.device, dtype=tile.dtype) / extent
     share = share.view(-1, 1) if dim == -2 else share

@@ -1,9 +1,10 @@
 """The tiny decoder taew2_1 (TAEHV): a preview of a latent in a fraction of the VAE's time, 29 dB from the VAE's frames.
 
 A latent frame passes through three stages that each double height and width; the last two double time as well. Each
-stage has three memory blocks: a block sees a frame and the frame before, zeros before the first. The input of each
-block is all that is kept between calls, so a video that is cut into parts gives the same bits as in one call.
-Architecture: the TAEHV project's, MIT licence; written anew."""
+stage has three memory blocks: a block sees a frame and the frame before, zeros before the first. Only the input of each
+block is stored between calls, so a video decoded in parts gives the same bits as in one call. Architecture: the TAEHV
+project's, MIT licence; our own code.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +24,16 @@ from .weights import MEAN, STD
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
-"""Of each stage the channels, the number of the first memory block, and the frames that a frame becomes."""
+"""The channels of each stage, the number of its first memory block, and the output frames for each input frame."""
 LAST = 22
-"""The number of the layer that makes the pixels."""
+"""The number of the layer that outputs the pixels."""
 BEFORE_FIRST = 3
-"""Frames that are dropped from a video's first latent frame, which is one frame and not four."""
+"""The number of frames dropped from a video's first latent frame, which is one frame and not four."""
 SCALED = "lighttae"
-"""A file with this in its name takes latents that are not normalised, as LightX2V's LightTAE does. Its tensors have the
-names and shapes of taew2_1, so nothing else tells the two apart."""
+"""The part of a file's name that marks a decoder for latents without normalisation, such as LightX2V's LightTAE.
+
+Its tensors have the names and shapes of taew2_1, so only the name distinguishes them.
+"""
 
 
 def load_tiny_decoder(
@@ -38,7 +41,8 @@ def load_tiny_decoder(
 ) -> TinyDecoder:
     """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1, or of LightTAE's lighttaew2_1.
 
-    Weights of the encoder in the same file are ignored. Raises CheckpointError for a file of other tensors."""
+    Weights of the encoder in the same file are ignored. Raises CheckpointError for a file of other tensors.
+    """
     weights = {name: entry.view() for name, entry in read_tensors(path).items() if name.startswith("decoder.")}
     _check(str(path), weights)
     return TinyDecoder(
@@ -53,11 +57,14 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """The decoder of one video at a time. It knows the frames that it has decoded; `anew` begins another video."""
+    """A decoder of one video at a time. It stores the state of the decoded frames; `anew` starts another video."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
-        """Take checked `weights` by their names. `scaled`: the latent is multiplied by the VAE's standard deviation and
-        moved by its mean before it is decoded."""
+        """Create a decoder from checked `weights`, by name.
+
+        If `scaled`, the latent is multiplied by the VAE's standard deviation and shifted by its mean before it is
+        decoded.
+        """
         self._weights, self._scaled = weights, scaled
         self._past: dict[int, Tensor] = {}
         self._first = True
@@ -76,9 +83,11 @@ class TinyDecoder:
 
     @torch.no_grad()
     def decode(self, latent: Tensor) -> Tensor:
-        """Return the frames float32 [1, 3, n, 8h, 8w] from 0 to 1, on the decoder's device, of the video's next latent
-        frames [1, 16, f, h, w], normalised as the model makes them: one of a video's first latent frame, four of each
-        other. Raises InputError for a latent of another shape."""
+        """Return the frames float32 [1, 3, n, 8h, 8w] from 0 to 1 of the video's next latent frames [1, 16, f, h, w].
+
+        The latent is normalised, as the model outputs it; the frames are on the decoder's device. A video's first
+        latent frame becomes one frame, each other one four. Raises InputError for a latent of another shape.
+        """
         if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
             raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
         if not latent.shape[2]:
@@ -121,7 +130,7 @@ class TinyDecoder:
 
 
 class PreviewDecoder:
-    """The tiny decoder in a VideoDecoder's place."""
+    """The tiny decoder with the interface of a VideoDecoder."""
 
     def __init__(self, decoder: TinyDecoder) -> None:
         self._decoder = decoder
@@ -132,8 +141,10 @@ class PreviewDecoder:
         return self._decoder.device
 
     def decode(self, latent: Tensor, *, later: bool = False) -> Tensor:
-        """Return the frames uint8 [n, H, W, 3] on the CPU of the next latent frames [1, 16, f, h, w]. With `later` they
-        are there, and can be checked, when a GPU has done what is queued now."""
+        """Return the frames uint8 [n, H, W, 3] on the CPU of the next latent frames [1, 16, f, h, w].
+
+        With `later` the frames are only valid, and can be checked, after the GPU has finished the work queued so far.
+        """
         frames = self._decoder.decode(latent)[0].mul(255).round_().to(torch.uint8).permute(1, 2, 3, 0).contiguous()
         queued = later and self.device.type == "cuda"
         pixels = torch.empty(frames.shape, dtype=torch.uint8, pin_memory=queued).copy_(frames, non_blocking=queued)
@@ -143,7 +154,7 @@ class PreviewDecoder:
         return pixels
 
     def check(self) -> None:
-        """Raise InputError where a latent since the last check was not finite."""
+        """Raise InputError if a latent since the last check was not finite."""
         finite, self._finite = all(self._finite), []
         if not finite:
             raise InputError(NOT_FINITE)

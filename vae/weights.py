@@ -1,4 +1,4 @@
-"""The weights of Wan 2.1's VAE under their official names: read from a file, checked."""
+"""The weights of Wan 2.1's VAE under their official names: reading from a file and checks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .network import LATENT_CHANNELS
 
 WIDTH_KEY = "decoder.head.0.gamma"
 DECODER = ("decoder.", "conv2.")
-"""What the names of the decoder's weights begin with."""
+"""The prefixes of the names of the decoder's weights."""
 MULTIPLES = (1, 2, 4, 4)
 HALVES_TIME = (False, True, True)  # which of the encoder's three halvings halve time as well
-# Mean and standard deviation of each of the latent's channels.
+# The mean and standard deviation of each of the latent's channels.
 MEAN = (
     -0.7571,
     -0.7089,
@@ -64,13 +64,15 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""Which rows (columns) of a 3x3 kernel over doubled pixels fall on the same pixel: [upper or lower pixel of two, the
-neighbour, row of the kernel]."""
+"""The rows (columns) of a 3x3 kernel over doubled pixels that meet the same pixel.
+
+The dimensions are [upper or lower pixel of two, the neighbour, row of the kernel].
+"""
 
 
 @dataclass
 class VAE:
-    """The weights as the network takes them (see `prepare`), and whether it works in tiles."""
+    """The weights in the network's layout (see `prepare`), and whether it works in tiles."""
 
     weights: dict[str, Tensor]
     use_tiling: bool = False
@@ -89,22 +91,22 @@ class VAE:
 
     @cached_property
     def quarters(self) -> dict[str, Tensor]:
-        """The decoder's enlarging kernels, by the names of the official ones, as `quarters` makes them."""
+        """The decoder's upsampling kernels made by `quarters`, by the names of the official ones."""
         names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
         return {name: quarters(self.weights[name]) for name in names}
 
     def decoding_in_half(self, dtype: torch.dtype = torch.float16) -> VAE:
-        """Its decoder alone, in fp16 or bf16."""
+        """Return a VAE with the decoder only, in fp16 or bf16."""
         weights = {name: tensor.to(dtype) for name, tensor in self.weights.items() if name.startswith(DECODER)}
         return VAE(weights, self.use_tiling)
 
     def normalized(self, latent: Tensor) -> Tensor:
-        """A latent frame [1, 16, h, w] of the encoder as the experts know it, float32."""
+        """Return a latent frame [1, 16, h, w] of the encoder, normalised for the experts, float32."""
         mean, std = self._statistics()
         return (latent.float() - mean) / std
 
     def denormalized(self, latent: Tensor) -> Tensor:
-        """A latent frame [1, 16, h, w] of the experts as the decoder takes it."""
+        """Return a latent frame [1, 16, h, w] of the experts, denormalised for the decoder."""
         mean, std = self._statistics()
         latent = latent.to(self.device, torch.float32) * std + mean
         return latent.to(self.dtype, memory_format=torch.channels_last)
@@ -113,13 +115,15 @@ class VAE:
         return upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
 
     def enable_tiling(self) -> None:
-        """From now on larger frames are worked through in overlapping tiles of 256 pixels."""
+        """Process larger frames in overlapping tiles of 256 pixels from now on."""
         self.use_tiling = True
 
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
-    """The VAE's tensors by official name, mapped, of a file or of diffusers' folder of one. Raises CheckpointError for
-    what is not a Wan 2.1 VAE."""
+    """Return the memory-mapped VAE tensors of a file, or of a diffusers folder, by official name.
+
+    Raises CheckpointError for files that are not a Wan 2.1 VAE.
+    """
     entries = read_tensors(path)
     diffusers = diffusers_names.MARK in entries
     tensors, quantized = find_quantized(str(path), entries, diffusers_names.official_name if diffusers else str)
@@ -129,7 +133,7 @@ def read_vae(path: str | Path) -> dict[str, Tensor]:
 
 
 def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]) -> Tensor:
-    """A weight's values: a view of the file, or float32 of a weight in fewer bits."""
+    """Return a weight's values: a view of the file, or float32 of a quantized weight."""
     if name not in quantized:
         return tensors[name].view()
     parts = {entry.name: entry.view() for entry in quantized[name].entries}
@@ -138,8 +142,10 @@ def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[st
 
 
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The official weights as the network takes them: kernels [out, 3 * in, h, w], the oldest frame first, channels
-    last in memory; the norms' weights [channels]."""
+    """Return the official weights in the network's layout.
+
+    Kernels are [out, 3 * in, h, w], the oldest frame first, channels last in memory; the norms' weights [channels].
+    """
     return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
 
 
@@ -152,15 +158,18 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Of a 3x3 kernel [out, C, 3, 3] over a picture with each pixel doubled: the 2x2 kernels [4 * out, 4 * C] over the
-    picture itself, for each of the four pixels that one becomes."""
+    """Return the 2x2 kernels [4 * out, 4 * C] equivalent to a 3x3 kernel [out, C, 3, 3] over an upsampled image.
+
+    The 3x3 kernel is for an image with each pixel doubled. The 2x2 kernels are for the image itself, one for each of
+    the four pixels that one becomes.
+    """
     share = SHARES.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)
 
 
 def vae_width(weights: Mapping[str, Tensor]) -> int:
-    """The VAE's base width: 96 in the package."""
+    """Return the VAE's base width: 96 in the package."""
     return weights[WIDTH_KEY].numel()
 
 
@@ -190,7 +199,7 @@ def _differs(found: Mapping[str, tuple[int, ...]], name: str, shape: tuple[int, 
 
 
 def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Official key -> shape of Wan 2.1's VAE of that base width."""
+    """Return the shapes of Wan 2.1's VAE of that base width, by official key."""
     wide, narrow = width * MULTIPLES[-1], width * MULTIPLES[0]
     return {
         **_conv("encoder.conv1", 3, narrow),

@@ -1,1 +1,1 @@
-"""Triton kernels. Imported on GPUs with Triton only."""
+"""Triton kernels. Import this package on GPUs with Triton only."""

@@ -1,12 +1,13 @@
-"""Triton kernels of the VAE's decoder: convolutions that read each frame where it lies. Imported on GPUs only.
+"""Triton kernels of the VAE's decoder: convolutions that read each frame in place. Imported on GPUs only.
 
-A picture is [rows, channels]: pixel after pixel, each line of pixels followed by one pixel of zeros, the last line by a
-line of zeros. So a neighbour of a pixel is a fixed number of rows away, what lies beside the picture reads as zeros,
-and a convolution is a matrix product whose left operand's rows are shifted. What a kernel computes for the rows of
-zeros themselves is not kept.
+An image is [rows, channels]: pixel after pixel, each line of pixels followed by one pixel of zeros, the last line by a
+line of zeros. So a neighbour of a pixel is a fixed number of rows away, neighbours outside the image read as zeros, and
+a convolution is a matrix product whose left operand's rows are shifted. The results for the rows of zeros are
+discarded.
 
-A pool holds pictures of one size, one behind the other, each in a slot. A kernel reads in the GPU's memory which slots
-it takes: so what a CUDA graph recorded serves other slots too."""
+A pool holds images of one size one after the other, each in a slot. A kernel reads its slot numbers from the GPU's
+memory, so a recorded CUDA graph works for other slots too.
+"""
 
 from functools import partial
 from typing import NamedTuple
@@ -21,8 +22,11 @@ from .launch import Kernel
 
 
 class Blocks(NamedTuple):
-    """What a program takes at once: pixels, output channels in two parts, and input channels in two parts, each a power
-    of two or none; with how many warps, and how many loads on their way."""
+    """The tile of a program: pixels, output channels in two parts, and input channels in two parts.
+
+    Each is a power of two, or 0 for an unused second part. `warps` and `stages` are the number of warps and of
+    pipelined loads.
+    """
 
     pixels: int
     out: int
@@ -75,12 +79,12 @@ def _convolve(
     if FRAMES == 3:
         rows = (height + 1) * width
         first, second, third = _start(slots_ptr, rows), _start(slots_ptr + 1, rows), _start(slots_ptr + 2, rows)
-    # Sums of both parts of the output channels, over both parts of the input channels: four, so that each product of
-    # a step waits for that of the step before, and not for the one before it.
+    # Sums of both parts of the output channels, over both parts of the input channels: four, so that each product of a
+    # step depends on the product of the previous step only, not on the previous product of its own step.
     total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float32)
     below, both = tl.zeros((PIXELS, NB or NA), tl.float32), tl.zeros((PIXELS, NB or NA), tl.float32)
     for step in tl.range(0, FRAMES * SIDE * SIDE * parts, num_stages=STAGES):
-        # Frame by frame: what all programs read at a time stays in the GPU's cache.
+        # Frame by frame: the data that all programs read at a time stay in the GPU's cache.
         number, near, channel = step // parts // SIDE**2, step // parts % SIDE**2, step % parts * (KA + KB)
         frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
         row = frame + m + (near // SIDE + up) * width + near % SIDE + left
@@ -170,12 +174,13 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """A convolution of `side` x `side` pixels of the picture x [rows, channels] of height and width `size`; or of the
-    three frames, the oldest first, that lie in the `slots` of the pool x: int32 on the GPU, at a multiple of 16 bytes.
+    """Return a convolution of `side` x `side` pixels of the image x [rows, channels] of height and width `size`.
 
-    `weight` [out, side * side * frames * channels]: outermost the neighbours, from the upper left one on. Returns a
-    picture [rows, out]; `added`, another one, is added to it. With side 2 and `weight` [4 * out, ...] it is twice as
-    high and wide, and the four pixels that one becomes have weights of their own."""
+    With `slots`, convolve three frames of the pool x, the oldest first; the slots are int32 on the GPU, aligned to 16
+    bytes. `weight` is [out, side * side * frames * channels], with the neighbours outermost, from the upper left one
+    on. Return an image [rows, out]; `added`, another image, is added to it. With side 2 and `weight` [4 * out, ...] the
+    result is twice as high and wide, and each of a pixel's four result pixels has its own weights.
+    """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
     scale = 2 if side == 2 else 1
@@ -216,7 +221,7 @@ def convolve(
 
 
 def blocks_of(channels: int, out: int) -> Blocks:
-    """Those that were fastest on an H100 for the sizes of the VAE (docs/benchmarks.md)."""
+    """Return the tile that was fastest on an H100 for the sizes of the VAE (docs/benchmarks.md)."""
     given = (64, 0) if channels % 64 == 0 else (64, 32) if channels % 96 == 0 else (32 if channels % 32 == 0 else 16, 0)
     made = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     if channels > 192 and out % 192 == 0:
@@ -225,8 +230,11 @@ def blocks_of(channels: int, out: int) -> Blocks:
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """The picture x [rows, channels] of height and width `size` into the third of the `slots` of `pool` [rows,
-    channels], see `convolve`; or, with a `weight` [channels], the SiLU of its root-mean-square norm times that."""
+    """Write the image x [rows, channels] of height and width `size` to the third of the `slots` of `pool`.
+
+    `pool` is [rows, channels], see `convolve`. With a `weight` [channels], write SiLU of x's root-mean-square norm
+    times the weight.
+    """
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

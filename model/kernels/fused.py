@@ -1,7 +1,7 @@
-"""Triton kernels that do in one pass what several of pointwise.py do. Imported on GPUs with Triton only.
+"""Triton kernels that fuse several operations of pointwise.py. Imported on GPUs with Triton only.
 
-Few tokens leave a GPU waiting between kernels, and each kernel reads again what the one before has written. Arithmetic
-is fp32."""
+With few tokens a GPU idles between kernels, and each kernel re-reads the previous kernel's result. Arithmetic is fp32.
+"""
 
 import torch
 import triton
@@ -18,21 +18,27 @@ from .pointwise import _store_as
 from .sizes import in_two, programs, token_by_token
 
 ALONE = 2048
-"""A norm of more channels, with nothing to be added before, is faster in parts: 2,880 tokens of 5,120 take 32 us so on
-an H100, and 35 at once. With something to be added it is faster at once."""
+"""The number of channels above which a norm without a preceding addition is faster in parts.
+
+On an H100, 2,880 tokens of 5,120 channels take 32 us in parts and 35 us at once. With a preceding addition a norm is
+faster at once.
+"""
 
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """SIZE channels from START on as [SIZE / WIDTH, WIDTH]. A thread has four side by side of every WIDTH: so it reads
-    and writes them in every dtype, and no number has to go to another thread in between."""
+    """Return SIZE channels from START on as [SIZE / WIDTH, WIDTH].
+
+    A thread has four adjacent channels of every WIDTH, so it reads and writes them in every dtype without data exchange
+    between threads.
+    """
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
     return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
 
 
 @triton.jit
 def _given(ptr, cols, inside, other):
-    """A vector's channels in fp32; `other` where there is no vector."""
+    """Return a vector's channels in fp32; `other` if there is no vector."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:
@@ -52,7 +58,7 @@ def _largest(a, b):
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """x, what is added to it, and its affine's two, as they lie; what there is not is x."""
+    """Return x, the addend y, and the affine's scale and shift as loaded; x in place of absent ones."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -65,7 +71,7 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """x after what is added to it and its affine, which are stored."""
+    """Return x after the addition and the affine, and store it."""
     x, y, scale, shift = loaded
     if y_ptr is not None:
         y = y.to(tl.float32)
@@ -97,7 +103,7 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """A program takes one token after the other. The next one's numbers are on their way meanwhile."""
+    """Process one token after the other, and load the next token's data meanwhile."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
@@ -130,16 +136,16 @@ def _add_norm(
 
 @triton.jit
 def _power_of_two_over(x):
-    """The least power of two from x on, by its exponent's bits, and 1 over it."""
+    """Return the smallest power of two that is at least x, from its exponent's bits, and 1 / that power."""
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
     return (exponent << 23).to(tl.float32, bitcast=True), ((254 - exponent) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
-    """x, a token's SIZE channels from START on, by the token's angles."""
+    """Return x, a token's SIZE channels from START on, rotated by the token's angles."""
     pair = tl.arange(0, WIDTH // 2)[None, :]
-    if WIDTH % (2 * HALF) != 0:  # else every WIDTH channels have the same angles
+    if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
         pair = pair + START // 2 + tl.arange(0, SIZE // WIDTH)[:, None] * (WIDTH // 2)
     cos, sin = tl.load(cos_ptr + pair % HALF), tl.load(sin_ptr + pair % HALF)
     even, odd = tl.split(tl.reshape(x, (SIZE // WIDTH, WIDTH // 2, 2)))
@@ -148,7 +154,7 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """The least power of two by which no token of a norm of these weights becomes too large, and 1 over it."""
+    """Return the smallest power of two with which no token normed with these weights overflows, and 1 / that power."""
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
@@ -195,9 +201,12 @@ def _put_own(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """Programs of three kinds, which take one token after the other: its query, its key, its value. The next token's
-    numbers are on their way meanwhile. In 8 bits a query is multiplied by the least factor with which no token of its
-    norm becomes too large, which the first of its programs writes; the others by factors that are given."""
+    """Process one token after the other, and load the next token's data meanwhile.
+
+    There are three kinds of programs: for queries, for keys and for values. In 8 bits a query's factor is the smallest
+    with which no normed token overflows; the first of its programs writes it. Keys and values use the `factor`
+    arguments.
+    """
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -258,7 +267,7 @@ def _from_fp8_rows(
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """See pointwise.layer_norm_8bit."""
+    """Implement pointwise.layer_norm_8bit."""
     if x.shape[1] > ALONE:
         return in_8_bits.layer_norm_8bit_(values, scales, x, weight, bias, eps)
     add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))
@@ -273,7 +282,7 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """See pointwise.add_norm."""
+    """Implement pointwise.add_norm."""
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):
@@ -293,14 +302,14 @@ def put_own_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """See puts.put_own_."""
+    """Implement scatter.put_own_."""
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
     weights, (_, cos, sin, eps) = (turning.weight.contiguous() for turning in turnings), turnings[0]
     places, strides = (q_out, out, out if values_out is None else values_out), (x.stride(0) for x in (q, k, v, q_out))
     sizes = token_by_token(dim)
     with torch.cuda.device_of(out):
-        _put_own[(programs(q, sizes, 3), kinds)](  # of two kinds: six are there at once
+        _put_own[(programs(q, sizes, 3), kinds)](  # programs of two kinds: a multiprocessor runs six at once
             *places,
             rows,
             q,
@@ -323,7 +332,7 @@ def put_own_(
 
 
 def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
-    """See puts.turned_fp8."""
+    """Implement scatter.turned_fp8."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, turning.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
@@ -331,7 +340,7 @@ def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: 
 
 
 def _root(dim: int) -> float:
-    """What a norm's largest weight is multiplied by to be the scale of queries."""
+    """Return the factor from a norm's largest weight to the scale of queries."""
     return dim**0.5 / QUERY_LENGTH
 
 
@@ -345,7 +354,7 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """See pointwise.merge_fp8_. Of several parts in three kernels: one for all of it took twice as long."""
+    """Implement pointwise.merge_fp8_. Several parts take three kernels: one kernel took twice as long."""
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):

@@ -1,4 +1,4 @@
-"""Kernels of Triton that can be asked for while a CUDA graph is recorded, whatever allocates."""
+"""Triton kernels that can be launched while a CUDA graph is recorded, with every allocator."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import torch
 import triton
 from torch import Tensor
 
-ON_GPU = torch.cuda.is_available()  # else Triton interprets
+ON_GPU = torch.cuda.is_available()  # otherwise Triton interprets
 CUDAS_OWN = "cudaMallocAsync"
-"""The allocator that is CUDA's, by torch's name for it."""
+"""torch's name for CUDA's own allocator."""
 
 
 class Kernel:
-    """A kernel, launched as Triton's are: `kernel[grid](*arguments)`.
+    """A kernel, launched like Triton's: `kernel[grid](*arguments)`.
 
-    Triton asks CUDA whether it knows the address of each tensor. CUDA's own allocator, which ComfyUI chooses, gives
-    addresses while a graph is recorded that CUDA knows in its replays only. Triton takes integers as they are."""
+    Triton asks CUDA whether it knows the address of each tensor. While a graph is recorded, CUDA's own allocator, which
+    ComfyUI chooses, returns addresses that CUDA only knows during replays. Triton accepts integers unchecked.
+    """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
-        """Triton compiles nothing anew for other values of the numbers that are `unspecialized`."""
+        """Create a kernel. Triton does not recompile it for other values of the `unspecialized` numbers."""
         self._triton: Any = triton.jit(function, do_not_specialize=list(unspecialized))
         self._signature = inspect.signature(function)
 
@@ -34,7 +35,9 @@ class Kernel:
         return launch
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        compiled = self._triton.warmup(*arguments, grid=grid, **options)  # compiles for these tensors, or has done so
+        compiled = self._triton.warmup(
+            *arguments, grid=grid, **options
+        )  # compiles for these tensors unless already compiled
         own = {name: value for name, value in options.items() if name in self._signature.parameters}
         bound = self._signature.bind(*arguments, **own).arguments.values()
         compiled[grid](*(each.data_ptr() if isinstance(each, Tensor) else each for each in bound))

@@ -1,6 +1,8 @@
-"""Triton kernels of numbers in 8 bits, for pointwise.py. Imported on GPUs with Triton only.
+"""Triton kernels of 8-bit numbers, for pointwise.py. Imported on GPUs with Triton only.
 
-Arithmetic is fp32. A scale times a dtype's largest number is the largest magnitude of what shares the scale."""
+Arithmetic is fp32. A scale times the dtype's largest number is the largest magnitude of the values that share the
+scale.
+"""
 
 import os
 from typing import Any
@@ -21,7 +23,7 @@ _INT8 = tl.constexpr(LARGEST[torch.int8])
 
 @triton.jit
 def _scale_8bit(largest, out_ptr):
-    """What gives a largest magnitude the largest number of out_ptr's dtype."""
+    """Return the scale that maps a largest magnitude to the largest number of out_ptr's dtype."""
     if out_ptr.dtype.element_ty == tl.int8:
         scale = tl.maximum(largest, 1e-30) / _INT8
     else:
@@ -39,7 +41,7 @@ def _store_8bit(at, x, scale, inside):
 
 @triton.jit
 def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
-    """A token's channels `left`, all of which it has, and `right`, in 8 bits with one scale."""
+    """Store a token's channels `left`, all of which exist, and `right`, in 8 bits with one scale."""
     scale = _scale_8bit(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), out_ptr)
     tl.store(scales_ptr + row, scale)
     _store_8bit(out_ptr + row * dim + left, a, scale, left < dim)
@@ -57,7 +59,10 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _quotient(x, y):
-    """By two instructions; `/` takes care of a y whose inverse is no normal number, whose quotient here is 0."""
+    """Return x / y by two instructions.
+
+    Unlike `/`, the quotient is 0 if the inverse of y is subnormal.
+    """
     return x / y if _INTERPRETED else tl.extra.libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
@@ -105,8 +110,11 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):
-    """A token in parts. All reads after the first come from the GPU's cache, so few registers are held and many
-    programs run side by side: their four passes wait for one another."""
+    """Norm a token in parts.
+
+    All reads after the first come from the GPU's cache, so few registers are needed and many programs run in parallel
+    while others wait between their four passes.
+    """
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
@@ -158,7 +166,7 @@ def _rescale(
 
 @Kernel
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
-    """What largest_ptr points to, 0 at first, becomes the largest magnitude of x less mean."""
+    """Store the largest magnitude of x minus mean at largest_ptr, which is 0 at first."""
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
@@ -169,7 +177,8 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
-    """The least power of two from `largest` times `share` on, by its exponent's bits, and 1 over it."""
+    """Store the smallest power of two that is at least `largest` times `share`, from its exponent's bits, and its
+    inverse."""
     x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
     tl.store(scale_ptr, (exponent << 23).to(tl.float32, bitcast=True))
@@ -204,7 +213,7 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 def encode_8bit_(
     values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
 ) -> Tensor:
-    """See pointwise.encode_8bit."""
+    """Implement pointwise.encode_8bit."""
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
         with torch.cuda.device_of(x):
@@ -217,13 +226,13 @@ def encode_8bit_(
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """See pointwise.decode_8bit_."""
+    """Implement pointwise.decode_8bit_."""
     _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """See pointwise.layer_norm_8bit."""
+    """Implement pointwise.layer_norm_8bit."""
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
             values,
@@ -241,7 +250,7 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """See pointwise.rescale_."""
+    """Implement pointwise.rescale_."""
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](
             out,
@@ -257,9 +266,12 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """See fp8_attention.plain_scale. A token's numbers lie side by side; tokens may be apart."""
+    """Implement fp8.plain_scale. A token's channels must be adjacent; tokens may be strided."""
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
-    scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # apart, since cuDNN wants them aligned
+    scale, factor = (
+        torch.empty_like(largest),
+        torch.empty_like(largest),
+    )  # separate tensors, because cuDNN requires alignment
     with torch.cuda.device_of(x):
         _largest[parts_of(x)](largest, x, mean, x.stride(0), x.shape[1], BLOCK=PART)
         _power_of_two[(1,)](scale, factor, largest, headroom / LARGEST[torch.float8_e4m3fn])
@@ -267,26 +279,26 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """See pointwise.to_fp8_."""
+    """Implement pointwise.to_fp8_."""
     return put_fp8_(out, None, x, shift, factor)
 
 
 def put_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """See puts.put_fp8_; without `rows` to_fp8_."""
+    """Implement scatter.put_fp8_; without `rows`, pointwise.to_fp8_."""
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """See pointwise.from_fp8_."""
+    """Implement pointwise.from_fp8_."""
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """A row of the kernel is one head of one token; a program computes several rows."""
+    """Run a kernel whose rows are one head of one token each; a program computes several rows."""
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)

@@ -1,7 +1,8 @@
 """Triton kernels of pointwise.py: each reads and writes a token once. Imported on GPUs with Triton only.
 
-One program computes one token, or a part of it where no statistics are needed. Arithmetic is fp32. The kernels of
-numbers in 8 bits are in matrix_8bit.py, those of 4-bit weights in weights_4bit.py."""
+One program computes one token, or a part of a token if no statistics are needed. Arithmetic is fp32. The kernels of
+8-bit numbers are in matrix_8bit.py, those of 4-bit weights in weights_4bit.py.
+"""
 
 import torch
 import triton
@@ -34,7 +35,7 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _store_as(at, x, factor, inside):
-    """In 8 bits by a factor, else as it is."""
+    """Store x, in 8 bits after multiplication by a factor, else unchanged."""
     if at.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
@@ -59,7 +60,7 @@ def _rms(
     HALF: tl.constexpr,
     ROPE: tl.constexpr,
 ):
-    """Into the rows that are given, else in their order; `out_ptr` may be x."""
+    """Write to the rows of `rows_ptr`, or in order if it is None; `out_ptr` may be x."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -161,7 +162,7 @@ def _merge(
     BLOCK: tl.constexpr,
     REST: tl.constexpr,
 ):
-    """A row is one head of one token."""
+    """Merge the parts; a row is one head of one token."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
     at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)
@@ -184,12 +185,12 @@ def _merge(
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """See pointwise.layer_norm."""
+    """Implement pointwise.layer_norm."""
     return layer_norm_(torch.empty_like(x, dtype=dtype), x, weight, bias, eps)
 
 
 def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """The same, into `out`."""
+    """Write pointwise.layer_norm of x to `out`."""
     block = triton.next_power_of_2(x.shape[1])
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
@@ -207,19 +208,19 @@ def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See pointwise.rms_norm_."""
+    """Implement pointwise.rms_norm_."""
     return _normalise(x, x, weight, None, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """See pointwise.rms_rope_."""
+    """Implement pointwise.rms_rope_."""
     return _normalise(x, x, weight, (cos, sin), eps)
 
 
 def put_turned_(
     out: Tensor, rows: Tensor | None, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """See puts.put_turned_; without `rows` in their order."""
+    """Implement scatter.put_turned_; without `rows`, write in order."""
     weight, *angles, eps = turning
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
 
@@ -232,7 +233,7 @@ def _normalise(
     eps: float,
     placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
-    """`placed`: rows of `out`, and shift and factor of what becomes 8 bits there."""
+    """Write the norm of x to `out`. `placed`: rows of `out`, and shift and factor of an 8-bit result."""
     (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
     with torch.cuda.device_of(x):
@@ -255,8 +256,8 @@ def _normalise(
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See pointwise.rms_silu."""
-    x = x.contiguous()  # behind attention the VAE's pixels are not
+    """Implement pointwise.rms_silu."""
+    x = x.contiguous()  # after attention the VAE's pixels are strided
     out, block = torch.empty_like(x), triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):
@@ -265,7 +266,7 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
-    """See pointwise.gated_add_."""
+    """Implement pointwise.gated_add_."""
     with torch.cuda.device_of(x):
         given = x if gate is None else gate.contiguous()
         _gated_add[parts_of(x)](x, y, given, x.shape[1], BLOCK=PART, GATED=gate is not None)
@@ -273,14 +274,14 @@ def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """See pointwise.affine_."""
+    """Implement pointwise.affine_."""
     with torch.cuda.device_of(x):
         _affine[parts_of(x)](x, scale, shift, x.shape[1], BLOCK=PART)
     return x
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """See pointwise.modulated."""
+    """Implement pointwise.modulated."""
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
         _modulated[parts_of(times.flatten(0, 1))](
@@ -290,14 +291,14 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 
 def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """See puts.put_."""
+    """Implement scatter.put_."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
-    """See pointwise.merge_."""
+    """Implement pointwise.merge_."""
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)
     others = (parts, log_sums) if rest is None or rest_log_sums is None else (rest, rest_log_sums)

@@ -1,22 +1,24 @@
-"""How the Triton kernels' programs divide tokens and channels among themselves."""
+"""Sizes of the Triton kernels' programs: the split of tokens and channels among them."""
 
 import torch
 import triton
 from torch import Tensor
 
 PART = 1024
-"""Channels that a program takes at once."""
+"""The number of channels that a program processes at once."""
 MOST_WIDTH = 1024
-"""Channels that a program takes at once, where it takes one token after the other."""
+"""The maximum number of channels at once of a program that processes one token after the other."""
 WARP = 32
-"""Threads."""
+"""The number of threads of a warp."""
 
 
 def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
-    """How a program takes a token whole: as FIRST and SECOND channels, powers of two, which together are little more
-    than dim. Of one power of two up to half would be empty, and its threads wait for the others.
+    """Return the sizes of a program that processes a full token.
 
-    No channel is two warps': what one of them has stored the other would read and add to once more."""
+    The channels are split into FIRST and SECOND, powers of two whose sum is little more than dim. With a single power
+    of two up to half of the channels would be padding, whose threads would idle. No channel belongs to two warps,
+    because one would read what the other has stored and add to it again.
+    """
     first = triton.next_power_of_2(dim) // 2
     second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
     warps = min(max(4, min(16, (first + second) // of_a_warp)), max(1, second // WARP))
@@ -24,16 +26,21 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
 
 
 def token_by_token(dim: int) -> dict[str, int]:
-    """How a program that takes several tokens takes each: FIRST and SECOND channels, as `in_two` has them, WIDTH of
-    them at once, four a thread."""
+    """Return the sizes of a program that processes several tokens one after the other.
+
+    FIRST and SECOND are those of `in_two`; WIDTH channels are processed at once, four for each thread.
+    """
     sizes = in_two(dim, 320)
     width = min(MOST_WIDTH, sizes["SECOND"])
     return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}
 
 
 def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
-    """How many take the tokens of x: as many as a GPU runs at once. That is one a multiprocessor, whose registers it
-    fills, or `at_once` if they take fewer channels than MOST_WIDTH at once."""
+    """Return the number of programs for the tokens of x: as many as a GPU runs at once.
+
+    A multiprocessor (SM) runs one program, which fills its registers, or `at_once` programs if WIDTH is below
+    MOST_WIDTH.
+    """
     if x.device.type != "cuda":
         return min(len(x), 2)
     each = 1 if sizes["WIDTH"] == MOST_WIDTH else at_once
@@ -41,5 +48,5 @@ def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
 
 
 def parts_of(x: Tensor) -> tuple[int]:
-    """How many programs a kernel has that computes PART channels of a token in each."""
+    """Return the grid of a kernel whose programs each compute PART channels of a token."""
     return (len(x) * triton.cdiv(x.shape[1], PART),)

@@ -1,8 +1,9 @@
 """Triton kernels of 4-bit weights, for the loaders. Imported on GPUs with Triton only.
 
-A program works on whole blocks and reads the scale of each once. The two values of a byte are written as one number of
-twice their width, so a thread reads and writes its bytes in their order. Arithmetic is fp32; each product and each sum
-is rounded, as in plain torch."""
+A program processes full blocks and reads each block's scale once. The two values of a byte are written as one number of
+twice their width, so a thread reads and writes its bytes in order. Arithmetic is fp32; each product and each sum is
+rounded, as in plain torch.
+"""
 
 import math
 from typing import Any
@@ -16,9 +17,9 @@ from ..ops.matrix_8bit import LARGEST, EightBit
 from .launch import Kernel
 
 DECODED_AT_ONCE = 2048
-"""Values that a program decodes."""
+"""The number of values that a program decodes."""
 RECODED_AT_ONCE = 1024
-"""Values of a row that a program recodes at once."""
+"""The number of values of a row that a program recodes at once."""
 
 TYPES = {
     torch.float32: tl.float32,
@@ -28,7 +29,7 @@ TYPES = {
     torch.float8_e4m3fn: tl.float8e4nv,
 }
 PAIRS = {1: torch.int16, 2: torch.int32, 4: torch.int64}
-"""A type for two values of so many bytes."""
+"""The integer type that holds two values of so many bytes."""
 
 
 @triton.jit
@@ -42,7 +43,7 @@ def _scales(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """The scale of each block."""
+    """Return the scale of each block."""
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
     if NESTED:
         outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
@@ -52,8 +53,8 @@ def _scales(
 
 @triton.jit
 def _pair(first, second, kind: tl.constexpr):
-    """The bits of two numbers of that kind as one number of twice their width, the first in its lower half."""
-    if kind == tl.float8e4nv:  # one instruction; Triton's own conversion leaves bits of a neighbour in the upper half
+    """Return the bits of two numbers of a dtype as one number of twice their width, the first in its lower half."""
+    if kind == tl.float8e4nv:  # one instruction; Triton's own conversion leaves a neighbour's bits in the upper half
         pair = tl.inline_asm_elementwise(
             "cvt.rn.satfinite.e4m3x2.f32 $0, $2, $1;", "=h,f,f", [first, second], tl.int16, is_pure=True, pack=1
         )
@@ -73,7 +74,7 @@ def _pair(first, second, kind: tl.constexpr):
 def _write(
     out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr
 ):
-    """The values of a block for each of the scales, of HALF bytes each, of which `bytes_left` are there at all."""
+    """Decode one block of HALF bytes for each of the scales; only the first `bytes_left` bytes exist."""
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:
         packed = tl.load(packed_ptr + at, mask=at < bytes_left, other=0).to(tl.int32)
@@ -104,7 +105,7 @@ def _decode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """BLOCKS blocks a program."""
+    """Decode BLOCKS blocks in each program."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     scales = _scales(
         absmax_ptr,
@@ -139,7 +140,7 @@ def _recode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """A row a program, BLOCKS of its `row_blocks` blocks at a time; ROW_BLOCKS are at least all of them."""
+    """Recode a row in each program, BLOCKS of its `row_blocks` blocks at a time; ROW_BLOCKS >= `row_blocks`."""
     first = tl.program_id(0).to(tl.int64) * row_blocks
     block = tl.arange(0, ROW_BLOCKS)
     scales = _scales(
@@ -175,7 +176,7 @@ def _recode(
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """See quantized.codec.decode; `scales` are its `Scales`."""
+    """Implement quantized.codec.decode; `scales` is its `Scales`."""
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
@@ -195,8 +196,11 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """See quantized.codec.recode. Raises RuntimeError for float8 on AMD's GPUs: the kernel has an instruction of
-    NVIDIA's there, which ends the process where another compiler meets it."""
+    """Implement quantized.codec.recode.
+
+    Raises RuntimeError for float8 on AMD's GPUs, because the kernel contains an NVIDIA instruction, with which another
+    compiler ends the process.
+    """
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")
     rows, width = shape

@@ -1,7 +1,8 @@
 """A Triton kernel of the block formats of GGUF files, for the loaders. Imported on GPUs with Triton only.
 
-A thread makes one value: the bytes that hold its bits and its scales are in the multiprocessor's cache, because its
-neighbours read them too. Arithmetic is fp32; each product and each sum is rounded, as in plain torch."""
+A thread computes one value: the bytes of its bits and scales are in the multiprocessor's cache, because neighbouring
+threads read them too. Arithmetic is fp32; each product and each sum is rounded, as in plain torch.
+"""
 
 import math
 
@@ -14,7 +15,7 @@ from ..quantized.ggml import BLOCKS
 from .launch import Kernel
 
 DECODED_AT_ONCE = 1024
-"""Values that a program decodes."""
+"""The number of values that a program decodes."""
 
 
 @triton.jit
@@ -24,26 +25,29 @@ def _byte(start, at):
 
 @triton.jit
 def _signed(start, at):
-    """The byte as a number from -128 to 127."""
+    """Return the byte as a number from -128 to 127."""
     return (_byte(start, at) ^ 128) - 128
 
 
 @triton.jit
 def _half(start, at):
-    """The float16 at byte `at`, which is even."""
+    """Return the float16 at byte `at`, which is even, as fp32."""
     return (_byte(start, at) | (_byte(start, at + 1) << 8)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """The number of BITS bits of each value: GROUP bytes hold as many in their lowest bits, then in the next ones."""
+    """Return the number of BITS bits of each value.
+
+    A GROUP of bytes holds one number per byte in its lowest bits, then one in the next bits, and so on.
+    """
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
 
 @triton.jit
 def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """A value of the formats with 32 values a block."""
+    """Return a value of the formats with 32 values a block."""
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -62,8 +66,11 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Number `group` of eight in 6 bits: four in the low bits of bytes from `first` on, the others with their low bits
-    in bytes from 12 on and their high ones in the high bits of the same bytes as the first four."""
+    """Return number `group` of eight 6-bit numbers.
+
+    Four numbers are in the low bits of bytes from `first` on. The others have their low bits in bytes from 12 on, and
+    their high bits in the high bits of the first four numbers' bytes.
+    """
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))
@@ -71,7 +78,7 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
 
 @triton.jit
 def _of_256(start, i, KIND: tl.constexpr):
-    """A value of the formats with 256 values a block."""
+    """Return a value of the formats with 256 values a block."""
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)
@@ -106,7 +113,7 @@ def _decode(
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """AT_ONCE values a program, which are whole blocks; the last program may have fewer blocks than that."""
+    """Decode AT_ONCE values, which are full blocks, in each program."""
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)
     start = packed_ptr + first // VALUES * NBYTES + at // VALUES * NBYTES
@@ -116,7 +123,7 @@ def _decode(
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """See quantized.ggml.decode."""
+    """Implement quantized.ggml.decode."""
     count, block = math.prod(shape), BLOCKS[kind]
     out = torch.empty(shape, dtype=dtype, device=packed.device)
     at_once = math.gcd(count, DECODED_AT_ONCE)

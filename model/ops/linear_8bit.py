@@ -1,8 +1,9 @@
 """Linear layers whose products are computed from 8-bit operands: float8_e4m3fn ("fp8") or int8.
 
-A weight has a scale for each output channel, an activation for each token. Where several layers take the same
-activation it is put into 8 bits once, and norms and activation functions write 8 bits at
-once. Products by comfy-kitchen are an exception: their kernels encode the inputs."""
+A weight has a scale for each output channel, an activation for each token. An activation that several layers take is
+quantized to 8 bits once, and norms and activation functions write 8 bits directly. comfy-kitchen's products are an
+exception, because their kernels quantize the inputs.
+"""
 
 from typing import Any, Literal, cast
 
@@ -22,22 +23,25 @@ from .products_8bit import WITHOUT_ROW_SCALES, kitchen_or_torch, product
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 MULTIPLE = 16
-"""The kernels take matrices whose sides are multiples of this."""
+"""The divisor that the sides of the kernels' matrices must have."""
 _FIRST_CARDS = {
     "fp8": "an NVIDIA GPU of compute capability 8.9 or later",
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
 }
 BLACKWELL_OF_SERVERS = 10
-"""First number of the compute capability of a B200."""
+"""The major number of the compute capability of a B200."""
 TRIED_ROWS = 4096
-"""Tokens with which products are timed."""
+"""The number of tokens with which products are timed."""
 _INT8_BY: dict[torch.device, str] = {}
 """The candidate that multiplies int8, by GPU."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the arithmetic of a model on a device. 8 bits are taken only if they are asked for; "8bit" are those that
-    suit the card. Raises InputError where the device or the model's sizes do not allow them."""
+    """Return the arithmetic of a model on a device: 8 bits only if `wanted` requests them.
+
+    "8bit" is the 8-bit arithmetic that suits the card. Raises InputError if the device or the model's sizes do not
+    allow the request.
+    """
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -52,8 +56,10 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 
 
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
-    """Return the arithmetic that "8bit" means on a device; any other as it is. On GPUs for servers since Hopper it is
-    fp8, because int8 gains nothing there; else int8, which is nearer to exact and faster on GeForce, Radeon and Ampere.
+    """Return the arithmetic that "8bit" means on a device; any other arithmetic unchanged.
+
+    On server GPUs since Hopper it is fp8, because int8 gains nothing there. Elsewhere it is int8, which is more precise
+    and is faster on GeForce, Radeon and Ampere.
     """
     if wanted != "8bit":
         return wanted
@@ -61,7 +67,7 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
 
 
 def _check_products(arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig) -> None:
-    """Choose the products of a GPU. Raises InputError where none is right."""
+    """Choose the products of a GPU. Raises InputError if no candidate is right."""
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):
@@ -81,14 +87,16 @@ def _check_products(arithmetic: Literal["fp8", "int8"], wanted: str, device: tor
 
 
 def tried_size(config: ModelConfig) -> Size:
-    """Return the size at which a model's products are tried: its first feed-forward layer."""
+    """Return the size at which a model's products are tested: its first feed-forward layer."""
     return Size(TRIED_ROWS, 0, config.dim, config.ffn_dim, config.head_dim)
 
 
 class EightBitLayer:
-    """A linear layer as a function of its input, which it puts into 8 bits if it is not. `weight` [out, in], `bias`
-    [out] in the dtype of the result. `input_dtype`: the 8 bits that it takes its input in; None where the product's own
-    kernel makes them."""
+    """A linear layer as a function of its input, which is quantized to 8 bits unless it already is.
+
+    `weight` [out, in]; `bias` [out] in the dtype of the result. `input_dtype`: the 8-bit dtype of its input; None if
+    the product's own kernel quantizes the input.
+    """
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._weight, self._bias, self.dtype = weight, bias, dtype
@@ -101,7 +109,7 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """A layer of such parts."""
+        """Return a layer with this weight and bias."""
         return EightBitLayer(EightBit(values, scales), bias, self.dtype)
 
     def __call__(self, x: Rows) -> Tensor:
@@ -113,8 +121,10 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether products with such a weight take inputs as they are, in 16 or 32 bits: comfy-kitchen's kernels of
-    int8 do, where `choose_arithmetic` found them to be the fastest on this card."""
+    """Return whether products with this weight take inputs in 16 or 32 bits.
+
+    comfy-kitchen's int8 kernels do, if `choose_arithmetic` found them to be the fastest on this card.
+    """
     if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
         return False
     return _INT8_BY.get(_indexed(values.device)) == KITCHEN
@@ -125,20 +135,20 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -> EightBit:
-    """A weight [out, in] with a scale for each output channel; a 4-bit one is recoded in one pass."""
+    """Return a weight [out, in] with a scale for each output channel; a 4-bit one is recoded in one pass."""
     if hasattr(weight, "recode"):
         return weight.recode(dtype)
     return encode_8bit(weight.detach().to(device), dtype=dtype)
 
 
 def input_dtype(*layers: Any) -> torch.dtype | None:
-    """The 8-bit dtype that all of these layers take. None where one of them computes in another way."""
+    """Return the 8-bit dtype that all of these layers take; None if one of them takes another input."""
     dtypes = {getattr(layer, "input_dtype", None) for layer in layers}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """`layer_norm` of x as these layers take it: in 8 bits, else in `dtype`."""
+    """Return `layer_norm` of x in the layers' 8-bit dtype, else in `dtype`."""
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
@@ -155,18 +165,18 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """`add_norm` of x as these layers take it: in 8 bits, else in `dtype`."""
+    """Return `add_norm` of x in the layers' 8-bit dtype, else in `dtype`."""
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
 def taken(x: Tensor, layer: Any) -> Rows:
-    """x as the layer takes it: in 8 bits, else as it is."""
+    """Return x in the layer's 8-bit dtype, else unchanged."""
     eight_bit = input_dtype(layer)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """An activation function of x as the layer takes it: in 8 bits, else in place."""
+    """Return an activation function of x in the layer's 8-bit dtype, else computed in place."""
     eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
@@ -174,14 +184,16 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """x and what is `added` as these layers take it: in 8 bits, else in place."""
+    """Return x + added in the layers' 8-bit dtype, else computed in place."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
 
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
-    """Return what computes an arithmetic of 8 bits on a device, and whether it gains little; None for 16 bits.
-    `choose_arithmetic` has allowed it."""
+    """Return a note on what computes an 8-bit arithmetic on a device, and whether it gains little; None for 16 bits.
+
+    `choose_arithmetic` must have allowed the arithmetic.
+    """
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":
         return None

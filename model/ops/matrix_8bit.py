@@ -1,5 +1,8 @@
-"""A matrix in 8 bits, and what is done with it in plain torch. Functions write into what is named first; `pointwise`
-says what they compute, and takes the kernels of kernels/matrix_8bit.py in their place where it can."""
+"""Matrices in 8 bits, and operations on them in plain torch.
+
+Functions write into their first arguments; `pointwise` documents them, and uses the kernels of kernels/matrix_8bit.py
+instead if possible.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -11,12 +14,12 @@ LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 """The largest number of each 8-bit dtype."""
 
 Activation = Literal["none", "gelu", "silu"]
-"""gelu is its tanh form."""
+"""The activation functions; gelu is the tanh form."""
 
 
 class EightBit(NamedTuple):
-    """A matrix in 8 bits: `values` [rows, heads*width], int8 or float8_e4m3fn, to be multiplied by their fp32 `scales`
-    [rows, heads]."""
+    """A matrix in 8 bits: `values` [rows, heads*width], int8 or float8_e4m3fn, and fp32 `scales` [rows, heads] to
+    multiply the values by."""
 
     values: Tensor
     scales: Tensor

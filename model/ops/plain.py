@@ -1,4 +1,4 @@
-"""The functions of pointwise.py in plain torch, which says what they compute; those in 8 bits are in matrix_8bit.py."""
+"""The functions of pointwise.py in plain torch, as their reference; those in 8 bits are in matrix_8bit.py."""
 
 from typing import NamedTuple
 
@@ -10,12 +10,15 @@ from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
-"""No head's query or key in 8 bits is longer, where a norm bounds them: our kernel for Hopper GPUs has scores in fp16,
-whose largest number is 65504. Rounding to 8 bits may make either 1/16 longer."""
+"""The largest length of a head's query and key in 8 bits, if a norm bounds them.
+
+Our kernel for Hopper GPUs has scores in fp16, whose largest number is 65504. Rounding to 8 bits may lengthen either by
+1/16.
+"""
 
 
 class Turning(NamedTuple):
-    """What `rms_rope_` is given beside x: the norm's weight [dim], and angles [tokens, head_dim / 2]."""
+    """The arguments of `rms_rope_`: the norm's weight [dim] and epsilon, and angles [tokens, head_dim / 2]."""
 
     weight: Tensor
     cos: Tensor
@@ -70,7 +73,7 @@ def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 
 def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     made = to_fp8_(torch.empty_like(x, dtype=out.dtype), x, shift, factor)
-    out.view(torch.uint8).index_copy_(0, rows, made.view(torch.uint8))  # torch moves no rows of 8-bit floats
+    out.view(torch.uint8).index_copy_(0, rows, made.view(torch.uint8))  # torch cannot index rows of 8-bit floats
     return out
 
 
@@ -150,7 +153,7 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    whole = log_sums is None or scales is None  # several parts on their way to 8 bits are bf16
+    whole = log_sums is None or scales is None  # several parts that become 8 bits are merged in bf16
     made = torch.empty_like(parts[0], dtype=torch.float32 if whole else torch.bfloat16)
     if log_sums is None:
         made.copy_(parts[0])

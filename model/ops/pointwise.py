@@ -1,9 +1,10 @@
-"""The element-wise operations of a block: one pass each over a row's tokens, in fp32 but without fp32 copies.
+"""The element-wise operations of a block: one pass each over a batch element's tokens, in fp32 without fp32 copies.
 
-Every function takes the tokens of one row, [tokens, dim]. A function whose name ends in _ writes into its first
-argument. `LINGBOT_POINTWISE` chooses how they run: `triton` (hand-written kernels, on a GPU), `compile`
-(torch.compile), `eager` (plain torch, 2048 tokens at a time, so that fp32 temporaries stay small), or `auto` (triton
-where it works, else eager). Tests compare the three."""
+Every function takes the tokens of one batch element, [tokens, dim]. A function whose name ends in _ writes into its
+first argument. `LINGBOT_POINTWISE` chooses the implementation: `triton` (hand-written kernels, on a GPU), `compile`
+(torch.compile), `eager` (plain torch, 2048 tokens at a time, so that fp32 temporaries stay small), or `auto` (triton if
+it works, else eager). Tests compare the three.
+"""
 
 import logging
 import os
@@ -27,47 +28,52 @@ EAGER_TOKENS = 2048
 
 R = TypeVar("R", bound=Tensor | EightBit)
 Rows: TypeAlias = Tensor | EightBit
-"""Activations [tokens, width] as a layer takes them."""
+"""The activations [tokens, width] that a layer takes: a tensor or an 8-bit matrix."""
 
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the residual stream and of statistics for a compute dtype: fp32, or fp64 for fp64."""
+    """Return the dtype of the residual stream and of statistics for a compute dtype: fp32, or fp64 for fp64."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """Layer norm of x over its last dimension, times weight plus bias ([dim] each), as `dtype`."""
+    """Return the layer norm of x over its last dimension, times weight plus bias ([dim] each), as `dtype`."""
     return run("layer_norm", x, weight, bias, eps, dtype)
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm of x over its full width, times weight [dim]."""
+    """Replace x by its root-mean-square norm over the full width, times weight [dim]."""
     return run("rms_norm_", x, weight, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """`rms_norm_`, then every head's interleaved pairs rotated by the angles of cos and sin [tokens, head_dim/2]."""
+    """Apply `rms_norm_`, then rotate each head's interleaved pairs by angles: cos and sin [tokens, head_dim/2]."""
     return run("rms_rope_", x, weight, cos, sin, eps)
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """SiLU of x's root-mean-square norm over its last dimension, times weight [dim]."""
+    """Return SiLU of x's root-mean-square norm over its last dimension, times weight [dim]."""
     return run("rms_silu", x, weight, eps)
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
-    """x + y * gate, gate [dim] in x's dtype or None for ones. torch's `add_` of bf16 to fp32 takes 5/3 of the time."""
+    """Replace x by x + y * gate; gate [dim] in x's dtype or None for ones.
+
+    torch's `add_` of bf16 to fp32 takes 5/3 of the time.
+    """
     return run("gated_add_", x, y, gate)
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """x * (1 + scale) + shift, scale and shift [tokens, dim]."""
+    """Replace x by x * (1 + scale) + shift; scale and shift [tokens, dim]."""
     return run("affine_", x, scale, shift)
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """A block's shift, scale and gate, twice, [rows, 6, dim] in the dtype of `times`: the sum of `times` [rows, 6, dim]
-    and the block's `weights` [1, 6, dim], and 1 more for the scales."""
+    """Return a block's shift, scale and gate, twice, [B, 6, dim] in the dtype of `times`.
+
+    They are the sum of `times` [B, 6, dim] and the block's `weights` [1, 6, dim], plus 1 for the scales.
+    """
     return run("modulated", times, weights)
 
 
@@ -80,8 +86,10 @@ def add_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> Rows:
-    """`gated_add_` of what is `added` to x, then `affine_`, each unless it is None, then the `layer_norm` of x: as
-    `dtype`, or in 8 bits with one scale a token."""
+    """Apply `gated_add_` of `added` to x, then `affine_`, each unless it is None; return the `layer_norm` of x.
+
+    The result is in `dtype`, or in 8 bits with one scale a token.
+    """
     out = empty_rows(x, dtype)
     run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
     return out
@@ -94,22 +102,24 @@ def encode_8bit(
     activation: Activation = "none",
     added: Tensor | None = None,
 ) -> EightBit:
-    """x [tokens, heads*head_dim], or an activation function of it, and what is `added` to that, in 8 bits. The largest
-    magnitude of each token and head becomes the largest number of `dtype`."""
+    """Return x [tokens, heads*head_dim], or an activation function of x, plus `added`, in 8 bits.
+
+    The largest magnitude of each token and head becomes the largest number of `dtype`.
+    """
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
     return out
 
 
 def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> EightBit:
-    """`layer_norm` in 8 bits with one scale a token."""
+    """Return `layer_norm` in 8 bits with one scale a token."""
     out = _empty_8bit(x, 1, dtype)
     run("layer_norm_8bit_", *out, x, weight, bias, eps)
     return out
 
 
 def empty_rows(x: Tensor, dtype: torch.dtype) -> Rows:
-    """Memory for rows of the shape of x, as `dtype`; of 8 bits with one scale a token."""
+    """Return memory in the shape of x, as `dtype`; in 8 bits with one scale a token."""
     return _empty_8bit(x, 1, dtype) if dtype in LARGEST else torch.empty_like(x, dtype=dtype)
 
 
@@ -122,18 +132,20 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """`out` [tokens, heads*head_dim] becomes the x that `encode_8bit` got, rounded to 8 bits."""
+    """Decode a result of `encode_8bit` into `out` [tokens, heads*head_dim]."""
     return run("decode_8bit_", out, values, scales)
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """`out`, float8_e4m3fn, becomes (x - shift) * factor, x [tokens, dim], shift [dim] and factor [1] in fp32. What
-    lies beyond its largest number becomes that number."""
+    """Write (x - shift) * factor to `out`, float8_e4m3fn; x [tokens, dim], shift [dim] and factor [1] in fp32.
+
+    Values beyond the dtype's largest number are clamped to it.
+    """
     return run("to_fp8_", out, x, shift, factor)
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """`out` [tokens, dim] becomes values * factor + shift, of values as `to_fp8_` makes them."""
+    """Write values * factor + shift to `out` [tokens, dim]; `values` are those of `to_fp8_`."""
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -145,8 +157,10 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """`out` [tokens, dim] becomes `from_fp8_` of what `merge_` makes of fp8 `parts` and a `rest`; without `log_sums` of
-    the only part. An EightBit gets one scale a token."""
+    """Write `from_fp8_` of the `merge_` of fp8 `parts` and a `rest` to `out` [tokens, dim].
+
+    Without `log_sums` there is only one part. An EightBit gets one scale a token.
+    """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
 
@@ -154,33 +168,38 @@ def merge_fp8_(
 def merge_(
     out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None = None, rest_log_sums: Tensor | None = None
 ) -> Tensor:
-    """`out` [tokens, heads, head_dim], which may be the first part, becomes attention to all keys.
+    """Merge attention to parts of the keys into attention to all keys: `out` [tokens, heads, head_dim].
 
-    `parts` [n, tokens, heads, head_dim], contiguous, is attention to as many parts of the keys; `log_sums` [n, heads,
-    tokens], fp32, are the logarithms of the softmax's denominators. `rest` is one more part with its own."""
+    `out` may be the first part. `parts` [n, tokens, heads, head_dim], contiguous, has a result for each part of the
+    keys; `log_sums` [n, heads, tokens], fp32, are the logarithms of the softmax's denominators. `rest` is one more part
+    with its own.
+    """
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """`out` [tokens, dim] becomes products * scales * weight_scales + bias: int32 sums of int8 products, an fp32 scale
-    for each token [tokens, 1] and for each channel [dim], and a bias [dim] or None."""
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim].
+
+    `products` are int32 sums of int8 products. The fp32 scales are one for each token [tokens, 1] and one for each
+    channel [dim]; bias is [dim] or None.
+    """
     return run("rescale_", out, products, scales, weight_scales, bias)
 
 
 def gelu_(x: Tensor) -> Tensor:
-    """GELU in its tanh form."""
+    """Apply GELU (tanh form) in place."""
     return torch.ops.aten.gelu_(x, approximate="tanh")
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Slices that cover `length`, nearly equal and at most `limit` long; all but the last are multiples of 128."""
+    """Return slices that cover `length`, nearly equal, at most `limit` long; all but the last multiples of 128."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 def run(name: str, x: Tensor, *arguments: Any) -> Tensor:
-    """The operation of that name, by what is fastest for x."""
+    """Run the named operation by the fastest implementation for x."""
     if torch.compiler.is_compiling():
         return _plain(name)(x, *arguments)
     return implementation(name, x.device.type)(x, *arguments)
@@ -192,7 +211,7 @@ def _plain(name: str) -> Callable[..., Tensor]:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """The function that runs `name` on such a device in `mode`, by default that of LINGBOT_POINTWISE."""
+    """Return the function that runs `name` on a device type in `mode`, by default that of LINGBOT_POINTWISE."""
     mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
     eager = partial(_EAGER.get(name, _eager_in_place), plain)
     if mode == "compile":
@@ -226,7 +245,8 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """At once: it makes no fp32 copies, or its first argument is no row's tokens."""
+    """Run on all tokens at once, because there are no fp32 copies or the first argument is not one batch element's
+    tokens."""
     return plain(x, *arguments)
 
 
@@ -257,7 +277,7 @@ _EAGER: dict[str, Callable[..., Tensor]] = {
 
 
 def _tokens_of(argument: Any, part: slice) -> Any:
-    """These tokens of an argument that has a row for each token, or of a tuple's; other arguments as they are."""
+    """Return the part of an argument that has a row for each token, also within a tuple; other arguments unchanged."""
     if isinstance(argument, tuple):
         parts = (_tokens_of(each, part) for each in argument)
         return Turning(*parts) if isinstance(argument, Turning) else tuple(parts)
@@ -265,7 +285,7 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """`fast`, or `plain` once `fast` has failed here (no compiler, an unknown device). The failure is logged once."""
+    """Return `fast`, replaced by `plain` once `fast` fails (no compiler, an unknown device). Log the failure once."""
     broken = False
 
     def run(*arguments: Any) -> T:

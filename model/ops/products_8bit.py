@@ -1,6 +1,7 @@
-"""Products of a linear layer whose operands are float8_e4m3fn or int8, by each of the table's candidates.
+"""Products of a linear layer with float8_e4m3fn or int8 operands, by each of the table's candidates.
 
-On the CPU, and on a GPU whose kernel fails, the products are those of the same 8-bit operands in plain torch."""
+On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit operands.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,15 +17,15 @@ from .matrix_8bit import EightBit
 from .pointwise import encode_8bit, or_else, rescale_, slices
 
 PRODUCT_TOKENS = 8192
-"""Tokens whose int32 sums exist at once."""
+"""The number of tokens whose int32 sums exist at once."""
 WITHOUT_ROW_SCALES: set[torch.device] = set()
-"""GPUs on which torch multiplies float8 without row scales: `choose_arithmetic` finds them."""
+"""The GPUs on which torch multiplies float8 without row scales, as found by `choose_arithmetic`."""
 LEAST_INT8_TOKENS = 32
-"""A product is given at least so many tokens: torch._int_mm refuses fewer than 17."""
+"""The minimum number of tokens of a product: torch._int_mm refuses fewer than 17."""
 
 
 def product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """x [tokens, in] times weight [out, in], plus bias, in `dtype`."""
+    """Return x [tokens, in] times weight [out, in], plus bias, in `dtype`."""
     if x.values.device.type != "cuda":
         return plain_product(x, weight, bias, dtype)
     fast = int8_product if x.values.dtype == torch.int8 else _fp8_product
@@ -37,7 +38,7 @@ def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Row scales by the product's own kernel, where torch has one; else by a kernel after it."""
+    """Return the product with row scales applied by its own kernel if torch has one, else by a second kernel."""
     made = _fp8_then_scales if x.values.device in WITHOUT_ROW_SCALES else _fp8_by_rows
     return made(x, weight, bias, dtype)
 
@@ -53,7 +54,7 @@ def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Te
 
 
 def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The sums come in bf16, unscaled: 448 * 448 times any width is a bf16."""
+    """Return the product from unscaled bf16 sums, which cannot overflow: bf16 holds 448 * 448 times any width."""
     one = torch.ones((), device=x.values.device)
     sums = torch._scaled_mm(x.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     out = torch.empty_like(sums, dtype=dtype)
@@ -61,8 +62,11 @@ def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: 
 
 
 def _fp8_by_rows(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """With a scale a row torch computes bf16 only. Sums are those of the tensor cores (`use_fast_accum`). With fp32
-    sums an H200 takes 5 to 14 % longer, and the error is 0.0265 in place of 0.0266."""
+    """Return the product with row scales, for which torch only computes bf16.
+
+    The tensor cores sum in their own precision (`use_fast_accum`). With fp32 sums an H200 takes 5 to 14 % longer, and
+    the error is 0.0265 instead of 0.0266.
+    """
     bias = None if bias is None else bias.bfloat16()
     return torch._scaled_mm(
         x.values,
@@ -84,7 +88,7 @@ def int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torc
             values = F.pad(values, (0, 0, 0, LEAST_INT8_TOKENS - count))
         sums = torch._int_mm(values, weight.values.t())[:count]
         rescale_(out[part], sums, x.scales[part], weight.scales.view(-1), bias)
-        del sums  # before the next ones are made
+        del sums  # frees memory before the next sums are computed
     return out
 
 
@@ -99,8 +103,10 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
 
 
 def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """x [tokens, in] is put into int8 by the library, which scales the product and adds the bias in its kernel. Raises
-    RuntimeError where only its plain torch would compute."""
+    """Return x [tokens, in] times an int8 weight; the library quantizes x, scales the product and adds the bias.
+
+    Raises RuntimeError if only the library's plain torch code would compute it.
+    """
     kitchen = import_module("comfy_kitchen")
     arguments = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
     backend = kitchen.registry.get_capable_backend("int8_linear", {**arguments, "out_dtype": dtype})
@@ -146,7 +152,10 @@ KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 
 
 def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The operands are exact in bf16 too, in which a GPU multiplies faster than in fp32."""
+    """Return the product in plain torch.
+
+    The operands are exact in bf16 too, which a GPU multiplies faster than fp32.
+    """
     exact = torch.bfloat16 if x.values.device.type == "cuda" and dtype == torch.bfloat16 else torch.float32
     products = F.linear(x.values.to(exact), weight.values.to(exact))
     out = torch.empty_like(products, dtype=dtype)

@@ -1,5 +1,8 @@
-"""The element-wise operations on a chunk's own queries, keys and values, on their way to attention: norm, rotation, 8
-bits, and the places of a cache where attention sees them. They run as those of pointwise.py do."""
+"""The element-wise operations on a chunk's own queries, keys and values before attention.
+
+They apply norm, RoPE and 8-bit conversion, and scatter into the cache that attention reads. They run like the
+operations of pointwise.py.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +17,31 @@ from .plain import Turning
 
 
 class Unturned(NamedTuple):
-    """Keys [tokens, dim] before norm and rotation: who stores them does both on the way."""
+    """Queries or keys [tokens, dim] before norm and RoPE, which are applied when they are stored."""
 
     x: Tensor
     turning: Turning
 
     def turned(self) -> Tensor:
-        """After both, in place."""
+        """Apply norm and RoPE in place and return the result."""
         return pointwise.rms_rope_(self.x, *self.turning)
 
 
 def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """The `rows` (int64 [tokens]) of `out` become x [tokens, dim]."""
+    """Write x [tokens, dim] to the `rows` (int64 [tokens]) of `out`."""
     return pointwise.run("put_", out, rows, x)
 
 
 def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """The `rows` (int64 [tokens]) of `out` become what `to_fp8_` makes of x [tokens, dim]."""
+    """Write `to_fp8_` of x [tokens, dim] to the `rows` (int64 [tokens]) of `out`."""
     return pointwise.run("put_fp8_", out, rows, x, shift, factor)
 
 
 def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """The columns `places` (int64 [tokens]) of `out` [dim, columns], float8_e4m3fn, become x [tokens, dim] as `to_fp8_`
-    makes them."""
+    """Write `to_fp8_` of x [tokens, dim], transposed, to the columns `places` (int64 [tokens]) of `out`.
+
+    `out` [dim, columns] is float8_e4m3fn.
+    """
     return pointwise.run("put_across_", out, places, x, shift, factor)
 
 
@@ -46,14 +51,18 @@ def put_turned_(
     given: Unturned,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """The `rows` (int64 [tokens]) of `out` become what is `given`, normed and turned; with `scaling`, shift and factor,
-    what `to_fp8_` makes of that. What is given may be written over."""
+    """Write `given` after norm and RoPE to the `rows` (int64 [tokens]) of `out`; `given` may be overwritten.
+
+    With `scaling`, a shift and a factor, the result is converted by `to_fp8_`.
+    """
     return pointwise.run("put_turned_", out, rows, given.x, given.turning, *scaling)
 
 
 def turned_fp8(given: Unturned) -> tuple[Tensor, Tensor, Tensor]:
-    """What is given, normed and turned, in float8_e4m3fn; its scale [1], and 1 over it. The scale is the least power of
-    two with which no token becomes too large: a norm bounds its result. What is given may be written over."""
+    """Return `given` after norm and RoPE in float8_e4m3fn, its scale [1], and 1 / scale; `given` may be overwritten.
+
+    The scale is the smallest power of two with which no token overflows, because the norm bounds its result.
+    """
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
     return pointwise.run("turned_fp8_", out, scale, factor, given.x, given.turning), scale, factor
@@ -65,10 +74,12 @@ def put_own_(
     given: tuple[Unturned, Unturned, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
-    """What is `given`, queries, keys and values, where attention takes it, in one kernel: keys, normed and turned, and
-    values in these `rows` of what is `out`, and queries, normed and turned, as the result. With `scalings`, shift and
-    factor of keys and of values, all of it in 8 bits, as `turned_fp8` and `put_fp8_` make it; else queries are turned
-    in place. Without a place for values they stay as they are. What is given may be written over."""
+    """Prepare `given` queries, keys and values for attention in one kernel; `given` may be overwritten.
+
+    Keys after norm and RoPE, and values, are written to these `rows` of `out`. Queries after norm and RoPE are
+    returned. With `scalings`, the shift and factor of keys and of values, the results are in 8 bits as in `turned_fp8`
+    and `put_fp8_`; otherwise queries are rotated in place. If `out` has no tensor for values, they are not written.
+    """
     (q, *_), (k, *_), v = given
     made = None
     if scalings is not None:

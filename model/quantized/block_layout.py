@@ -1,4 +1,4 @@
-"""GGML's blocks as a comfy_kitchen QuantizedTensor layout. Import it through `parameters.load_block_layout()`."""
+"""GGML's blocks as a comfy_kitchen QuantizedTensor layout. Import through `parameters.load_block_layout()`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +17,11 @@ BLOCKS = "LingBotGGML"
 
 @dataclass(frozen=True)
 class BlockParams(BaseLayoutParams):
-    """The weight's format and shape. `scale` is 1, because the scales lie in the blocks. `orig_shape` is
-    reversed when `transposed`; the bytes never move."""
+    """The weight's format and shape.
+
+    `scale` is 1, because the blocks contain the scales. `orig_shape` is reversed when `transposed`; the bytes never
+    move.
+    """
 
     kind: str = "Q4_0"
     transposed: bool = False
@@ -29,7 +32,7 @@ class BlockParams(BaseLayoutParams):
 
 
 class BlockLayout(PlainLayout):
-    """Decodes with our kernel on a GPU, else in plain torch."""
+    """The layout of GGML's blocks: decodes with our kernel on a GPU, else in plain torch."""
 
     Params = BlockParams
 
@@ -60,7 +63,7 @@ register_layout_class(BLOCKS, BlockLayout)
 
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
-    """Return a weight of `shape` that calls itself `dtype`. No byte is copied."""
+    """Return a weight of `shape` that reports the dtype `dtype`. No byte is copied."""
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)

@@ -1,7 +1,7 @@
 """The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch: decode and encode, the same bytes on every machine.
 
-A weight is its row-major flat values, two to a byte, the high nibble first; each nibble indexes a table of 16 values
-(`code`). Every `blocksize` values share a scale (`absmax`). With double quantization the scales are bytes:
+A weight is stored as its row-major flat values, two to a byte, the high nibble first; each nibble indexes a table of 16
+values (`code`). Every `blocksize` values share a scale (`absmax`). With double quantization the scales are bytes:
 `absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`.
 """
 
@@ -56,21 +56,21 @@ FP4_CODE = (
 CODES = {"nf4": NF4_CODE, "fp4": FP4_CODE}
 NESTED_BLOCKSIZE = 256
 
-# Values decoded at a time, so that their indices and float32 products stay small next to the weight.
+# The number of values decoded at a time: their indices and float32 products stay small compared with the weight.
 _DECODED_AT_A_TIME = 1 << 22
-# A CPU is fastest on what its cache holds; a GPU wants more than it can start in the time of a few calls.
+# A CPU is fastest on values that fit its cache; a GPU needs more values than it processes during a few launches.
 _ENCODED_AT_A_TIME = {"cpu": 1 << 20, "cuda": 1 << 23}
 _TINY = 1e-38
-# Scales that `search` tries, as shares of a block's largest magnitude; each is then fitted to the values it gives.
-# Above 1 the two outermost values of the table are given up, whose distance to the others is large.
+# The scales that `search` tries, as shares of a block's largest magnitude; each is then fitted to the resulting values.
+# Above 1 the two outermost values of the table are unused, because their distance to the others is large.
 _RATIOS = (0.82, 0.88, 0.94, 1.0, 1.25, 1.38)
-# What the square of a block's summed errors counts beside the sum of their squares. Inputs that are alike in
-# neighbouring channels, as a camera's are, meet the summed error.
+# The weight of the square of a block's summed errors relative to the sum of their squares. Inputs that are similar in
+# neighbouring channels, such as a camera's, multiply the summed error.
 _SUMS = 1 / 16
 
 
 class Scales(NamedTuple):
-    """What turns packed nibbles into values. All float32 except `absmax`, which is uint8 when nested."""
+    """The tables that turn packed nibbles into values. All are float32 except `absmax`, which is uint8 when nested."""
 
     absmax: Tensor
     code: Tensor
@@ -81,7 +81,7 @@ class Scales(NamedTuple):
     nested_blocksize: int
 
     def block_scales(self) -> Tensor:
-        """float32 [blocks]: the scale of each block of values."""
+        """Return the scale of each block of values, float32 [blocks]."""
         if self.nested_absmax is None or self.nested_code is None or self.offset is None:
             return self.absmax.float()
         scales = self.nested_code.index_select(0, self.absmax.int())
@@ -90,7 +90,7 @@ class Scales(NamedTuple):
 
 
 def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The weight `shape` in `dtype`: the float32 product rounded once, bit-equal to bitsandbytes."""
+    """Return the weight `shape` in `dtype`: the float32 product rounded once, bit-equal to bitsandbytes."""
     count = math.prod(shape)
     pairs, per_block = _pairs(scales.code), scales.block_scales()
     packed = packed.reshape(-1)
@@ -103,8 +103,10 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """The weight `shape` in 8 bits with a scale for each row, which the largest scale of the row's blocks makes. A
-    row's values fill whole blocks."""
+    """Return the weight `shape` in 8 bits with a scale for each row, from the largest scale of the row's blocks.
+
+    A row's values must fill whole blocks.
+    """
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
     scaled = scales._replace(absmax=(per_row * row_scales.reciprocal()).view(-1), nested_absmax=None)
@@ -113,8 +115,10 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """float32 [len(rows), width]: these rows (int64) of a weight [n, width]. Nothing else of it is read where `width`
-    is a multiple of the block size."""
+    """Return `rows` (int64) of a weight [n, width] as float32 [len(rows), width].
+
+    If `width` is a multiple of the block size, only these rows are read.
+    """
     height, width = shape
     if width % scales.blocksize:
         return decode(packed, scales, shape, torch.float32)[rows]
@@ -129,7 +133,7 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
-    """The sum of the squared differences between a weight and what was encoded: float32 within each part."""
+    """Return the sum of the squared differences between a weight and its encoding: float32 within each part."""
     flat, error = weight.detach().reshape(-1), 0.0
     parts = _decoded_parts(
         packed.view(-1),
@@ -145,7 +149,7 @@ def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
 
 
 def squared_sum(weight: Tensor) -> float:
-    """The sum of the squares of a weight's values: float32 within each part."""
+    """Return the sum of the squares of a weight's values: float32 within each part."""
     flat = weight.detach().reshape(-1)
     return sum(part.float().square().sum().item() for part in flat.split(_encoded_at_a_time(weight)))
 
@@ -155,12 +159,12 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """int64 [256]: the two float32 values of each byte, side by side in one number, which a CPU looks up faster."""
+    """Return the two float32 values of each byte, packed into an int64 [256], which a CPU looks up faster."""
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Where the parts of a weight of `count` values start, and how many values each but the last has."""
+    """Return the starts of the parts of a weight of `count` values, and the number of values of each but the last."""
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 
@@ -168,7 +172,7 @@ def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
 def _decoded_parts(
     packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """The first value's index and the float32 values of each part of a weight."""
+    """Yield the first value's index and the float32 values of each part of a weight."""
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
         blocks = per_block[start // blocksize : (start + step) // blocksize]
@@ -192,13 +196,15 @@ def encode(
     search: bool = False,
     sums: float = _SUMS,
 ) -> tuple[Tensor, Scales]:
-    """Quantize a weight of any shape: uint8 [ceil(N / 2), 1] and its scales, on the weight's device.
+    """Quantize a weight of any shape to uint8 [ceil(N / 2), 1] and its scales, on the weight's device.
 
-    Each value over its block's largest magnitude becomes the nearest table value; with `nested` the scales, less their
-    mean, are quantized to bytes in the same way. These are the bytes of `bitsandbytes.functional.quantize_4bit`.
-    With `search` a block's scale is the one, negative ones included, that leaves the least error among some: the sum of
-    the squared errors and `sums` times the square of their sum. The values are the nearest ones to what the quantized
-    scale gives: the same format with 9 % less error.
+    Each value is divided by its block's largest magnitude and becomes the nearest table value. With `nested` the scales
+    minus their mean are quantized to bytes in the same way. The bytes equal those of
+    `bitsandbytes.functional.quantize_4bit`.
+
+    With `search` a block's scale is the candidate, negative ones included, with the least error. The error is the sum
+    of the squared errors plus `sums` times the square of their sum. The values are the nearest ones under the quantized
+    scale: the same format with 9 % less error.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
@@ -223,14 +229,14 @@ def _scales(absmax: Tensor, code: Tensor, blocksize: int, nested: bool) -> Scale
     offset, nested_code = absmax.mean(), _dynamic_map().to(absmax.device)
     rest = absmax - offset
     nested_absmax = _largest(_blocks(rest, NESTED_BLOCKSIZE))
-    # bitsandbytes looks bytes up in a table of 65536 numbers on the CPU, and searches for the nearest value on a GPU.
+    # bitsandbytes uses a table of 65536 bytes on the CPU, and searches for the nearest value on a GPU.
     steps = 65535 if absmax.device.type == "cpu" else None
     rest = _nearest(rest, nested_absmax, nested_code, NESTED_BLOCKSIZE, steps)
     return Scales(rest, code, nested_absmax, nested_code, offset, blocksize, NESTED_BLOCKSIZE)
 
 
 def _blocks(flat: Tensor, blocksize: int) -> Tensor:
-    """float32 [blocks, blocksize]; the last block is filled up with zeros."""
+    """Return float32 [blocks, blocksize]; the last block is padded with zeros."""
     return pad(flat.float(), (0, -flat.numel() % blocksize)).view(-1, blocksize)
 
 
@@ -239,8 +245,10 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """uint8 index of the table value nearest to each value over its block's scale, which is rounded to `steps` equal
-    steps from -1 to 1 before."""
+    """Return the uint8 index of the table value nearest to each value divided by its block's scale.
+
+    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1.
+    """
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -254,36 +262,38 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """The scale of each block. A block that is zero keeps its scale of zero."""
+    """Return the scale of each block. A block of zeros keeps the scale zero."""
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):
         values = _nearest_values(table, blocks, found if ratio is None else largest * ratio)
         product = (wanted * values).sum(1)
         square = (values.square().sum(1) + sums * values.sum(1).square()).clamp_(min=_TINY)
-        gain = product.square() / square  # what the best scale of these values, product / square, takes off the error
+        gain = product.square() / square  # the error reduction by these values' best scale, product / square
         better = gain > best
         best, found = torch.where(better, gain, best), torch.where(better, product / square, found)
     return found
 
 
 def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-    """The table values that these scales round the blocks to."""
+    """Return the table values to which these scales round the blocks."""
     half = table.numel() // 2
     index = (blocks * _inverse(scales)).clamp_(-1, 1).mul_(half).round_().add_(half).to(torch.int32)
     return table.index_select(0, index.view(-1)).view(blocks.shape)
 
 
 def _nearest_table(code: Tensor) -> Tensor:
-    """float32 [8193]: the nearest table value to each of as many numbers from -1 to 1. One look-up is several times
-    faster than a search among 16, and exact enough to compare scales."""
+    """Return float32 [8193]: the table value nearest to each of as many numbers from -1 to 1.
+
+    One look-up is several times faster than a search among 16, and precise enough to compare scales.
+    """
     ordered = code.sort().values
     return ordered[torch.bucketize(torch.linspace(-1, 1, 8193, device=code.device), (ordered[:-1] + ordered[1:]) / 2)]
 
 
 @cache
 def _dynamic_map() -> Tensor:
-    """float32 [256]: bitsandbytes' signed dynamic 8-bit table (arXiv:1511.04561), the table of nested scales."""
+    """Return bitsandbytes' signed dynamic 8-bit table (arXiv:1511.04561) for nested scales, float32 [256]."""
     values = [0.0, 1.0]
     for exponent in range(7):
         edges = torch.linspace(0.1, 1, 2**exponent + 1)
@@ -293,7 +303,7 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors that bitsandbytes saves beside a packed weight, by key suffix."""
+    """Return the tensors that bitsandbytes saves next to a packed weight, by key suffix."""
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

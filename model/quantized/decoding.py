@@ -1,4 +1,4 @@
-"""Decoding and recoding of weights by one kernel where a GPU has one, by plain torch elsewhere."""
+"""Decoding and recoding of weights by one kernel if the GPU has one, else in plain torch."""
 
 from collections.abc import Callable
 from functools import cache
@@ -15,14 +15,14 @@ from .codec import Scales, decode
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return what `ggml.decode` returns, computed by one kernel where there is one."""
+    """Return the result of `ggml.decode`, computed by one kernel if possible."""
     compiling = torch.compiler.is_compiling()
     run = ggml.decode if compiling else fastest("decode_blocks", ggml.decode, packed.device.type)
     return run(packed, kind, shape, dtype)
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """`codec.recode`, or for a weight whose blocks reach over its rows the same of its decoded values."""
+    """Return `codec.recode`; if the weight's blocks span several rows, quantize its decoded values instead."""
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()

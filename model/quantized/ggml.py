@@ -1,7 +1,7 @@
-"""The block formats of GGUF files in plain torch: decode, the same bits as the library gguf's `dequantize`.
+"""The block formats of GGUF files in plain torch: decode, with the same bits as the gguf library's `dequantize`.
 
-A weight is its row-major flat values, in blocks of 32 or 256. A block holds its scales, as float16 and as integers of
-4, 6 or 8 bits, and its values in 2 to 8 bits. Arithmetic is float32: each product and each sum is rounded.
+A weight is stored as its row-major flat values, in blocks of 32 or 256. A block contains its scales, as float16 and as
+integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Arithmetic is float32: each product and each sum is rounded.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _DECODED_AT_A_TIME = 1 << 22
-"""Values that are in float32 at a time."""
+"""The number of values decoded to float32 at a time."""
 
 
 class Block(NamedTuple):
@@ -34,7 +34,7 @@ BLOCKS = {
     "Q5_K": Block(256, 176),
     "Q6_K": Block(256, 210),
 }
-"""The formats that are decoded, by GGML's names."""
+"""The supported formats, by GGML's names."""
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -53,8 +53,10 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 
 
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return these `rows` (int64) of a matrix [n, width] as float32 [len(rows), width]. Only the bytes of these rows
-    are read where `width` is a multiple of the block size."""
+    """Return `rows` (int64) of a matrix [n, width] as float32 [len(rows), width].
+
+    If `width` is a multiple of the block size, only these rows' bytes are read.
+    """
     height, width = shape
     if width % BLOCKS[kind].values:
         return decode(packed, kind, shape, torch.float32)[rows]
@@ -62,26 +64,28 @@ def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor)
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """float32 [blocks, 1]: the float16 at byte `at` of each block."""
+    """Return the float16 at byte `at` of each block as float32 [blocks, 1]."""
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """uint8 [blocks, values]: numbers of `bits` bits. Each `group` of bytes holds as many numbers in its lowest bits,
-    then as many in the next ones."""
+    """Return numbers of `bits` bits as uint8 [blocks, values].
+
+    Each `group` of bytes holds one number per byte in its lowest bits, then one in the next bits, and so on.
+    """
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
 
 
 def _single_bits(values: Tensor) -> Tensor:
-    """uint8 [blocks, 32]: the bits of four bytes, the lowest one first."""
+    """Return the bits of four bytes as uint8 [blocks, 32], the lowest bit first."""
     shifts = torch.arange(8, dtype=torch.uint8, device=values.device)
     return ((values.unsqueeze(-1) >> shifts) & 1).reshape(len(values), -1)
 
 
 def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tensor:
-    """float32 [blocks, values]: each group of values times its scale, less its `least`."""
+    """Return each group of values times its scale minus its `least`, float32 [blocks, values]."""
     groups = values.float().reshape(len(values), scales.shape[1], -1) * scales.unsqueeze(-1)
     return (groups if least is None else groups - least.unsqueeze(-1)).reshape(len(values), -1)
 
@@ -95,7 +99,7 @@ def _q4_1(blocks: Tensor) -> Tensor:
 
 
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
-    """uint8 [blocks, 32]: values whose fifth bits begin at byte `at`."""
+    """Return 5-bit values as uint8 [blocks, 32]; their fifth bits begin at byte `at`."""
     return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
 
 
@@ -119,13 +123,13 @@ def _q2_k(blocks: Tensor) -> Tensor:
 def _q3_k(blocks: Tensor) -> Tensor:
     low, high = _unpacked(blocks[:, 96:104], 4, 8), _unpacked(blocks[:, 104:108], 2, 4)
     scales = ((low | (high << 4)).to(torch.int8) - 32).float()
-    lacks = _unpacked(blocks[:, :32], 1, 32) ^ 1  # a bit that is set keeps its value from being 4 less
+    lacks = _unpacked(blocks[:, :32], 1, 32) ^ 1  # a value is 4 less unless its bit is set
     values = _unpacked(blocks[:, 32:96], 2, 32).to(torch.int8) - (lacks << 2).to(torch.int8)
     return _scaled(values, _half(blocks, 108) * scales)
 
 
 def _six_bit_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 [blocks, 8] each: the scales and the least values of Q4_K and Q5_K."""
+    """Return the scales and the least values of Q4_K and Q5_K, float32 [blocks, 8] each."""
     scales, least, rest = blocks[:, 4:16].split(4, 1)
     scales = torch.cat([scales & 63, (rest & 15) | ((scales >> 2) & 48)], 1).float()
     least = torch.cat([least & 63, (rest >> 4) | ((least >> 2) & 48)], 1).float()

@@ -1,8 +1,8 @@
-"""bitsandbytes' 4-bit weights as comfy_kitchen QuantizedTensor layouts. Import it through `parameters.load_layouts()`.
+"""bitsandbytes' 4-bit weights as comfy_kitchen QuantizedTensor layouts. Import through `parameters.load_layouts()`.
 
-There are two layouts, because torch's compile cache tells quantized tensors apart by their layout's name and fields
-only: NATIVE decodes with bitsandbytes' functional calls, PLAIN in torch. Linear4bit and Params4bit are not used: the
-first repacks weights in place on some CPUs, the second loses its state on clone and detach.
+There are two layouts, because torch's compile cache distinguishes quantized tensors by their layout's name and fields
+only: NATIVE decodes with bitsandbytes' functional calls, PLAIN in torch. Linear4bit and Params4bit are not used,
+because the first repacks weights in place on some CPUs and the second loses its state on clone and detach.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ _BITSANDBYTES_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @cache
 def bitsandbytes_functional() -> Any:
-    """bitsandbytes.functional, or None (logged once) where it is missing or lacks its library for this CUDA."""
-    # On CPUs with AVX512-BF16 it warns about an optional package that nothing here uses.
+    """Return bitsandbytes.functional, or None (logged once) if it is missing or lacks its library for this CUDA."""
+    # On CPUs with AVX512-BF16 it warns about an optional package that is unused here.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         functional = require("bitsandbytes.functional", "bitsandbytes")
@@ -51,7 +51,7 @@ def bitsandbytes_functional() -> Any:
     except DependencyError as error:
         log.warning("4-bit weights are decoded in plain torch: %s", error)
         return None
-    # A library that failed to load is a stand-in that answers every attribute, hence `is True`.
+    # A library that failed to load is replaced by a stub with every attribute, hence `is True`.
     if torch.cuda.is_available() and library.compiled_with_cuda is not True:
         cuda = torch.version.cuda
         log.warning("4-bit weights are decoded in plain torch: bitsandbytes has no library for CUDA %s", cuda)
@@ -61,7 +61,10 @@ def bitsandbytes_functional() -> Any:
 
 @dataclass(frozen=True)
 class FourBitParams(BaseLayoutParams):
-    """`scale` is absmax. `orig_shape` is the logical shape, reversed when `transposed`; the bytes never move."""
+    """The parameters of a 4-bit weight. `scale` is absmax.
+
+    `orig_shape` is the logical shape, reversed when `transposed`; the bytes never move.
+    """
 
     code: Tensor
     nested_absmax: Tensor | None
@@ -94,7 +97,7 @@ class FourBitParams(BaseLayoutParams):
 
 
 class PlainLayout(QuantizedLayout):
-    """Decodes in plain torch, on any device."""
+    """The layout of 4-bit weights that decodes in plain torch, on any device."""
 
     Params = FourBitParams
 
@@ -130,7 +133,7 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """The keys that bitsandbytes writes beside a weight; "" is the packed weight itself."""
+        """Return the tensors that bitsandbytes writes for a weight, by key suffix; "" is the packed weight."""
         return {
             "": qdata,
             **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),
@@ -138,7 +141,7 @@ class PlainLayout(QuantizedLayout):
 
 
 class NativeLayout(PlainLayout):
-    """Decodes with bitsandbytes where it has a kernel for the device and dtype, else as PlainLayout does."""
+    """The layout that decodes with bitsandbytes if it has a kernel for the device and dtype, else in plain torch."""
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
@@ -180,11 +183,11 @@ def four_bit_tensor(
     state_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> QuantizedTensor:
-    """A 4-bit weight of `shape` that calls itself `dtype`.
+    """Return a 4-bit weight of `shape` that reports the dtype `dtype`.
 
-    No byte is copied: the tensors given are kept as they are (views of a mapped file, slices of a GPU buffer).
-    `standard_code` says whether the table is the format's own, which bitsandbytes has built in (`codec.CODES`).
-    `state_dtype` is the dtype that the weight had when it was quantized; `state_dict` writes it back.
+    No byte is copied: the tensors may be views of a mapped file or slices of a GPU buffer. `standard_code` tells
+    whether the table is the format's own, which bitsandbytes has built in (`codec.CODES`). `state_dtype` is the
+    weight's dtype before quantization; `state_dict` writes it back.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
@@ -195,9 +198,10 @@ def four_bit_tensor(
 def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a weight of one of comfy_kitchen's own layouts that calls itself `dtype`. No byte is copied.
+    """Return a weight of one of comfy_kitchen's own layouts that reports the dtype `dtype`. No byte is copied.
 
-    `fields` are the other fields of the layout's Params. `shape` is the weight's shape, by default that of `values`."""
+    `fields` are the other fields of the layout's Params. `shape` is the weight's shape, by default that of `values`.
+    """
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
@@ -229,12 +233,12 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """The dtype of the ordinary operand: weights are decoded into it, whatever dtype they declare."""
+    """Return the dtype of the plain operand: weights are decoded to it, whatever dtype they declare."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 
 
-# What comfy_kitchen calls for an operation on a weight: (the weight, the operation's arguments and keywords).
+# comfy_kitchen calls these for an operation on a weight, with the weight and the operation's arguments and keywords.
 
 
 @register_layout_op(torch.ops.aten.linear.default, PlainLayout)
@@ -252,7 +256,7 @@ def _mm(_weight: Any, args: tuple, _kwargs: dict) -> Tensor:
 
 @register_layout_op(torch.ops.aten.addmm.default, PlainLayout)
 def _addmm(_weight: Any, args: tuple, kwargs: dict) -> Tensor:
-    # Outside inference_mode F.linear with a bias arrives here, as addmm(bias, x, weight.t()).
+    # Outside inference_mode, F.linear with a bias calls this as addmm(bias, x, weight.t()).
     dtype = _partner_dtype(args[1:3])
     return torch.addmm(*(_decoded(arg, dtype) for arg in args[:3]), **kwargs)
 

@@ -1,4 +1,4 @@
-"""Weights in fewer bits as parameters: their bytes, and beside them what decodes them."""
+"""Quantized weights as parameters: their bytes, and the tables that decode them."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -17,16 +17,17 @@ from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """A weight in fewer bits as a model outside ComfyUI has it. It needs nothing but torch: importing comfy_kitchen and
-    bitsandbytes takes six seconds, half of it for torch's compiler. In ComfyUI a QuantizedTensor takes its place, which
-    the host can move and patch."""
+    """The base of quantized weights in a model outside ComfyUI.
+
+    It needs torch only, because importing comfy_kitchen and bitsandbytes takes six seconds, half of it for torch's
+    compiler. In ComfyUI, weights are QuantizedTensors instead, which the host can move and patch.
+    """
 
     _kept: dict[torch.dtype, Any] | None = None
     _place: "Place | None" = None
 
     def keep(self, place: "Place | None" = None) -> None:
-        """From now on what decoding and recoding make stays beside the weight, or in its `place`, and is given
-        again."""
+        """Cache decoded and recoded weights from now on, in `place` if given."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
@@ -42,14 +43,16 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class Place:
-    """Where what a weight is made into lies, one behind the other, among several of the same shape: one product takes
-    them all."""
+    """The part of one weight in a shared tensor, where decoded weights of the same shape are adjacent.
+
+    One product can then use all of them.
+    """
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
 
     def put(self, made: T) -> T:
-        """The same tensor, or the same numbers in 8 bits, there."""
+        """Copy a tensor, or an 8-bit matrix, to this place; return the copy."""
         if isinstance(made, EightBit):
             values, scales = self._own("values", made.values), self._own("scales", made.scales.view(-1, 1))
             return cast(T, EightBit(values, scales))
@@ -61,82 +64,85 @@ class Place:
         if not len(whole):
             whole = self._together[kind, made.dtype] = made.new_empty(self._count * rows, width)
         own = whole[self._number * rows : (self._number + 1) * rows]
-        own.view(torch.uint8).copy_(made.view(torch.uint8))  # torch copies no floats in 8 bits everywhere
+        own.view(torch.uint8).copy_(made.view(torch.uint8))  # torch cannot copy 8-bit floats on every device
         return own
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """`keep` weights of one shape so that what they are decoded or recoded into lies one behind the other."""
+    """`keep` weights of one shape so that their decoded or recoded tensors are adjacent in memory."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(Place(number, len(weights), together))
 
 
 class WideParameter(DecodedParameter):
-    """A weight of 16 bits or more, which arithmetic in 8 bits recodes."""
+    """A weight of 16 bits or more, which 8-bit arithmetic recodes."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
-        """Over the same memory."""
+        """Return a parameter over the memory of `weight`."""
         return torch.Tensor._make_subclass(cls, weight.detach(), False)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """The weight in `dtype`."""
+        """Return the weight in `dtype`."""
         return self.data.to(dtype)
 
     def recode(self, dtype: torch.dtype) -> EightBit:
-        """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
         return self._kept_or_made(dtype, lambda: encode_8bit(self.data, dtype=dtype))
 
 
 class FourBitParameter(DecodedParameter):
-    """A 4-bit weight: the packed bytes, and beside them what decodes them."""
+    """A 4-bit weight: the packed bytes and their scales."""
 
     scales: Scales
     weight_shape: tuple[int, ...]
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
-        """Over these tensors as they are: views of a mapped file, slices of a GPU buffer."""
+        """Return a parameter over these tensors without a copy: views of a mapped file, slices of a GPU buffer."""
         parameter = torch.Tensor._make_subclass(cls, packed, False)
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
+        """Return the weight in `dtype`, bit-equal to bitsandbytes' result."""
         run = fastest("decode_4bit", decode, self.device.type)
         return self._kept_or_made(dtype, lambda: run(self.data, self.scales, self.weight_shape, dtype))
 
     def recode(self, dtype: torch.dtype) -> EightBit:
-        """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
         return self._kept_or_made(dtype, lambda: recode(self.data, self.scales, self.weight_shape, dtype))
 
 
 class ScaledParameter(DecodedParameter):
-    """An 8-bit weight: its values, and beside them its scale."""
+    """An 8-bit weight: its values and their scale."""
 
     scale: Tensor | None
 
     @classmethod
     def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
-        """Over these tensors as they are: views of a mapped file, slices of a GPU buffer."""
+        """Return a parameter over these tensors without a copy: views of a mapped file, slices of a GPU buffer."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.scale = scale
         return parameter
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """The weight in `dtype`, as ComfyUI decodes it: float8 times the scale in `dtype`, int8 times it in float32."""
+        """Return the weight in `dtype`, as ComfyUI decodes it: float8 times the scale in `dtype`, int8 in float32."""
         return self._kept_or_made(dtype, lambda: scaled.decode(self.data, self.scale, dtype))
 
     def recode(self, dtype: torch.dtype) -> EightBit:
-        """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row: its own values if they are that."""
+        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row.
+
+        The weight's own values are used if they have that dtype.
+        """
         if self.dtype == dtype:
             return scaled.recode(self.data, self.scale, dtype)
         return self._kept_or_made(dtype, lambda: scaled.recode(self.data, self.scale, dtype))
 
 
 class BlockParameter(DecodedParameter):
-    """A weight in blocks of GGML: the bytes of a GGUF file, their format and the weight's shape."""
+    """A weight in GGML's blocks: the bytes of a GGUF file, their format and the weight's shape."""
 
     kind: str
     weight_shape: tuple[int, ...]
@@ -149,7 +155,7 @@ class BlockParameter(DecodedParameter):
         return parameter
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`: the library gguf's float32 values, rounded once."""
+        """Return the weight in `dtype`: the gguf library's float32 values, rounded once."""
         return self._kept_or_made(dtype, lambda: self._decoded(dtype))
 
     def _decoded(self, dtype: torch.dtype) -> Tensor:
@@ -188,9 +194,10 @@ class LayoutParameter(DecodedParameter):
 
 
 def load_layouts() -> ModuleType:
-    """Return the module of layouts. Nothing imports it before use: comfy_kitchen.tensor takes a second.
+    """Return the module of layouts. It is only imported on use, because comfy_kitchen.tensor takes a second.
 
-    Raises DependencyError where comfy-kitchen cannot be imported."""
+    Raises DependencyError if comfy-kitchen cannot be imported.
+    """
     require("comfy_kitchen.tensor", "comfy-kitchen packaging")
     from . import layouts
 
@@ -198,7 +205,7 @@ def load_layouts() -> ModuleType:
 
 
 def load_block_layout() -> ModuleType:
-    """Return the module of the layout of GGML's blocks; see `load_layouts`."""
+    """Return the module of the layout for GGML's blocks; see `load_layouts`."""
     load_layouts()
     from . import block_layout
 
@@ -206,10 +213,10 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """`tensor` as a Parameter without gradient, still the same bytes.
+    """Return `tensor` as a Parameter without gradient over the same bytes.
 
     A quantized tensor is marked as a parameter in place: `Parameter(tensor)` would detach it, and comfy_kitchen's
-    detach copies the scales, out of the mapped file into memory.
+    detach copies the scales out of the mapped file into memory.
     """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)

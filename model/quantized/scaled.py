@@ -1,4 +1,4 @@
-"""8-bit weights with one scale, or one for each row, as ComfyUI's files have them: decoded, and made."""
+"""8-bit weights with one scale, or one for each row, as in ComfyUI's files: decode and encode."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from ..ops.matrix_8bit import LARGEST, EightBit
 from ..ops.pointwise import encode_8bit, slices
 
 _ROWS = 256
-"""Rows that are in float32 at a time."""
+"""The number of rows that are in float32 at a time."""
 
 
 def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -28,8 +28,10 @@ def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit
 
 
 def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A weight in float8_e4m3fn with one scale (float32, []). The scale is a power of two, so that the weight is the
-    same number in bf16 and in fp32."""
+    """Return a weight in float8_e4m3fn with one scale (float32, []).
+
+    The scale is a power of two, so that the weight is the same number in bf16 and in fp32.
+    """
     largest = LARGEST[torch.float8_e4m3fn]
     share = torch.stack(weight.aminmax()).abs().amax().float().clamp_min(1e-30) / largest
     scale = torch.exp2(torch.ceil(torch.log2(share)))
@@ -40,7 +42,9 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
-    """Return the sum of the squared differences between a weight and its encoded values, which have one scale or one
-    for each row: float32 within each part."""
+    """Return the sum of the squared differences between a weight and its encoded values: float32 within each part.
+
+    The values have one scale or one for each row.
+    """
     scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
     return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)

@@ -15,15 +15,18 @@ from .nvrtc import Kernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""As in the source; TURNED: tokens and channels that a block of `across` turns."""
+"""The constants of the CUDA source; TURNED: tokens and channels that a block of `across` transposes."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
-"""PART_COST: what a part of the keys costs beside its own, in keys."""
+"""The largest number of parts of the keys, and the overhead of a part in keys."""
 
 
 class Kind(NamedTuple):
-    """An operand's dtype by its name in PTX, its bytes, how many keys are loaded at once and how often before they are
-    needed, the bits of a score, and how many blocks of threads load keys and values together."""
+    """The configuration of the kernel for an operand dtype.
+
+    It has the dtype's name in PTX, its bytes, the keys that are loaded at once, the number of pipeline stages, the bits
+    of a score, and the number of thread blocks that load keys and values together.
+    """
 
     name: str
     bytes: int
@@ -34,7 +37,7 @@ class Kind(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory."""
+        """The bytes of shared memory."""
         queries, keys_and_values = QUERY_TILES * QUERIES, 2 * self.stages * self.tile
         return 1024 + HEAD * self.bytes * (queries + keys_and_values) + 16 * QUERY_TILES + 32 * self.stages
 
@@ -52,14 +55,17 @@ def attend(
     shares: Tensor | None = None,
     unlike: Tensor | None = None,
 ) -> Result:
-    """`out` [tokens, heads * 128], bf16, becomes attention of q, alike, to keys k and values v [keys, heads * 128]. All
-    three are bf16, or float8_e4m3fn with the values as `across` turns them. A token's numbers lie side by side; tokens
-    may be apart by a multiple of 16 bytes. `out` may be q.
+    """Write attention of q to keys k and values v [keys, heads * 128] to `out`, and return it.
 
-    `scales`, in 8 bits: of q, k and v, fp32 [1]; the values' mean, fp32 [heads * 128], which is added; and what no
-    result is larger than, fp32 [1], if `out` is to be in float8_e4m3fn too. `shares` as in
-    `attention.attend_to_frames`; the frames that count come first. `unlike`, int32 [1]: only so many keys are unlike
-    others; those behind them are all the same. Raises RuntimeError where the driver refuses."""
+    `out`, bf16, and q are [tokens, heads * 128]. q, k and v are all bf16, or all float8_e4m3fn with the values
+    transposed by `across`. A token's channels must be adjacent; tokens may be strided by a multiple of 16 bytes. `out`
+    may be q.
+
+    `scales`, in 8 bits: those of q, k and v, fp32 [1]; the values' mean, fp32 [heads * 128], which is added; and an
+    upper bound of the results, fp32 [1], if `out` is float8_e4m3fn too. `shares` as in `exact.attend_to_frames`; the
+    frames that count come first. `unlike`, int32 [1]: all keys from this index on are equal. Raises RuntimeError if the
+    driver refuses.
+    """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
     results, stored = None, None
@@ -80,8 +86,10 @@ def attend(
 
 
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Kind) -> tuple[int, int]:
-    """The tiles of queries that are left when all clusters of blocks of threads have had equally many; and into how
-    many parts keys are divided for them. Their last round is often nearly empty, and parts make shorter rounds."""
+    """Return the query tiles that remain after full rounds of all clusters, and the number of key parts for them.
+
+    The remaining round is often nearly empty, and parts make shorter rounds.
+    """
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 
@@ -92,12 +100,12 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Kind) -> tup
 
 
 def _blocks(x: Tensor) -> int:
-    """One for each multiprocessor, in whole clusters of two."""
+    """Return the number of thread blocks: one for each multiprocessor (SM), in full clusters of two."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
 def across(v: Tensor) -> Tensor:
-    """Values [tokens, dim] with the tokens along the rows, [dim, tokens and zeros], of every 16 in another order."""
+    """Return values [tokens, dim] transposed to [dim, tokens and zeros], with every 16 tokens reordered."""
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
@@ -107,9 +115,9 @@ def across(v: Tensor) -> Tensor:
 
 
 def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """See puts.put_across_. `out` has whole rows of 64 columns, x as many channels."""
+    """Implement scatter.put_across_. `out` has a multiple of 64 columns, x a multiple of 64 channels."""
     x = x.bfloat16()
-    if x.stride(0) % 8 or x.data_ptr() % 16:  # it reads eight numbers at once
+    if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()
     (tokens, dim), blocks = x.shape, -(-len(x) // TURNED)
     with torch.cuda.device_of(out):
@@ -119,7 +127,7 @@ def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: T
 
 
 def source(dtype: torch.dtype) -> str:
-    """The program for operands of a dtype, with the instructions that multiply."""
+    """Return the CUDA source for operands of a dtype, with its multiply instructions."""
     kind = KINDS[dtype]
     operands, register = (kind.name, kind.bytes), "r" if kind.scores == 16 else "f"
     products = [
@@ -141,7 +149,7 @@ def _attend(device: torch.device, dtype: torch.dtype) -> Kernel:
 
 @lru_cache
 def _across(device: torch.device) -> tuple[Kernel, Kernel]:
-    """`across` and `put_across`."""
+    """Return the kernels `across` and `put_across`."""
     with torch.cuda.device(device):
         module = load(hopper.source("values_across.cu"), hopper.ARCHITECTURE)
         return Kernel(module, "across"), Kernel(module, "put_across")

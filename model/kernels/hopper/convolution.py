@@ -12,16 +12,18 @@ from . import launch as hopper
 from .nvrtc import Kernel, Launch, load
 
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
-"""As in the source."""
+"""The constants of the CUDA source."""
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""Where a picture has fewer tiles than this share of the multiprocessors, most of them would wait."""
+"""The minimum number of an image's tiles, as a share of the multiprocessors (SMs); with fewer, most SMs would idle."""
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Whether this convolves three frames of that size, and faster than convolution.py: many pixels, whole parts of
-    channels."""
+    """Return whether this kernel supports the convolution and is faster than convolution.py.
+
+    It is for three frames with many pixels and channels in full tiles.
+    """
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
     if not is_hopper(x.device):
@@ -33,7 +35,7 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """See convolution.convolve. Raises RuntimeError where the driver refuses, and OSError where there is no NVRTC."""
+    """Implement convolution.convolve. Raises RuntimeError if the driver refuses, and OSError if there is no NVRTC."""
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
     out, near = x.new_empty((height + 1) * (width + 1), out_channels), 2 * 3 * channels
@@ -50,7 +52,7 @@ def convolve(
 
 
 def source() -> str:
-    """The program, with the instructions that multiply."""
+    """Return the CUDA source, with its multiply instructions."""
     products = hopper.product("add_products", COLUMNS, ("f16", 2))
     return hopper.source("convolution.cu", PRODUCTS=f"constexpr int COLUMNS = {COLUMNS};\n{products}")
 

@@ -1,5 +1,5 @@
-"""What the kernels for GPUs of compute capability 9.0 share: parts of their sources, and maps for the accelerator that
-loads what they multiply."""
+"""Helpers of the kernels for GPUs of compute capability 9.0: parts of their sources, and tensor maps for TMA, which
+loads their operands."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .nvrtc import check, driver
 
 ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
-"""cuda.h: of CUtensorMapDataType and CUtensorMapL2promotion."""
+"""Constants of cuda.h: of CUtensorMapDataType and CUtensorMapL2promotion."""
 WORST_PROBE = 0.01
-"""A kernel is not taken with a larger relative RMS error."""
+"""The relative RMS error above which a kernel is rejected."""
 MOST_MAPS = 4096
-"""Maps that are kept: tensors come to lie at the same addresses again and again."""
+"""The number of cached maps: tensors are allocated at the same addresses again and again."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
-"""cuda.h: CUtensorMapSwizzle, by the bytes of a row in shared memory."""
+"""Constants of cuda.h: CUtensorMapSwizzle, by the bytes of a row in shared memory."""
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Whether a kernel runs here and makes what is wanted. If not, that is logged: `what` it was for is done slower."""
+    """Return whether a kernel runs and returns the wanted result; otherwise log that `what` is slower."""
     try:
         error = ((made() - want).norm() / want.norm()).item()
     except torch.OutOfMemoryError:
@@ -41,7 +41,7 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 
 def source(name: str, **parts: str) -> str:
-    """The program of a file of this folder, with what all of them use; `parts` take the places of @their names@."""
+    """Return the CUDA source of a file of this folder, after the shared header; `parts` replace @their names@."""
     program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
         program = program.replace(f"@{part}@", given)
@@ -49,14 +49,17 @@ def source(name: str, **parts: str) -> str:
 
 
 def text(name: str) -> str:
-    """A file of this folder."""
+    """Return the text of a file of this folder."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
-    """A function of CUDA's: d (or d, if it `adds`) = 32 bytes of 64 rows times those of so many columns, both in shared
-    memory. `dtype`: of the operands, as PTX calls it, and its bytes. `given`: how inline assembly has d, which is in
-    fp32 ("f") or in fp16, two in a register ("r")."""
+    """Return a CUDA function that sets d to, or `adds` to d, the product of 64 rows and so many columns, 32 bytes of
+    each.
+
+    Rows and columns are in shared memory. `dtype`: the operands' name in PTX and their bytes. `given`: the inline
+    assembly constraint of d, which is fp32 ("f") or fp16, two in a register ("r").
+    """
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
     return f"""INLINE void {name}({kind} (&d)[{count}], u64 a, u64 b) {{
@@ -68,7 +71,10 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """The same, and it adds, of rows in registers. Columns of two bytes lie along the rows of shared memory."""
+    """Return a CUDA function that adds the product of rows in registers and columns in shared memory to d.
+
+    Two-byte columns lie along the rows of shared memory.
+    """
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
@@ -93,9 +99,11 @@ def _each(given: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """What tells the accelerator of x [rows, numbers], of which it loads a `box` at a time: bytes of a row, and rows.
-    What lies outside is 0. Or of x in more dimensions, from the innermost on: `shape`, in bytes and then in rows, and
-    `strides`, in bytes, of all but the first."""
+    """Return the tensor map from which TMA loads a `box` of x [rows, numbers] at a time: bytes of a row, and rows.
+
+    Elements outside x are 0. For more dimensions, from the innermost on, `shape` has bytes and then rows, and `strides`
+    the bytes of all but the first dimension.
+    """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
 
@@ -104,9 +112,9 @@ def tensor_map(
 def _encoded(
     address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
 ) -> ctypes.Array[ctypes.c_char]:
-    """A map holds nothing but these; it stays right whatever comes to lie there."""
+    """Return the tensor map of these values, which stays valid whatever is stored at the address."""
     made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
-    at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver wants a multiple of 64
+    at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver requires a multiple of 64
     check(
         driver().cuTensorMapEncodeTiled(
             ctypes.c_void_p(at),

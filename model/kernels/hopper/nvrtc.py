@@ -1,6 +1,8 @@
-"""Kernels in CUDA's own language, compiled by the NVRTC library that torch brings, and launched by the driver.
+"""CUDA kernels that are compiled by the NVRTC library in torch and launched by the driver.
 
-For what Triton cannot say. A kernel is launched on torch's current stream; it may be recorded in a CUDA graph."""
+They are for work that Triton cannot express. A kernel is launched on torch's current stream; it may be recorded in a
+CUDA graph.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ import torch
 from torch import Tensor
 
 DYNAMIC_SHARED_BYTES = 8
-"""cuda.h: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+"""A constant of cuda.h: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
 _COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
-"""Of a kernel: a tensor's address (None is null), an int, or bytes that are passed as they are."""
+"""A kernel's argument: a tensor, passed as its address (None is null), an int, or bytes that are passed unchanged."""
 
 
 class Launch(NamedTuple):
-    """Blocks of threads in two directions, the threads of a block, and the bytes of shared memory that it asks for."""
+    """The thread blocks in two dimensions, the threads of a block, and the bytes of dynamic shared memory."""
 
     blocks: tuple[int, int]
     threads: int
@@ -35,13 +37,13 @@ class Kernel:
     """A function of a compiled source, on one device."""
 
     def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
-        """`shared`: the most bytes of shared memory that a launch will ask for."""
+        """Load the function. `shared`: the largest number of bytes of shared memory of a launch."""
         self._function = ctypes.c_void_p()
         check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
         check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
 
     def __call__(self, launch: Launch, *arguments: Argument) -> None:
-        """Launch on torch's current stream of the current device, which is the kernel's."""
+        """Launch on torch's current stream of the current device, which must be the kernel's."""
         values = [_value(each) for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -62,7 +64,7 @@ def _value(argument: Argument) -> Any:
 
 
 def check(result: int, what: str) -> None:
-    """Raises RuntimeError with the number that the driver or NVRTC gave, unless it is 0."""
+    """Raise RuntimeError with the error number of the driver or NVRTC, unless it is 0."""
     if result:
         raise RuntimeError(f"{what}: error {result}")
 
@@ -73,17 +75,21 @@ def driver() -> ctypes.CDLL:
 
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
-    """A module of the current device, which lives as long as the process. Raises RuntimeError with what the compiler
-    said, or OSError where there is no NVRTC."""
-    torch.cuda.current_stream().synchronize()  # torch makes the device's context
+    """Return a module of the current device, which lives as long as the process.
+
+    Raises RuntimeError with the compiler's log, or OSError if there is no NVRTC.
+    """
+    torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
     check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
     return module
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """A program for an architecture such as sm_90a, in machine code. No GPU is needed. Who asks for one that another
-    thread compiles waits for it; that takes half a second. Raises as `load` does."""
+    """Return the machine code of a source for an architecture such as sm_90a. No GPU is needed.
+
+    Compilation takes half a second; a second caller waits for it. Raises the errors of `load`.
+    """
     with _COMPILING:
         return _compiled(source, architecture)
 
@@ -106,7 +112,7 @@ def _compiled(source: str, architecture: str) -> bytes:
 
 
 def _text(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
-    """What the compiler said."""
+    """Return the compiler's log."""
     size = ctypes.c_size_t()
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
@@ -122,13 +128,13 @@ def _library() -> ctypes.CDLL:
     for folder in _folders():
         for found in folder.glob(name):
             for needed in () if windows else folder.glob("libnvrtc-builtins.so.*"):
-                ctypes.CDLL(str(needed))  # NVRTC looks for it by its name alone
+                ctypes.CDLL(str(needed))  # NVRTC searches for it by its name alone
             return ctypes.CDLL(str(found))
     return ctypes.CDLL(name)
 
 
 def _folders() -> Sequence[Path]:
-    """Where wheels have CUDA's libraries."""
+    """Return the folders of the wheels' CUDA libraries."""
     nvidia = find_spec("nvidia")
     packages = [Path(each) for each in (nvidia.submodule_search_locations or ())] if nvidia else []
     found = [folder for package in packages for folder in sorted(package.glob("*/lib"))]
