@@ -1,1 +1,1 @@
-"""The command line: its flags, and the subcommands that are no run."""
+"""The command line: its flags and its subcommands."""

@@ -1,4 +1,5 @@
-"""`lingbot-world camera show | convert | make | measure | from-video`: camera paths seen, converted, made, found."""
+"""`lingbot-world camera show | convert | make | measure | from-video`: check, convert, make and measure camera paths,
+or extract them from a video."""
 
 import argparse
 import json
@@ -31,7 +32,7 @@ from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Adds `camera` with its five actions; each sets `run(arguments)`."""
+    """Add `camera` with its five actions; each sets `run(arguments)`."""
     parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
@@ -210,7 +211,7 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
     """Print a verdict on the path in a video of `frames` frames, then `notes` on its file, warnings and, if `verbose`,
-    how the file was read."""
+    an explanation of how the file was read."""
     found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
     read = in_short(path)
     if notes or found:
@@ -240,7 +241,7 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Take the output before the path is made, which may take minutes. Raises a LingBotError if it cannot be written or
+    """Lock the output before the path is made, which may take minutes. Raises a LingBotError if it cannot be written or
     if another run writes it."""
     target = Path(arguments.output)
     check_written(target)

@@ -1,4 +1,4 @@
-"""The `lingbot-world` command. Each sub-command imports what it needs itself, so that `--help` needs no torch."""
+"""The `lingbot-world` command. Each sub-command imports its own modules, so that `--help` does not import torch."""
 
 import argparse
 import logging
@@ -32,16 +32,16 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 0, 2 for bad input (one line says what), 130 for Ctrl-C, 141 if
-    nobody reads the output any more. Without `argv` it is this process's own command, and SIGTERM and SIGHUP end it as
-    Ctrl-C does, with 143 and 129."""
+    """Run the command and return its exit code: 0, 2 for bad input (with a one-line message), 130 for Ctrl-C, 141 if
+    the output's reader has closed the pipe. Without `argv` it is this process's own command, and SIGTERM and SIGHUP end
+    it as Ctrl-C does, with 143 and 129."""
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
-    if sys.platform == "linux":  # stages of very different sizes follow each other: fixed segments would fragment
+    if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if own_process:
         let_waiting_threads_sleep()
-    if own_process and getattr(sys.stdout, "errors", None) == "strict":  # of an encoding that lacks most letters
+    if own_process and getattr(sys.stdout, "errors", None) == "strict":  # an encoding that lacks most letters
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     arguments = argparse.Namespace(own_process=own_process)
@@ -52,13 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             if own_process:
                 end_at_further_ones()
             left = str(getattr(arguments, "interrupted", error))
-            with suppress(OSError):  # of a terminal that was closed
+            with suppress(OSError):  # raised for a closed terminal
                 print(f"\nlingbot-world: interrupted{left and '; '}{left}", file=sys.stderr)
             return 128 + signals[0] if signals else INTERRUPTED
 
 
 def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """The exit code of what is not interrupted."""
+    """Run the command and return its exit code; interrupts pass through."""
     try:
         build_parser(argv).parse_args(argv, arguments)
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
@@ -66,32 +66,32 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
             return start(arguments.gpus, argv, arguments.device)
         arguments.run(arguments)
-        if sys.stdout is not None:  # closed with >&-
+        if sys.stdout is not None:  # stdout is None if closed with >&-
             sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
+    except BrokenPipeError:  # the output's reader, such as `head`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at exit
         return OUTPUT_CLOSED
     except LingBotError as error:
         return _failed(arguments, with_flags(str(error)))
-    except OSError as error:  # a folder that may not be read, a disk that went away
+    except OSError as error:  # an unreadable folder, or a disk that went away
         where = error.filename or ("standard output" if _is_output_broken() else "")
         return _failed(arguments, f"{where}{where and ': '}{describe_os_error(error)}")
     return 0
 
 
 def _is_output_broken() -> bool:
-    """Return whether standard output takes no more, as on a full disk; then what is left for it is dropped."""
+    """Return whether standard output fails, for instance on a full disk; the remaining output is then discarded."""
     try:
         if sys.stdout is not None:
             print(flush=True)
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at exit
         return True
     return False
 
 
 def _failed(arguments: argparse.Namespace, said: str) -> int:
-    """Says what is wrong, and what of a run stays that had begun."""
+    """Print the error, and the files that an unfinished run has left."""
     left = getattr(arguments, "interrupted", None)
     stays = f"; {left}" if isinstance(left, Written) and left else ""
     print(f"lingbot-world: {said}{stays}", file=sys.stderr)
@@ -99,7 +99,8 @@ def _failed(arguments: argparse.Namespace, said: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The command's options. Those of `camera` are added only when `argv` asks for it, because they need torch."""
+    """Return the command's parser. The options of `camera` are added only if `argv` uses it, because they need
+    torch."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
@@ -188,7 +189,7 @@ def _batch(arguments: argparse.Namespace) -> None:
     if arguments.workers is not None and arguments.ray is None:
         raise InputError("`workers` says how many Ray actors there are: give `ray` too, or leave it out")
     values = settings_of(arguments)
-    for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes start elsewhere
+    for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes have other working folders
         values[name] = None if values[name] is None else Path(values[name]).absolute()
     folder = Path(arguments.out).absolute()
     values["lora"] = tuple(replace(lora, path=lora.path.absolute()) for lora in values["lora"])
@@ -250,10 +251,11 @@ def _toy(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def progress_bar(name: str, unit: str) -> Iterator[Progress]:
-    """A tqdm bar for `progress(done, total)`; it appears with the first report. Bytes are shown with their rate."""
+    """Return a context manager that yields `progress(done, total)` with a tqdm bar. The bar appears with the first
+    report. Bytes are shown with their rate."""
     from tqdm import tqdm
 
-    if sys.stderr is None:  # closed with 2>&-
+    if sys.stderr is None:  # stderr is None if closed with 2>&-
         yield lambda _done, _total: None
         return
     bars: list[tqdm] = []

@@ -1,4 +1,4 @@
-"""`lingbot-world completion`: a script by which a shell completes the command's words, made by shtab."""
+"""`lingbot-world completion`: a script, made by shtab, with which a shell completes the command's words."""
 
 import argparse
 from typing import Any
@@ -9,7 +9,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
-    """Adds `completion`, which sets `run(arguments)`, of all that `parser` reads."""
+    """Add the `completion` command, which sets `run(arguments)`, for all options of `parser`."""
     command = commands.add_parser(
         "completion",
         help="print a script that completes the command's words in a shell",
@@ -26,7 +26,7 @@ def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> No
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Files, where a word is neither one of a few nor a number."""
+    """Complete file names for every option that has neither choices nor a numeric type."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

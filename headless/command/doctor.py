@@ -1,4 +1,4 @@
-"""`lingbot-world doctor`: what this machine can do, on one page."""
+"""`lingbot-world doctor`: the capabilities of this machine, on one page."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ LINGBOT_WORLD_CARDS names the file that keeps them."""
 
 
 def add_doctor_command(subparsers: Any) -> None:
-    """Add `doctor`, which sets `run(arguments)`."""
+    """Add the `doctor` command, which sets `run(arguments)`."""
     about = "say what this machine can do: card, kernels, rates, frames a second, a setting to take"
     parser = subparsers.add_parser("doctor", help=about, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_doctor)

@@ -1,4 +1,4 @@
-"""GenerateOptions as flags of the command. This imports no torch."""
+"""The options of GenerateOptions as flags of the command. Importing this module does not import torch."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_addr
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads options with dashes as with underscores, and reports words that it cannot read in one line."""
+    """A parser that accepts dashes for underscores, and reports errors in one line."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         words = sys.argv[1:] if args is None else list(args)
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Says the defaults, where there is one."""
+    """A help formatter that shows defaults if there are any."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default not in (None, False, (), []) else action.help
@@ -69,7 +69,7 @@ def read_text(option: str, file: Path) -> str:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options of `generate` that may hold for many videos; return the group of those for causal models."""
+    """Add the options of `generate` that can apply to many videos; return the argument group for causal models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -132,8 +132,8 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """`add(name, help)` adds the flag of a GenerateOptions field, whose default and choices argparse takes over. One
-    that takes several values can be given again."""
+    """Return `add(name, help)`, which adds the flag of a GenerateOptions field with its default and choices. A flag
+    with several values can be repeated."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = get_type_hints(GenerateOptions)
 
@@ -154,7 +154,7 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
-    """The flags of a video's size; `meaning` is what --size says. `frames`: it has an end."""
+    """Add the flags of a video's size; `meaning` is the help of --size. `frames`: the video has a fixed length."""
     size = "{}*{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
@@ -166,14 +166,15 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
 
 
 def with_flags(message: str) -> str:
-    """An error's message with each option of Python, `action_path`, as the command's flag, --action_path."""
+    """Return an error message with each option's Python name, such as `action_path`, replaced by its flag,
+    --action_path."""
     return type(message)(re.sub(r"`(\w+)`", r"--\1", message))
 
 
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """A command that looks at a video; its `description` is printed as it is."""
+    """Add a command that analyses a video; its `description` is printed unchanged."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
@@ -182,7 +183,7 @@ def add_measuring(
 
 
 def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
-    """The flags of a drawing that is made beside what is printed."""
+    """Add the flags of an optional drawing."""
     parser.add_argument("--drawing", type=some_path, metavar="PNG", help=about)
     add_overwrite(parser)
 
@@ -192,22 +193,22 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 
 def seed(text: str) -> int:
-    """A whole number that random numbers begin from. Raises ArgumentTypeError."""
+    """Return a seed, 0 to 2**32 - 1. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {2**32 - 1}")
     return int(text)
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1. Raises ArgumentTypeError, whose words argparse shows."""
+    """Return a whole number of at least 1. Raises ArgumentTypeError, whose message argparse shows."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
     return int(text)
 
 
 def some_path(text: str) -> str:
-    """A path, whose ~ shells expand only where it begins a word; an empty one would be the folder that one is in.
-    Raises ArgumentTypeError."""
+    """Return a path with ~ expanded, because shells expand it only at the beginning of a word. An empty path is
+    refused, because it would mean the current folder. Raises ArgumentTypeError."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):
@@ -216,7 +217,7 @@ def some_path(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """From a tenth to a day. Raises ArgumentTypeError."""
+    """Return seconds, from a tenth to a day. Raises ArgumentTypeError."""
     with suppress(ValueError):
         if 0.1 <= float(text) <= 86_400:
             return float(text)
@@ -231,7 +232,7 @@ def _scales(text: str) -> tuple[float, ...]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Those of the arguments that are fields of GenerateOptions."""
+    """Return the arguments that are fields of GenerateOptions."""
     height, width = arguments.size
     names = {field.name for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(arguments).items() if name in names}

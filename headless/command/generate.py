@@ -18,7 +18,8 @@ from .like import add_like
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add `generate`, which sets `run(arguments)`. Raises InputError for a video that `--like` cannot read."""
+    """Add the `generate` command, which sets `run(arguments)`. Raises InputError for a video that `--like` cannot
+    read."""
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
@@ -42,7 +43,7 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
 
 def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
-        start_cuda()  # while torch is imported
+        start_cuda()  # runs while torch is imported
     with spared_imports(arguments.own_process):
         import torch
 
@@ -59,20 +60,20 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
     if arguments.prompt is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
     if arguments.record is not None and arguments.own_process and arguments.record.get("threads"):
-        torch.set_num_threads(arguments.record["threads"])  # another number adds up in another order
+        torch.set_num_threads(arguments.record["threads"])  # another number of threads would add in another order
     values = settings_of(arguments)
     with joined() as processes:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
         if arguments.dry_run:
-            divided(plan, processes)  # raises what the run would
+            divided(plan, processes)  # raises the errors of the run
         if not processes.first:
             if not arguments.dry_run:
                 run(plan, silent, processes)
             return
         state = [] if plan.options.save_state is None else [Path(plan.options.save_state)]
         if plan.target.is_pipe:
-            del arguments.interrupted  # nobody knows what its reader has kept
+            del arguments.interrupted  # the reader of a pipe may have kept anything
         else:
             grown = [] if plan.target.pattern else [plan.target.growing]
             arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *grown, *state])
@@ -90,7 +91,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         if arguments.reuse_threshold:
             _tell(arguments, f"\nthe model predicted {result.model_steps} of {steps} steps")
         if arguments.quiet and arguments.seed is None:
-            _print(arguments, f"seed {result.seed}")  # nobody could make the video again without it
+            _print(arguments, f"seed {result.seed}")  # the video cannot be repeated without the seed
         _tell(arguments, f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
 
 
@@ -103,6 +104,6 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 
 
 def _print(arguments: argparse.Namespace, *lines: str) -> None:
-    """Print on the screen; on standard error where the video goes to standard output."""
+    """Print to standard output, or to standard error if the video goes to standard output."""
     if lines:
         print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)

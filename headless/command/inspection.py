@@ -1,4 +1,4 @@
-"""`lingbot-world inspect`: what a file or package is, and what a run with it will need, from file headers."""
+"""`lingbot-world inspect`: the identity of a file or package, and the memory of a run with it, from file headers."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """Lines of text about a file or package, and the memory of the stages that use it."""
+    """The lines of text about a file or package, and the memory of the stages that use it."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -42,7 +42,7 @@ class Report:
 
 
 class _Work(NamedTuple):
-    """What the stages are to compute, and in what."""
+    """The size and precision of the stages to estimate."""
 
     geometry: Geometry
     precision: Precision
@@ -61,9 +61,10 @@ def describe(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """What a package's folder, an expert, a text encoder or a VAE is, and the memory of each stage for a video of that
-    size; a causal model's with that window and sink (None: its own). `where` may have the `assets` and the `release` of
-    `find_package`. Raises InputError for a size that is not possible, CheckpointError or TextError for a broken file.
+    """Return a description of a package's folder, an expert, a text encoder or a VAE, and the memory of each stage for
+    a video of this size. For a causal model `window` and `sink` apply (None: its own). `where` may have the `assets`
+    and the `release` of `find_package`. Raises InputError for a size that is not possible, CheckpointError or TextError
+    for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
@@ -80,7 +81,7 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return what computes here, from trials that were made before; a run and `doctor` make them."""
+    """Return the kernels chosen on this machine, from earlier trials; a run and `doctor` make the trials."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -119,7 +120,7 @@ def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
         width = PACKAGE_VAE_WIDTH if package.vae is None else vae_width(read_vae(package.vae))
         checkpoint, release = open_checkpoint(package.causal), where.get("release")
         return report + _causal(checkpoint.taken_for(release) if release else checkpoint, work, width)
-    assert package.experts is not None  # a package has either
+    assert package.experts is not None  # a package has either experts or a causal model
     for option, given in (("release", where.get("release")), ("window", work.window), ("sink", work.sink)):
         if given is not None:
             raise InputError(
@@ -145,10 +146,10 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """A causal model and a VAE of that width: keys and values on the GPU, in 8 bits, in host memory; and what is kept
-    where there is room."""
+    """Return a report on a causal model with a VAE of this width, for keys and values on the GPU, in 8 bits, and in
+    host memory; and on the caches that are used if memory allows."""
     release, config = checkpoint.release, checkpoint.config
-    assert release is not None  # a causal model has one
+    assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
     held = window.held(max(release.chunk, lat_f - lat_f % release.chunk), release.chunk)
     cells = work.geometry.lat_h, work.geometry.lat_w
@@ -175,7 +176,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """The steps of one expert with all of its blocks resident, with none, and its camera cache."""
+    """Return a report on the steps of one expert with all blocks resident, with none, and on its camera cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

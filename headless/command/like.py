@@ -1,4 +1,4 @@
-"""`generate --like VIDEO`: the options of the run that made a video, in place of the command's defaults."""
+"""`generate --like VIDEO`: the options of the run that made a video, as the command's defaults."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from ..options import CAMERAS
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Options of which one that is given replaces all that the video had."""
+"""The groups of options of which one given option replaces the video's whole group."""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add `--like` to `generate`. Where `argv` has it, what made that video becomes the defaults. Raises InputError."""
+    """Add `--like` to `generate`. If `argv` has it, that video's options become the defaults. Raises InputError."""
     about = "repeat the run that made this video or PNG file, with the options that you give besides"
     parser.add_argument("--like", metavar="VIDEO", help=about)
     video = _named(argv)
@@ -26,7 +26,7 @@ def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         if given & set(group):
             options = {name: value for name, value in options.items() if name not in group}
     if "max_area" in options:
-        options["size"] = (1, options.pop("max_area"))  # the image shapes it: only the product counts
+        options["size"] = (1, options.pop("max_area"))  # the image gives the aspect ratio; only the product counts
     own = {"record": record, "gpus": record.get("processes", 1), "device": record.get("device")}
     for action in parser._actions:
         if action.dest in options:

@@ -1,4 +1,4 @@
-"""`lingbot-world live`: walk through a world while it is made, in the browser."""
+"""`lingbot-world live`: walk through a world in the browser while it is generated."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from ..process.starting import spared_imports, start_cuda
 from .flags import Help, add_prompt, add_size, adder, given_prompt, seconds, settings_of, some_path
 
 _state_of = state_of
-"""The state that `--continue_from` names."""
+"""The lookup of the state that `--continue_from` names."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
@@ -139,7 +139,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
 
 def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
-        start_cuda()  # while torch is imported
+        start_cuda()  # runs while torch is imported
     with spared_imports(arguments.own_process):
         from ..live.opening import LiveSettings, Opened, find_events, plan_live
 
@@ -164,7 +164,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         arguments.speed, arguments.moving, arguments.decoder, arguments.restart_on_drift, events
     )
     arguments.interrupted = "what was walked is kept"
-    size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are JSON alone
+    size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
     print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n", file=out)
     if arguments.bench is not None:
         from ..live.measuring import measure
@@ -189,7 +189,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Have the model opened as the walk was made that is replayed. Raises InputError."""
+    """Set the options with which the replayed walk was made. Raises InputError."""
     from ...live.replay import Replay
     from ...options import CELL
 
@@ -206,7 +206,8 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
 
 
 def _found(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The model's folder, image and prompt: of a toy package its causal model, and its example where none is named."""
+    """Return the model's folder, image and prompt. For a toy package these are its causal model and, if none is named,
+    its example."""
     return find_beginning(arguments.ckpt, vars(arguments) | {"prompt": given_prompt(arguments)})
 
 
@@ -224,5 +225,5 @@ def _speed(text: str) -> float:
 
 
 def _origin(text: str) -> str:
-    """As a browser says it."""
+    """Return an origin as a browser sends it."""
     return text.rstrip("/")

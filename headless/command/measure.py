@@ -1,4 +1,4 @@
-"""`lingbot-world measure VIDEO`: when a video falls apart."""
+"""`lingbot-world measure VIDEO`: find where a video falls apart."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ Needs OpenCV: pip install -e ".[cli,measure]"."""
 
 
 def add_measure_command(subparsers: Any) -> None:
-    """Adds `measure`, which sets `run(arguments)`."""
+    """Add the `measure` command, which sets `run(arguments)`."""
     help = "find where a video falls apart: sharpness, colours, flicker, seams, repeats, frozen stretches"
     parser = add_measuring(subparsers, "measure", help, HELP, _measure)
     parser.add_argument("--fps", type=float, help="frames a second; left out: the file's, 16 for a folder")

@@ -1,4 +1,5 @@
-"""What a walk begins with where nothing is named: the example of a package, a state's prompt. This imports no torch."""
+"""The defaults of a walk's start: a package's example, or a state's prompt. Importing this module does not import
+torch."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from ..options import PARTS, SIZE
 CAUSAL_FOLDER, EXAMPLE, EVENTS = "lingbot_world_fast", "example", "events.json"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""A package's example may say in such a file how it is walked in best: what it may name."""
+"""The file in which a package's example may set good options for a walk, and the options that it may set."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk, and those of the package's
-    example/live.json that are not `named`.
+    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk, plus those options of the
+    package's example/live.json that are not `named`.
 
-    `named`: options of GenerateOptions, None where one is left out. A package is the folder of a toy, whose causal
-    model lies in it, or the folder that the model's lies in. Raises a LingBotError."""
+    `named`: options of GenerateOptions, None for an unset one. A package is the folder of a toy, which contains the
+    causal model's folder, or the parent of the model's folder. Raises a LingBotError."""
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
@@ -45,7 +46,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the state that is named. Of a walk's folder state and camera path are written first, if need be."""
+    """Return the path of the state file. For a walk's folder, write its state and camera path first if they are
+    missing."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     from ...live.kept import whole_state
@@ -54,7 +56,7 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def _text(file: Path) -> str:
-    """What an example's text file says. Raises InputError."""
+    """Return the content of an example's text file. Raises InputError."""
     try:
         return file.read_text(encoding="utf-8-sig").strip()
     except ValueError as error:
@@ -70,7 +72,8 @@ def _find_model(folder: Path, named: Mapping[str, Any]) -> None:
 
 
 def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """What a package's file asks for of what is not named; a state has its own size and chunk."""
+    """Return the options of a package's file that are not `named`. Nothing is returned for a continued state, which has
+    its own size and chunk."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     try:

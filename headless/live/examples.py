@@ -1,4 +1,4 @@
-"""The pictures that the page offers to begin with."""
+"""The start images that the page offers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..options import GenerateOptions
 from .opening import Opened
 
 MOST = 12
-"""Of a package's pictures that are offered."""
+"""The number of a package's images that are offered."""
 
 
 class Example(NamedTuple):
-    """A picture, and what it shows. `own`: a walk begins there also where a client names no picture."""
+    """A start image and its prompt. `own`: the image that a walk uses if a client names none."""
 
     name: str
     prompt: str
@@ -28,13 +28,13 @@ class Example(NamedTuple):
     kind: str
 
     def told(self) -> dict[str, Any]:
-        """What the page is told of it."""
+        """Return the facts about this example for the page."""
         return {"name": self.name, "prompt": self.prompt, "own": self.own}
 
 
 def examples(opened: Opened) -> list[Example]:
-    """The picture that the server was started with, then those of the package's example folder; where that has none, a
-    landscape."""
+    """Return the image that the server was started with, then those of the package's example folder; if that has none,
+    a landscape."""
     start = opened.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
@@ -47,14 +47,15 @@ def examples(opened: Opened) -> list[Example]:
 
 
 def _pictures(options: GenerateOptions) -> list[Path]:
-    """The pictures that lie in the example folder of a model's package, which is its own or the one that it lies in."""
+    """Return the images in the example folder of the model's package: in the model's folder, or in its parent."""
     model = Path(options.ckpt_dir).absolute()
     folder = next((path / EXAMPLE for path in (model, model.parent) if (path / EXAMPLE).is_dir()), None)
     return [] if folder is None else sorted(path for path in folder.glob("*.png") if path.is_file())
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """A picture's bytes as they are, which a client sends back, and the prompt of the text file of its name."""
+    """Return an image's unchanged bytes, which a client sends back, with the prompt from the text file of the same
+    name."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     told = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(told or path.stem, told or otherwise, False, path.read_bytes(), "image/png")

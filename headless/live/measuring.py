@@ -1,6 +1,7 @@
-"""`lingbot-world live --bench`: a client walks, and says how soon its keys are seen and how evenly frames come.
+"""`lingbot-world live --bench`: a client that walks and measures the delay from key to frame and the evenness of
+frames.
 
-The first seconds count for none of it but the longest wait for a key, which is of all keys."""
+The first seconds are left out of every figure except the longest delay, which covers all keys."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""Seconds from the first frames on that are not counted, neither their frames nor the keys pressed in them: the window
-fills, kernels are chosen. A walk that ends before is counted whole."""
+"""The seconds after the first frames that are not measured, neither their frames nor their keys, because the window
+fills and kernels are chosen. A walk that ends earlier is measured as a whole."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
-    """Two walks of so many seconds: played at 16 frames a second, and as fast as frames come. Raises KeyboardInterrupt
-    for Ctrl-C, when the walk is kept."""
+    """Run and measure two walks of `seconds` seconds: one played at 16 frames a second, and one as fast as frames
+    arrive. Raises KeyboardInterrupt for Ctrl-C, after the walk has been saved."""
     try:
         return asyncio.run(_unless_interrupted(_measure(opened, folder, seconds)))
     except asyncio.CancelledError:
@@ -41,7 +42,8 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
-    """The first Ctrl-C cancels the work. Another one would break off what writes the walk."""
+    """Run `work` and cancel it at the first Ctrl-C. Further ones are ignored, because they would interrupt the saving
+    of the walk."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     interrupts = count()
 
@@ -77,29 +79,29 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
 
 
 class Walker:
-    """A client that presses and lets go of keys at random times, as people do, and plays what it receives at `fps`."""
+    """A client that presses and releases keys at random times, as people do, and plays the received frames at `fps`."""
 
     codec = MSGPACK
 
     def __init__(self, address: str, fps: float) -> None:
         self._address, self._fps = address, fps
-        self._pressed: dict[int, float] = {}  # events that were not seen yet, and when they were sent
-        self._answers: list[tuple[float, float]] = []  # when a key was pressed, and how long it was not seen
-        self._parts: list[tuple[float, float, float]] = []  # when a batch with new keys came, what they waited and took
+        self._pressed: dict[int, float] = {}  # events not yet visible in a frame, and the time of sending
+        self._answers: list[tuple[float, float]] = []  # the time of each key, and its delay until visible
+        self._parts: list[tuple[float, float, float]] = []  # per batch with new keys: arrival, wait, compute time
         self._arrived: list[tuple[float, int]] = []
         self._stats: dict[str, Any] = {}
-        self._there = asyncio.Event()  # the first frames, which a person waits for
+        self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """The figures of so many seconds from the first frames on, in seconds and frames. Raises RuntimeError for what
-        the server refuses."""
+        """Walk for `seconds` seconds after the first frames and return the figures, in seconds and frames. Raises
+        RuntimeError with the server's error message."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
         ):
             began = time.perf_counter()
             init = {"type": "init", "fps": self._fps, "realtime_output_format": "jpeg", "lingbot_world": True}
-            init["lingbot_moving"] = True  # frames a second are counted
+            init["lingbot_moving"] = True  # frames per second are measured
             await self.codec.send(socket, init)
             keys = asyncio.create_task(self._press(socket, seconds))
             try:
@@ -171,8 +173,8 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """How often from `since` on the frames had run out when more came, and how many frames came so. They are played at
-    `fps` from the first arrival on."""
+    """Return how often the frames had run out before more arrived, from `since` on, and how many frames were late.
+    Frames are played at `fps` from the first arrival on."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:
@@ -182,7 +184,7 @@ def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> t
 
 
 def _since_start() -> float | None:
-    """Seconds since this process began; None where the system does not tell."""
+    """Return the seconds since this process began, or None if the system does not provide them."""
     try:
         import os
 

@@ -1,4 +1,4 @@
-"""Walks that were kept: listed, and all but the last ones removed."""
+"""The list of saved walks, and the removal of old ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int) -> list[str]:
-    """Remove all walks in a folder but the last `keep`; return the names of those removed. A folder without a walk.json
-    is left alone. Raises InputError where one cannot be removed."""
+    """Remove all walks in a folder except the last `keep`; return the names of the removed ones. A folder without a
+    walk.json is left alone. Raises InputError if a walk cannot be removed."""
     old = kept_walks(folder)
     removed = old[: max(0, len(old) - keep)]
     for walk in removed:

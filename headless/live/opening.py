@@ -1,4 +1,4 @@
-"""From options to the Engine and the Start of a walk: the files are checked, then the model is loaded."""
+"""The step from options to a walk's Engine and Start: check the files, then load the model."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ from .recording import Recording
 log = logging.getLogger(__name__)
 
 KEPT_PROMPTS = 32
-"""Prompts whose embeddings are kept."""
+"""The number of prompts with cached embeddings."""
 
 
 class Asked(NamedTuple):
-    """What a client asks for; None is what the server was started with. `size`: height and width."""
+    """The settings that a client requests; None means the server's own. `size`: height and width."""
 
     size: tuple[int, int] | None = None
     window: int | None = None
@@ -66,9 +66,9 @@ NOTHING_ASKED = Asked()
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """What holds for all walks of a server. `speed`: W's, as a share of the longest step. `moving`: the world goes on
-    where nothing is asked for. `decoder`: a file of the tiny decoder that shows the frames, or its name.
-    `restart_on_drift`: a world that dissolves begins anew from its picture."""
+    """The settings of all walks of a server. `speed`: the speed of W, as a fraction of the longest step. `moving`: the
+    world continues without input. `decoder`: a file or the name of the tiny decoder for shown frames.
+    `restart_on_drift`: a world that dissolves restarts from its image."""
 
     speed: float = WALKING_SPEED
     moving: bool = False
@@ -85,12 +85,12 @@ def open_live(
     decoder: str | Path | None = None,
     **options: Any,
 ) -> tuple[Engine, Start]:
-    """Open a model, and return what a `live.Session` takes: the engine and where a walk of it begins.
+    """Open a model, and return the arguments of a `live.Session`: the engine and the start of its walks.
 
-    `image` and `prompt` left out are those of the package's example, and its live.json names size, chunk and schedule
-    where `options` do not. These are others of GenerateOptions, such as `width`, `height`, `seed` and `device`;
-    with `continue_from`, a state or the folder of a walk, no image is needed. `decoder`: the tiny decoder, as a file or
-    as the name taew2_1, whose frames are a preview. Raises a LingBotError."""
+    Without `image` and `prompt` those of the package's example are used; its live.json sets size, chunk and schedule
+    unless `options` do. `options` are other options of GenerateOptions, such as `width`, `height`, `seed` and `device`.
+    With `continue_from`, a state or the folder of a walk, no image is needed. `decoder`: the tiny decoder, as a file or
+    by the name taew2_1; its frames are a preview. Raises a LingBotError."""
     given = {**options, "image": image, "prompt": prompt}
     values = {**given, **find_beginning(ckpt_dir, given)}
     opened = Opened(plan_live(GenerateOptions(output=None, **values)))
@@ -99,7 +99,7 @@ def open_live(
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Checks what is asked for and opens the files. Raises a LingBotError."""
+    """Check the options and open the files of a walk. Raises a LingBotError."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -108,7 +108,7 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
             f"{name}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
         )
     check_walkable(plan.spec, name)
-    of_video = f"this video has the {plan.geometry.frames} that follow"  # those that memory is planned for
+    of_video = f"this video has the {plan.geometry.frames} that follow"  # the frames that memory is planned for
     said = [note.replace(of_video, "the walk goes on from there") for note in plan.notes]
     spec, notes = without_end(plan.spec, said, options.window, options.sink)
     release = plan.checkpoint.release
@@ -125,8 +125,8 @@ def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """In bf16, decoding too, on a processor that multiplies it, where nothing else is asked for. On GPUs the model's
-    forwards are in bf16 anyway."""
+    """Return the options with bf16, for the VAE too, on a CPU that multiplies bf16, unless another dtype is set. On
+    GPUs the model's forwards run in bf16 anyway."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -134,10 +134,10 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
 
 
 class Opened:
-    """A model that is loaded, and what makes engines of it."""
+    """A loaded model, and a factory of its engines."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
-        """Loads the model. Raises a LingBotError."""
+        """Load the model. Raises a LingBotError."""
         self.plan, self.settings = plan, LiveSettings()
         with StageRecorder(plan.device, show) as stages:
 
@@ -150,15 +150,15 @@ class Opened:
 
     @property
     def start(self) -> Start:
-        """Where a walk begins that nobody says anything of: at the image, or where the state that was named ends."""
+        """The default start of a walk: the image, or the end of the state that was given."""
         spec, options = self.plan.spec, self.plan.options
         if spec.state is not None:
             return Start.after(spec.state, options.prompt, options.seed or 0)
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, asked: Asked = NOTHING_ASKED) -> Engine:
-        """For a walk as it is asked for: with the plan's size, window and chunk, or smaller ones. Raises InputError for
-        larger ones: memory was divided for the plan's."""
+        """Return an engine with the requested size, window and chunk. None may be larger than the plan's, because
+        memory was allocated for the plan. Raises InputError."""
         spec = self.plan.spec
         height, width = asked.size or (spec.geometry.height, spec.geometry.width)
         chunk = asked.chunk or spec.chunk
@@ -195,15 +195,15 @@ class Opened:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return the engine of a walk that was kept in a folder, to replay it. Raises InputError where the model was
-        opened with less than the walk had."""
+        """Return the engine of a saved walk, to replay it. Raises InputError if the model was opened with smaller
+        settings than the walk had."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.head["cells"])
         window, sink, chunk = (replay.head[name] for name in ("window", "sink", "chunk"))
         return replace(self.engine(Asked((height, width), window, sink, chunk)), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """The tiny decoder at a video's beginning. Its weights are loaded once."""
+        """Return the tiny decoder at the start of a video. Its weights are loaded once."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
@@ -215,10 +215,11 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """A decoder by the VAE that is loaded; `exact`: in fp32 by one that is loaded for it, on a GPU in tiles."""
+        """Return a decoder that shares the loaded VAE. With `exact` a separate fp32 VAE is loaded, which on a GPU
+        decodes in tiles."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
-            assert self._made.decoder is not None  # the only process decodes
+            assert self._made.decoder is not None  # a single process always has a decoder
             return self._made.decoder.anew(*size)
         vae = load_vae(self.plan.vae, device=self.plan.decoding_device)
         vae.use_tiling = vae.device.type == "cuda"
@@ -228,15 +229,16 @@ class Opened:
         if frame is self.plan.spec.frame and self._made.image is not None:
             return self._made.image
         vae = load_vae(self.plan.vae, device=self.plan.device)
-        vae.use_tiling = self.plan.device.type == "cuda"  # there is little room beside a model
+        vae.use_tiling = self.plan.device.type == "cuda"  # there is little memory next to a model
         return encode_first_frame(vae, frame, 4 * SETTLED - 3).cpu()
 
 
 class TextEncoder:
-    """Prompts to embeddings [1, L, D] on the CPU, beside a walk. The last ones are kept."""
+    """An encoder from prompts to embeddings [1, L, D] on the CPU, usable during a walk. Recent embeddings are
+    cached."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
-        """`first`: the embedding of the plan's own prompt."""
+        """Store `first`, the embedding of the plan's own prompt."""
         self._plan, self._lock = plan, Lock()
         self._kept = {plan.options.prompt: first.cpu()}
 

@@ -1,4 +1,4 @@
-"""The pictures that a client sends, read with limits."""
+"""Reading of the images that a client sends, with limits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ READ = ("PNG", "JPEG", "WEBP")
 
 
 def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Pixels uint8 [H, W, 3] of a PNG, JPEG or WebP for videos of a `size` (height, width). `crop` leaves the middle in
-    the video's aspect ratio, else the picture is stretched later, as officially. Raises InputError."""
+    """Return pixels, uint8 [H, W, 3], of a PNG, JPEG or WebP for videos of `size` (height, width). `crop` keeps the
+    middle part with the video's aspect ratio; otherwise the image is stretched later, as in the official code. Raises
+    InputError."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:
@@ -27,7 +28,7 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
     except BROKEN as error:
         if isinstance(error, InputError):
             raise
-        # Pillow's words for what is no picture name an object of Python.
+        # Pillow's message for a file of another kind names a Python object, so it is left out.
         reason = "" if isinstance(error, UnidentifiedImageError) else f" ({str(error)[:100]})"
         raise InputError(f"not a picture that can be read{reason}; PNG, JPEG and WebP are") from error
     if crop:

@@ -1,4 +1,4 @@
-"""The file of the tiny decoder that shows a walk's frames before the VAE has decoded them."""
+"""The file of the tiny decoder, which shows a walk's frames before the VAE has decoded them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from ...errors import InputError
 
 FOLDER = "vae_approx"
-"""ComfyUI's folder of small decoders, beside its folders of models."""
+"""ComfyUI's folder of small decoders, next to its folders of models."""
 SUFFIXES = (".safetensors", ".pth")
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file that `decoder` names: a path, or a name such as taew2_1, which is looked for in the model's
-    folder, in the `vae_approx` folders beside and above it, and in `models/vae_approx` here. Raises InputError."""
+    """Return the file that `decoder` names: a path, or a name such as taew2_1. A name is searched in the model's
+    folder, in the `vae_approx` folders in and above it, and in `models/vae_approx` here. Raises InputError."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

@@ -1,4 +1,4 @@
-"""The video of a walk, written while it is walked, and cut where somebody goes back."""
+"""The video of a walk, written during the walk, and cut where the user goes back."""
 
 from __future__ import annotations
 
@@ -22,50 +22,53 @@ from ..files.encoding import VideoParts
 log = logging.getLogger(__name__)
 
 PART = 16
-"""Frames that are written at once: each part begins with a key frame and can be played when it is there."""
+"""The number of frames written at once. Each part begins with a key frame and can be played as soon as it is
+written."""
 PRESET = "veryfast"
-"""Of libx264. Of six walks whose frames follow their path `camera measure` found two that did not in videos by its
-ultrafast one. That is 2 dB nearer to the frames (48.4 dB); why it happens is not known. This one takes 4 ms in place
-of 1 for a frame of 464x832 on one core, and makes 0.43 of the bytes."""
+"""The preset of libx264. In videos with its ultrafast preset `camera measure` misjudged two of six walks whose frames
+follow their path; the reason is unknown. This preset is 2 dB closer to the frames (48.4 dB), takes 4 ms instead of 1
+for a frame of 464x832 on one core, and produces 0.43 of the bytes."""
 MOST_WAITING = 24
-"""Hand-outs that may wait to be written; more are left out, and the walk waits for none."""
+"""The number of batches of frames that may wait to be written. Further batches are dropped, so that the walk never
+waits."""
 
 
 class Recording:
-    """A file that can be played at any time, even if the process is killed. It has a frame for each that the walk has;
-    while it is walked the last ones are missing. In place of one that is left out stands the one after it. A disk that
-    is full ends the video, and nothing else; `failure` says so. `tell(reason)` is called once for each of these two."""
+    """A video file that can be played at any time, even if the process is killed. In the end it has one frame for each
+    frame of the walk; during the walk the last ones are missing. A dropped frame is replaced by the next one. A full
+    disk ends the video, but not the walk; `failure` holds the reason. `tell(reason)` is called once when frames are
+    dropped, and once for a failure."""
 
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """`first`: the number in the walk of the first frame to come."""
+        """Start the writing thread. `first`: the number in the walk of the first frame to be added."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
-        self._ends = first  # of the walk's frames, the number of the next one
+        self._ends = first  # the number of the walk's next frame
         self._queue: Queue[Frames | int | None] = Queue()
         self._thread = Thread(target=self._write, name="lingbot-recording", daemon=True)
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Add frames; those for which there is no time are left out, or (`wait`) waited for."""
+        """Add frames. If the queue is full they are dropped or, with `wait`, added later."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
         if self._queue.qsize() < MOST_WAITING:
-            self._queue.put(replace(frames, pixels=frames.pixels.copy()))  # the tensor that they lie in is free
+            self._queue.put(replace(frames, pixels=frames.pixels.copy()))  # the tensor's memory is reused
             return
         self.left_out += len(frames.pixels)
         if self.left_out == len(frames.pixels):
             self._say(f"frames come faster than the video {self.path} is written: in place of some stand others")
 
     def cut(self, number: int) -> None:
-        """Forget all frames of the walk from this one on."""
+        """Remove all frames of the walk from `number` on."""
         self._ends = number
         self._queue.put(number)
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Write the remaining frames and end the thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -83,7 +86,7 @@ class Recording:
                 else:
                     film.cut(item - self._first)
             film.close(self._ends - self._first)
-        except Exception as error:  # a full disk, or an encoder that is not there
+        except Exception as error:  # a full disk, or a missing encoder
             self.failure = f"the video {self.path} ends here: {getattr(error, 'strerror', None) or error}"
             self._say(self.failure)
             self._drain()
@@ -98,7 +101,7 @@ class Recording:
 
 
 class _Film:
-    """A video file of parts. Frames wait until they are a whole one."""
+    """A video file written in parts. Frames wait until a full part has arrived."""
 
     def __init__(self, path: Path, fps: int) -> None:
         self._path, self._fps = path, fps
@@ -112,14 +115,14 @@ class _Film:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Frames [n, H, W, 3], the first of them frame `at` of the video; it stands in place of those that are missing
+        """Add frames [n, H, W, 3], beginning with frame `at` of the video. The first one also replaces frames missing
         before it."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Keep so many. Parts are copied as they are. Of the one that is cut, frames are read, to be written again with
-        those that come."""
+        """Keep only the first `frames` frames. Complete parts are copied unchanged. The frames left of the cut part are
+        decoded, to be encoded again with later frames."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:
@@ -135,7 +138,7 @@ class _Film:
         self._parts.go_on_in(self._file)
 
     def close(self, frames: int) -> None:
-        """Write what waits, and have it so many frames."""
+        """Write the waiting frames, after padding the video to `frames` frames with the last one."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:
@@ -154,10 +157,10 @@ class _Film:
 
 
 class _Parts(VideoParts):
-    """Parts that may be those of another video."""
+    """A writer of parts that can also copy the parts of another video."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """The first so many frames, which are whole parts, of a video that an object of this class has made."""
+        """Copy the first `frames` frames, which must be complete parts, of a video written by this class."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):
@@ -171,11 +174,11 @@ class _Parts(VideoParts):
         self.frames = frames
 
     def go_on_in(self, file: IO[bytes]) -> None:
-        """What comes is written to another file: the one so far has another name."""
+        """Write all later parts to `file`, because the file so far was renamed."""
         self._pipe = file
 
 
 def _decoded(video: Any) -> Iterator[np.ndarray]:
-    """The frames from here on."""
+    """Yield the frames from the current position on."""
     for frame in video.decode(video=0):
         yield frame.to_ndarray(format="rgb24")

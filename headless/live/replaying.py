@@ -1,4 +1,4 @@
-"""`lingbot-world live --replay`: a walk is made again from its folder, and compared."""
+"""`lingbot-world live --replay`: repeat a walk from its folder, and compare the results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .opening import Opened
 
 
 def replay(opened: Opened, walk: Path, folder: Path) -> str:
-    """Make the walk of a folder again, kept in a new one in `folder`; return a sentence that says how near it came.
-    Raises InputError."""
+    """Replay the walk of a folder into a new one in `folder`; return a sentence on how close the result is. Raises
+    InputError."""
     engine = opened.engine_of(walk)
     with Session.replay(engine, walk, folder=folder, fps=0) as session:
         for _ in session:

@@ -1,4 +1,4 @@
-"""One world, one person in it: who walks, who waits in line, and who may come back."""
+"""A world with one user at a time: the current walk, the waiting line, and reconnection."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from .visit import Visit
 
 T = TypeVar("T")
 LINE = 8
-"""People who may wait."""
+"""The number of clients that may wait."""
 MANY_THREADS = 4
 
 
 class Room:
-    """All methods are the event loop's; what takes long is done by threads."""
+    """One world and the clients that want to use it. All methods run in the event loop; slow work runs in threads."""
 
     def __init__(self, opened: Opened, folder: Path, rules: Rules) -> None:
         self.opened, self.folder, self.rules = opened, folder, rules
         self.visit: Visit | None = None
-        self._taken = False  # somebody walks, comes or goes, or may come back
+        self._taken = False  # true while a client walks, connects or leaves, or may reconnect
         self._leaving = False
         self._line: deque[tuple[asyncio.Future[None], Client]] = deque()
         self._threads = ThreadPoolExecutor(MANY_THREADS, thread_name_prefix="lingbot-live")
         self._held: asyncio.TimerHandle | None = None
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Everything from a client's init to its end. Raises InputError for what cannot be done."""
+        """Serve a client from its init to its end. Raises InputError if the request cannot be fulfilled."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
@@ -52,7 +52,7 @@ class Room:
             await self._walk(visit, client, inbox, sending)
             if sending.done():
                 return
-            client.finish()  # what was told last is still sent
+            client.finish()  # the last messages are still sent
             await asyncio.wait({sending}, timeout=2)
         finally:
             sending.cancel()
@@ -60,7 +60,8 @@ class Room:
                 await sending
 
     def _taken_up(self, init: Init) -> Visit | None:
-        """The walk that was held for this client, None for one that begins. Raises InputError where it is over."""
+        """Return the walk that was held for this client, or None for a new walk. Raises InputError if the held walk has
+        ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -70,11 +71,12 @@ class Room:
             self._held.cancel()
             self._held = None
         if visit.client is not None:
-            visit.client.finish()  # a connection that has not noticed yet that it is broken
+            visit.client.finish()  # the old connection has not yet noticed that it is broken
         return visit
 
     async def _turn(self, client: Client, inbox: Connection) -> None:
-        """Waits until the world is free. Raises InputError for a client that cannot be told to wait."""
+        """Wait until the world is free. Raises InputError if the line is full, or if the client's protocol has no
+        message for waiting."""
         if not self._taken:
             self._taken = True
             return
@@ -84,7 +86,7 @@ class Room:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append((turn, client))
         self._tell_places()
-        gone = asyncio.create_task(inbox.dropped())  # nobody walks yet
+        gone = asyncio.create_task(inbox.dropped())  # read the connection here, because no walk reads it yet
         try:
             either: set[asyncio.Future[Any]] = {turn, gone}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +106,7 @@ class Room:
             client.tell({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
-        """The world is free: it is the next one's turn."""
+        """Free the world and let the next client in."""
         self._taken = bool(self._line)
         if self._line:
             self._line.popleft()[0].set_result(None)
@@ -144,13 +146,13 @@ class Room:
         finally:
             for task in tasks:
                 task.cancel()
-            if visit.client is client:  # else another connection has taken it up
+            if visit.client is client:  # otherwise another connection has taken over
                 broke = not inbox.clean and client.ours and not client.finished and not visit.session.failure
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
-        """Of the walk that is walked. Who comes back while it is begun anew waits for the next one. Raises InputError
-        where there is none any more."""
+        """Return the current walk's facts. A client that reconnects during a restart waits for the new walk. Raises
+        InputError if no walk is left."""
         while True:
             try:
                 return visit.facts()
@@ -192,12 +194,13 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Tells figures every second; stops a world that nobody walks in, and ends it in the end."""
+        """Send figures every second. Pause a walk without activity, and end it after a longer time or if others
+        wait."""
         while True:
             await asyncio.sleep(1)
             quiet = quiet_since(visit.session)
             if visit.client is not None and visit.client.ours:
-                with suppress(LingBotError):  # between two walks
+                with suppress(LingBotError):  # raised between two walks
                     visit.client.tell(visit.figures())
             if quiet > self.rules.idle and visit.init.most_chunks is None:
                 visit.idle = True
@@ -212,7 +215,7 @@ class Room:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """The connection broke: the world waits for it a while."""
+        """Keep the walk for a while after its connection broke, paused."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()
         visit.session.pause()
@@ -220,7 +223,7 @@ class Room:
         self._held = loop.call_later(self.rules.back, lambda: loop.create_task(self._free()))
 
     async def _free(self) -> None:
-        """Ends the walk, gives its memory back, and lets the next one in."""
+        """End the walk, free its memory, and let the next client in."""
         visit, self.visit, self._held, self._leaving = self.visit, None, None, True
         try:
             if visit is not None:
@@ -233,21 +236,21 @@ class Room:
             self._next()
 
     async def close(self) -> None:
-        """The server ends. What was walked is saved."""
+        """End the walk when the server ends, and save it."""
         self._line.clear()
         if self._held is not None:
             self._held.cancel()
         if self.visit is not None:
             self._say_where(self.visit)
             await self._free()
-        while self._leaving:  # a connection's own end does it
+        while self._leaving:  # another connection is already freeing the walk
             await asyncio.sleep(0.05)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _say_where(self, visit: Visit) -> None:
-        """Whoever walks is told where the walk is kept."""
+        """Send the client the folder of its saved walk."""
         if visit.client is not None:
-            with suppress(LingBotError):  # a restart failed: there is none
+            with suppress(LingBotError):  # raised if a restart failed: there is no walk
                 folder = visit.session.walk.kept.folder
                 visit.client.tell({"type": "error", "content": f"the server ends; what was walked is kept in {folder}"})
             visit.client.finish()

@@ -1,4 +1,4 @@
-"""A server that runs until it is told to end."""
+"""The server's lifetime, from start to shutdown."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def serve(
     show_page: bool = False,
     host: str = "",
 ) -> None:
-    """Serves walks, which are kept in `folder`, and prints the page's address. With a `token` other machines may ask
-    for it. `host`: the address to listen to; empty for this machine's own, or all with a token. Ends with the process's
-    signals. Raises InputError for a port that is taken."""
+    """Serve walks, which are saved in `folder`, and print the page's address. With a `token` other machines may
+    connect. `host`: the address to listen on; empty means this machine only, or all addresses if there is a token. Ends
+    when the process receives a signal. Raises InputError for a port that is in use."""
     asyncio.run(_serve(opened, folder, port, token, origins, show_page, host))
 
 
@@ -60,18 +60,18 @@ async def _serve(
 
 
 def bracketed(host: str) -> str:
-    """An address as a URL has it."""
+    """Return a host as it is written in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
 def is_here(host: str) -> bool:
-    """Whether only this machine can ask at an address."""
+    """Return whether only this machine can connect to an address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Raises InputError for one that is taken or no port, or for a host that is not this machine's, before a model is
-    loaded for it."""
+    """Raise InputError for an invalid or used port, or for a host that is not this machine's. This runs before a model
+    is loaded."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()
@@ -84,11 +84,11 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int) -> Iterator[None]:
-    """What is raised for a port that cannot be used, as InputError."""
+    """Raise InputError in place of the errors for a port that cannot be used."""
     try:
         yield
     except (OSError, OverflowError) as error:
-        number = getattr(error, "errno", None)  # asyncio's words repeat the port
+        number = getattr(error, "errno", None)  # asyncio's message repeats the port
         reason = os.strerror(number) if number else error
         raise InputError(f"`port` {port} cannot be used: {reason}; name another, or 0 for one that is free") from error
 
@@ -104,7 +104,7 @@ async def running(
     rules: Rules | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
-    """A server for as long as the context lasts; gives its port and its room. Raises InputError."""
+    """Run a server while the context lasts; yield its port and its room. Raises InputError."""
     site = Site(Room(opened, folder, rules or Rules()), token, origins)
     runner = web.AppRunner(make_app(site), handle_signals=False, shutdown_timeout=2, access_log=None)
     await runner.setup()
@@ -117,12 +117,12 @@ async def running(
 
 
 async def _own_address() -> str:
-    """This machine's address in its network, as far as it knows."""
+    """Return this machine's address in its network, or 127.0.0.1 if it is unknown."""
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=("192.0.2.1", 9))
         try:
-            return str(transport.get_extra_info("sockname")[0])  # nothing was sent
+            return str(transport.get_extra_info("sockname")[0])  # no packet was sent
         finally:
             transport.close()
     return HERE

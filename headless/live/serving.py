@@ -1,7 +1,7 @@
-"""The web server: the page, SGLang's endpoint, and who may talk to either.
+"""The web server: the page, SGLang's endpoint, and access control for both.
 
-It listens on this machine alone unless it is asked to; then whoever has the token in the address may walk. A page of
-another site may not: browsers say where a page is from. Nothing that a client sends becomes a path."""
+It listens on this machine only, unless it is started otherwise; then a client needs the token in the address. Pages of
+other sites are refused, because browsers send their origin. No client input is used as a path."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 
 @dataclass
 class Site:
-    """What is served, and to whom. `token`: what an address has to have, empty on this machine alone. `origins`: of
-    other pages that may connect, such as http://localhost:8000."""
+    """The served room and its access rules. `token`: the required token, empty if only this machine may connect.
+    `origins`: other pages that may connect, such as http://localhost:8000."""
 
     room: Room
     token: str = ""
@@ -53,13 +53,13 @@ class Site:
     connections: int = field(default=0, init=False)
 
     def refused(self, request: web.Request) -> str:
-        """Why a request is not answered; empty if it is."""
+        """Return the reason to refuse a request; empty if it is allowed."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
         host = urlsplit(f"//{request.host}").hostname or ""
         named = {"127.0.0.1", "localhost", "::1", *(urlsplit(origin).hostname for origin in self.origins)}
-        if not self.token and host not in named:  # a name that was bent to this machine
+        if not self.token and host not in named:  # a foreign name that resolves to this machine (DNS rebinding)
             return f"this server is 127.0.0.1, not {host[:60]}; behind a proxy start it with --allow_origin https://{host[:60]}"
         origin = foreign_origin(request)
         if origin and origin not in self.origins:
@@ -68,7 +68,7 @@ class Site:
 
 
 def make_app(site: Site) -> web.Application:
-    """The application; its `shutdown` ends the walk."""
+    """Return the web application; its shutdown ends the walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     opened = site.room.opened
     model = {
@@ -112,7 +112,7 @@ def _guard(site: Site) -> Any:
         response = await handler(request)
         if not response.prepared:
             response.headers.update(HEADERS)
-            if site.token and request.path == "/":  # what the page asks for has no token in its address
+            if site.token and request.path == "/":  # the page's own requests have no token in their address
                 response.set_cookie(_cookie(request), site.token, httponly=True, samesite="Strict")
             origin = request.headers.get("Origin")
             if origin in site.origins:
@@ -123,7 +123,8 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """The name of the token's cookie. Servers of one machine, at different ports, are given all its cookies."""
+    """Return the name of the token's cookie. It includes the port, because servers on one machine receive each other's
+    cookies."""
     return f"lingbot_world_{request.url.port}"
 
 
@@ -152,13 +153,14 @@ def _json(value: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 
 async def _walks(site: Site, _request: web.Request) -> web.Response:
-    """The walks that are kept, the newest first."""
+    """Return the saved walks, the newest first."""
     loop = asyncio.get_running_loop()
     return web.json_response(await loop.run_in_executor(None, list_walks, site.room.folder))
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """What was walked so far, for whoever walks: a state, poses and lens in a zip file, or the video."""
+    """Return the current walk so far: a state, a zip file of poses and lens, or the video. Only the client of the walk
+    may request it."""
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="there is no such walk any more; its folder has what was walked\n")
@@ -184,7 +186,7 @@ def _attached(name: str) -> dict[str, str]:
 
 
 def _zipped(poses: np.ndarray, lens: np.ndarray) -> bytes:
-    """poses.npy and intrinsics.npy, as every other command reads them."""
+    """Return a zip file of poses.npy and intrinsics.npy, which every other command can read."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in (("poses.npy", poses), ("intrinsics.npy", np.tile(lens, (len(poses), 1)))):
@@ -194,7 +196,7 @@ def _zipped(poses: np.ndarray, lens: np.ndarray) -> bytes:
 
 
 async def _connect(site: Site, request: web.Request) -> web.StreamResponse:
-    """A client, from its handshake to its end."""
+    """Serve a client from its handshake to its end."""
     if site.connections >= MOST_CONNECTIONS:
         return web.Response(status=503, text=f"{MOST_CONNECTIONS} connections are open; try again later\n")
     site.connections += 1

@@ -1,4 +1,4 @@
-"""A walk that a client steers: the session, its video, and what the client's events ask of them."""
+"""A client's walk: the session, its video, and the client's events."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .pictures import read_picture
 
 
 class Visit:
-    """One client's walk, or nobody's while its connection is broken. A thread may make and close it."""
+    """The walk of one client, which stays for a while if the connection breaks. Threads may create and close it."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
-        """Raises InputError for what cannot be walked."""
+        """Open the session. Raises InputError for settings that are not possible."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
-        self.stopped = False  # by the room, since nobody was there
-        self.goes_on = False  # when its client comes back, who had not paused it
-        self.missed: list[dict[str, Any]] = []  # what nobody was there to be told, and has to know
+        self.stopped = False  # paused by the room for lack of activity
+        self.goes_on = False  # resume on reconnection, because the client had not paused it
+        self.missed: list[dict[str, Any]] = []  # messages that the client must receive after reconnecting
         if init.replay:
             self._engine, self.session = _replay(opened, init, folder)
         else:
@@ -52,7 +52,8 @@ class Visit:
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], told: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Has the walk begin, or go on after a pause. What it makes and tells is given to functions of the loop."""
+        """Start the walk, or continue it after a pause. Its frames and messages are passed to functions of the event
+        loop."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -61,7 +62,7 @@ class Visit:
         self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, told))
 
     def do(self, event: Event) -> None:
-        """What an event asks for. A thread may do it. Raises a LingBotError."""
+        """Apply an event to the walk. A thread may call this. Raises a LingBotError."""
         if event.kind == "restart":
             again = replace(event.payload, ours=self.init.ours)
             self.session.restart(_start(self.opened, again, self._engine.size))
@@ -69,28 +70,28 @@ class Visit:
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
-        """What our own page is told first."""
+        """Return the first message for this project's own page."""
         return facts(self.session, self.init.fps) | {"resume": self.token}
 
     def figures(self) -> dict[str, Any]:
-        """What our own page is told every second."""
+        """Return the figures that this project's own page receives every second."""
         return figures(self.session, self.client)
 
     def close(self) -> None:
-        """Ends the walk. A state, a camera path and the video stay beside what was kept."""
+        """End the walk. A state, a camera path and the video are saved next to its data."""
         self.session.close()
 
 
 def _moves(opened: Opened, init: Init) -> bool:
-    """Whether the world goes on where nothing is asked for: a client of SGLang's, and one that counts chunks, waits for
-    frames and not the world for it."""
+    """Return whether the world continues without input. It does for SGLang's clients and for clients that count chunks,
+    because they wait for frames while the world would wait for them."""
     if init.moving is not None:
         return init.moving
     return opened.settings.moving or not init.ours or init.most_chunks is not None
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """A walk that is made again, by the name of its folder in that of all walks. Raises InputError."""
+    """Replay a saved walk, named by its folder. Raises InputError."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
@@ -99,7 +100,7 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Where a client's walk begins: what it does not say is as the server was started."""
+    """Return the start of a client's walk; unset values are those of the server."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

@@ -1,1 +1,1 @@
-"""Many videos: a list of jobs, what is kept between them, and their spread over machines by Ray."""
+"""Batches of videos: a list of jobs, caches between jobs, and distribution over machines by Ray."""

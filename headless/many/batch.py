@@ -1,5 +1,5 @@
-"""`lingbot-world batch`: many videos, one manifest. Videos of one size are made together, so that each expert is loaded
-once for all of them. Done jobs are skipped; a job that fails is noted and passed over."""
+"""`lingbot-world batch`: many videos with one manifest. Videos of one size are made together, so that each expert is
+loaded once for all of them. Finished jobs are skipped; a failed job is recorded, and the batch continues."""
 
 import json
 import secrets
@@ -34,15 +34,15 @@ from .kept import Kept, OpenFiles
 from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
-"""Videos whose steps are done before the first of them is written. A run that is stopped loses as many at most."""
+"""The number of videos whose steps run before the first of them is written; also the most that a stopped run loses."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
-"""Jobs that are named where more of them have something in common."""
+"""The number of job names that a shared note lists."""
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """A job with the seed of its noise, drawn if none was given."""
+    """A job with the seed of its noise, drawn at random if none was given."""
 
     job: Job
     seed: int
@@ -50,7 +50,7 @@ class Seeded:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many jobs a batch has done, found done, and seen fail."""
+    """The numbers of jobs that a batch has finished, skipped as already finished, and failed."""
 
     done: int
     skipped: int
@@ -58,7 +58,7 @@ class Counts:
 
 
 RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
-"""Makes the videos of several groups; gives what became of each job as it ends."""
+"""The type of a function that makes the videos of several groups and yields each job's outcome when the job ends."""
 
 
 def run_batch(
@@ -68,10 +68,10 @@ def run_batch(
     run_groups: RunGroups | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Counts:
-    """Does what is not done yet; each job gets a row in the folder's manifest when it ends. `run_groups` makes the
-    videos, by default in this process. `tell` is given what the user should know, and why a job fails.
+    """Make all videos that are missing. Each job gets a row in the folder's manifest when it ends. `run_groups` makes
+    the videos, by default in this process. `tell` receives notes for the user, and the reasons of failed jobs.
 
-    Raises InputError where another batch has the folder, or where it holds videos that no batch has made."""
+    Raises InputError if another batch uses the folder, or if the folder contains videos that no batch has made."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
@@ -95,8 +95,8 @@ def run_batch(
 
 @contextmanager
 def _begun_ones_noted(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Notes the videos that were begun when this block is left early, of a causal model for instance: the next run may
-    replace them."""
+    """Record unfinished videos as failed if this block is left early, for instance those of a causal model, so that the
+    next run may replace them."""
     try:
         yield
     finally:
@@ -106,8 +106,9 @@ def _begun_ones_noted(waiting: Sequence[Job], manifest: Manifest) -> Iterator[No
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
-    """What `run_batch` would do, with every check of a job's start; nothing is written. `done` are the jobs that would
-    be done, and `tell` is given which of them are made together. Raises InputError as `run_batch` does."""
+    """Return the counts that `run_batch` would return, after all checks of a job's start; nothing is written. `done`
+    counts the jobs that would be finished, and `tell` receives the jobs of each group. Raises InputError as `run_batch`
+    does."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -121,15 +122,15 @@ def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) 
 
 
 def _check_folder(folder: Path) -> None:
-    """Raises InputError for a file in the folder's place, or in that of one above it."""
+    """Raise InputError if the folder, or one above it, is a file."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise InputError(f"{there}: a file; expected a folder for the videos of the batch, or a name that is free")
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """The jobs that are to be done. Their videos may be replaced, but for those that no batch has made. Raises
-    InputError."""
+    """Return the jobs that are still to be done, with permission to replace their videos. Raises InputError for a video
+    that no batch has made."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -145,8 +146,8 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _planned(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """The jobs in groups that are made together, each with the plan of one of them, and those that cannot start.
-    Pose folders are written below `folder`."""
+    """Return the jobs in groups that are made together, each with the plan of one of its jobs, and the outcomes of jobs
+    that cannot start. Pose folders are written below `folder`."""
     likenesses: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -176,7 +177,7 @@ def _planned(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """The job's options, with the pose folder of its preset or keys written beside the videos."""
+    """Return the job's options, after writing the pose folder of its preset or keys next to the videos."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -187,7 +188,7 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 
 
 def _likeness(job: Job, plan: AnyPlan) -> str:
-    """Equal for jobs whose steps can be done together: they have the same settings, size and models."""
+    """Return a key that is equal for jobs whose steps can run together: same settings, size and models."""
     own = ("image", "prompt", "negative", "seed", "camera", "fps")
     settings = {name: value for name, value in job.settings().items() if name not in own}
     size = plan.geometry
@@ -196,8 +197,8 @@ def _likeness(job: Job, plan: AnyPlan) -> str:
 
 
 def run_group(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress = silent) -> Iterator[Outcome]:
-    """Makes the videos of a group of like jobs, with what is `kept` from the group before. Where one of them stops all,
-    each is tried alone."""
+    """Make the videos of a group of similar jobs, reusing the models `kept` from the previous group. If one job stops
+    the group, each remaining job is tried alone."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _videos(group, folder, kept, show):
@@ -215,7 +216,7 @@ def run_group(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress 
 
 
 def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -> Iterator[Seeded]:
-    """Each job of a group as soon as its video is written. A causal model makes one after the other."""
+    """Yield each job of a group when its video is written. A causal model makes the videos one after the other."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, kept.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
@@ -236,22 +237,22 @@ def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -
 
 
 def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> list[Tensor]:
-    """What the steps make of each plan, [1, 16, f, h, w] on the CPU."""
+    """Return the sampled latents of all plans, [1, 16, f, h, w] on the CPU."""
     first = plans[0]
     prompts = _prompts(plans, stages)
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
     residency = choose_residency(first.sampling_work(), first.wishes, first.device, kept.free(first.device))
     videos = []
     for plan, y in zip(plans, encoded, strict=True):
-        assert plan.options.seed is not None  # every job has one by now
+        assert plan.options.seed is not None  # seeds were drawn earlier
         noise = draw_noise(plan.geometry, torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed))
-        given = partial(conditioning, plan, y, [prompts[text] for text in prompts_of(plan)])  # freed with its last step
+        given = partial(conditioning, plan, y, [prompts[text] for text in prompts_of(plan)])  # freed after its last step
         videos.append(Video(noise.to(plan.device), given, StepReuse(first.options.reuse_threshold)))
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
 
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
-    """Every prompt and negative prompt of the plans, encoded, [1, L, D]; each text once."""
+    """Return the embeddings [1, L, D] of all prompts and negative prompts of the plans, each text once."""
     texts = list(dict.fromkeys(text for plan in plans for text in prompts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):

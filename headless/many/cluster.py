@@ -1,7 +1,7 @@
-"""`lingbot-world batch --ray`: a batch's groups made by Ray actors, one for each GPU of a cluster or of this machine.
+"""`lingbot-world batch --ray`: the groups of a batch on Ray actors, one per GPU of a cluster or of this machine.
 
-The files have to be found under the same paths on all machines. An actor that is lost, with its machine or alone, costs
-the videos it was making: they are made again by another one.
+All machines must find the files under the same paths. If an actor is lost, alone or with its machine, another actor
+makes its unfinished videos again.
 """
 
 import gc
@@ -21,18 +21,19 @@ from .kept import Kept
 from .manifest import Outcome
 
 LOCAL = "local"
-"""The address that stands for a new cluster of this machine alone, for Ray too: without one it reads RAY_ADDRESS."""
+"""The address for a new cluster on this machine only. Ray uses the same name; without an address Ray reads
+RAY_ADDRESS."""
 ANSWER_SECONDS = 5
-"""For a cluster's answer, after the 10 s that Ray takes to connect."""
+"""The timeout of a cluster's response, after the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""For the threads that hand out groups, at the end."""
+"""The timeout at the end for the threads that distribute groups."""
 MOST_TRIES = 3
-"""A job that was being made when as many actors were lost is given up."""
+"""The number of attempts at a job; after as many lost actors it fails."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
-    """Connects to the cluster at `address`, or starts one here. `workers`: how many actors; left out, as many as there
-    are GPUs. Raises DependencyError without Ray and InputError where no cluster answers or it has no room for one."""
+    """Connect to the cluster at `address`, or start one here. `workers`: the number of actors; None means one per GPU.
+    Raises DependencyError without Ray, and InputError if no cluster responds or it has no room for an actor."""
     try:
         import ray
     except ImportError as error:
@@ -45,7 +46,7 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     try:
         _ask(address)
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:  # Ray has no class of its own for a start that fails
+    except Exception as error:  # Ray has no exception class for a failed start
         found = str(error).splitlines()[0].rstrip(".")
         if address == LOCAL:
             raise InputError(f"`ray` {address}: Ray does not start here ({found})") from error
@@ -62,39 +63,40 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 
 def _ask(address: str) -> None:
-    """Raises what Ray does where no cluster answers at HOST:PORT: within 15 s, as it asks once; ray.init asks for
-    minutes. Other addresses are left to ray.init, and all where Ray has not these names of its inside."""
+    """Raise Ray's error if no cluster responds at HOST:PORT. This takes at most 15 s, because it tries once, while
+    ray.init tries for minutes. Other addresses are left to ray.init, and so are all addresses if Ray lacks the internal
+    names used here."""
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):
         from ray import _raylet
         from ray._private.services import canonicalize_bootstrap_address
 
-        inside: Any = _raylet  # whose types leave the client out
+        inside: Any = _raylet  # its type stubs lack the client
         inside.InnerGcsClient.standalone(canonicalize_bootstrap_address(address), None, ANSWER_SECONDS * 1000)
 
 
 class Worker:
-    """One actor: it makes the videos of a group, and tells of each as it ends. Open files and models stay for the next
-    group where memory has room."""
+    """An actor that makes the videos of a group and yields each outcome. Open files and models stay for the next group
+    if memory allows."""
 
     def __init__(self) -> None:
-        gc.freeze()  # a run collects after each stage: walking what is imported, Ray too, takes 0.1 s each time
+        gc.freeze()  # a run collects after each stage: scanning the imported modules, with Ray, takes 0.1 s
         self._kept = Kept()
 
     def ready(self) -> bool:
-        """Answers when the actor has found its place in the cluster."""
+        """Return true; the call returns once the actor has a place in the cluster."""
         return True
 
     def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
-        """The outcomes of a group's jobs."""
+        """Yield the outcomes of a group's jobs."""
         yield from run_group(group, folder, self._kept)
 
 
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[Seeded]], folder: Path
 ) -> Iterator[Outcome]:
-    """Hands the groups to `count` workers, a thread for each of these; gives the outcomes as they come."""
+    """Distribute the groups to `count` workers, with a thread for each worker; yield the outcomes as they arrive."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Try | None] = queue.Queue()
     done = threading.Event()
@@ -109,7 +111,7 @@ def _run_groups(
         if isinstance(outcome, BaseException):
             raise outcome
         yield outcome
-    done.set()  # a thread that still asks Ray for a worker would end this process with an error
+    done.set()  # a thread that still requests a worker from Ray would end this process with an error
     for _ in threads:
         waiting.put(None)
     for thread in threads:
@@ -118,7 +120,7 @@ def _run_groups(
 
 @dataclass(frozen=True)
 class _Try:
-    """A group that waits for a worker, and which attempt this will be."""
+    """A group that waits for a worker, with the number of the attempt."""
 
     group: list[Seeded]
     number: int = 1
@@ -127,8 +129,9 @@ class _Try:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Gives a worker one group after the other, until all is done, and takes a new worker where one was lost. It waits
-    for that worker's place in the cluster before it takes a group, which another thread may have a worker for."""
+    """Run one group after the other on a worker until all are done, and replace a lost worker. The thread waits until
+    the worker has a place in the cluster before it takes a group, because another thread may already have a worker for
+    it."""
     import ray
 
     worker = None
@@ -151,7 +154,7 @@ def _serve(
             outcomes.put(error)
         except ray.exceptions.RayError as error:
             worker = None
-            for seeded in left.values():  # each on its own: one that ends its workers takes the others not along
+            for seeded in left.values():  # each job alone, so that one that crashes workers does not affect the others
                 if attempt.number < MOST_TRIES:
                     waiting.put(_Try([seeded], attempt.number + 1))
                 else:
@@ -160,8 +163,8 @@ def _serve(
 
 
 def _placed(worker: Any, done: threading.Event) -> Any:
-    """The worker, when it has its place in the cluster; None when all was done before. Raises what Ray does for a
-    worker that is lost."""
+    """Return the worker once it has a place in the cluster; None if everything was done earlier. Raises Ray's error for
+    a lost worker."""
     import ray
 
     answer = worker.ready.remote()

@@ -1,4 +1,4 @@
-"""What the files behind a job's names are now, so that a later run of the batch sees which of them have changed."""
+"""Hashes of the files that a job uses, so that a later run of the batch sees which of them have changed."""
 
 import hashlib
 import json
@@ -12,18 +12,19 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""Bytes of the largest file whose content is read. Of a larger one, of a model, size and time of change count."""
+"""The size in bytes of the largest file that is hashed by content. Larger files, such as models, are identified by size
+and modification time."""
 
 
 class Inputs:
-    """Marks of files: equal as long as these stay as they are. Each content is read once."""
+    """Hashes of files, which stay equal while the files are unchanged. Each content is read once."""
 
     def __init__(self) -> None:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """A mark for each option that names files, and for each part of the package. What cannot be found is left out:
-        a job that needs it fails with its own message."""
+        """Return a hash for each option that names files, and for each part of the package. Missing files are left out,
+        because a job that needs them fails with its own message."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
@@ -32,7 +33,7 @@ class Inputs:
         return marks
 
     def _written(self, file: Path) -> tuple[int, str | int]:
-        """Size and content, or size and time of change."""
+        """Return size and content hash, or size and modification time."""
         stat = file.stat()
         if stat.st_size > KNOWN_BY_CONTENT:
             return stat.st_size, stat.st_mtime_ns
@@ -43,7 +44,7 @@ class Inputs:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """The files that the options name themselves, of those that are there."""
+    """Return the existing files that the options name directly."""
     given = {name: getattr(options, name) for name in ("image", "continue_from")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
@@ -56,7 +57,7 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """The files of the package's parts; none where the package cannot be found."""
+    """Return the files of the package's parts; nothing if the package cannot be found."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}
@@ -72,6 +73,6 @@ def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def _weights(path: Path, hint: str) -> list[Path]:
-    """A model's files of weights, with the config.json beside those in a folder."""
+    """Return a model's weight files, and the config.json next to them if there is one."""
     config = path / "config.json"
     return [*weight_files(path, hint), *([config] if config.is_file() else [])]

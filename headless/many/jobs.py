@@ -1,4 +1,4 @@
-"""The jobs of `lingbot-world batch`: a file with one a line."""
+"""The jobs of `lingbot-world batch`: a file with one job per line."""
 
 import csv
 import json
@@ -33,44 +33,44 @@ FOR_ALL = (
     "save_state",
     "overwrite",
 )
-"""The options that a batch has once, not for each job."""
+"""The options that a batch sets once for all jobs."""
 _NUMBERS = {
     name: kind
     for name, hint in get_type_hints(GenerateOptions).items()
     for kind in (int, float)
     if kind in (hint, *get_args(hint))
 }
-"""The options that take a number, and of which kind."""
+"""The options that are numbers, and the kind of number."""
 _PATHS = ("image", "continue_from", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
-"""Names that Windows keeps for devices."""
+"""The names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""Bytes; file systems take 255, with the suffixes of a video that is not whole."""
+"""The limit in bytes; file systems allow 255, including the suffixes of an unfinished video."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One video of a batch. `camera` is one of CAMERAS and what was given for it, or None: no camera control."""
+    """One video of a batch. `camera` is one of CAMERAS with its value, or None for no camera control."""
 
     name: str
     options: GenerateOptions
     camera: tuple[str, str] | None
 
     def video(self, folder: Path) -> Path:
-        """Its file in the batch's folder."""
+        """Return the job's file in the batch's folder."""
         return folder / f"{self.name}.mp4"
 
     def settings(self) -> dict[str, Any]:
-        """What the video depends on, for the manifest; a seed that is drawn is None."""
+        """Return everything that determines the video, for the manifest; a random seed is None."""
         left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """The jobs of a .jsonl or .csv file, whose videos go into `folder`. What a job leaves out is taken from `defaults`.
-    Paths are relative to the file. Raises InputError that names file and line."""
+    """Return the jobs of a .jsonl or .csv file, whose videos go into `folder`. Missing options are taken from
+    `defaults`. Paths are relative to the file. Raises InputError that names file and line."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -108,8 +108,8 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Each row's last line and its values, without empty ones. Raises InputError, for a quote without its end too: all
-    that follows would be one text."""
+    """Yield each row's last line number and its values, without empty ones. Raises InputError, also for an unclosed
+    quote, which would merge all later rows into one text."""
     rows = csv.DictReader(StringIO(text), strict=True)
     try:
         _check_columns(path, rows.fieldnames or ())
@@ -127,7 +127,7 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
-    """Raises InputError for a first line that is not one of columns, each once."""
+    """Raise InputError if the first line does not name columns, each once."""
     if len(names) == 1 and re.search("[;\t]", names[0]):
         raise InputError(f"{path}, line 1: {names[0]!r} is one column; write commas between columns")
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -149,7 +149,7 @@ def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOp
         )
     values = {key: _value(key, value) for key, value in given.items() if key not in ("name", "size", *CAMERAS)}
     values |= {key: _path(base, values[key]) for key in _PATHS if key in values}
-    if "size" in given:  # in place of a width and height that the command names for all
+    if "size" in given:  # this replaces a width and height that the command sets for all jobs
         values = {"width": None, "height": None, **values, "max_area": math.prod(_value("size", given["size"]))}
     camera = _camera(given, base, defaults)
     action_path = camera[1] if camera is not None and camera[0] == "action_path" else None
@@ -170,14 +170,14 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """A path relative to `base`, or to one's own folder, ~."""
+    """Return a path relative to `base`, or to the home folder if it begins with ~."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     return str(base / os.path.expanduser(given))
 
 
 def _value(name: str, given: Any) -> Any:
-    """A value as GenerateOptions takes it; a .csv file has texts alone."""
+    """Return a value in the type that GenerateOptions requires; in a .csv file all values are texts."""
     expected = "a number"
     try:
         if name == "guide_scale":
@@ -197,7 +197,7 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """A number, or one written as a text. Raises ValueError, or whatever `kind` does."""
+    """Return a number, possibly parsed from a text. Raises ValueError, or whatever `kind` raises."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError
@@ -205,7 +205,7 @@ def _number(given: Any, kind: type) -> Any:
 
 
 def _text(given: Any) -> str:
-    """A text; a number stands for its own. Raises TypeError."""
+    """Return a text; a number is converted. Raises TypeError."""
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise TypeError
     return str(given)

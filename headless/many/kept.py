@@ -1,4 +1,4 @@
-"""What a process keeps from one group of videos to the next: open files, and where memory has room, models."""
+"""The caches of a process between groups of videos: open files and, if memory allows, models."""
 
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class OpenFiles:
-    """Opened files by path, for as long as they stay as they are on the disk."""
+    """A cache of opened files by path, valid while the files on the disk are unchanged."""
 
     def __init__(self) -> None:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """`opener(paths)`, of models with their LoRAs behind it; or what it gave for these before."""
+        """Return `opener(paths)`, for models `opener(paths, loras)`, or the earlier result for unchanged files."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -38,8 +38,8 @@ class OpenFiles:
 
 
 class Kept:
-    """Both experts and the VAE, where they and all that a run does beside them fit into the GPU's memory at once. On
-    the CPU, where weights are mapped, they always do."""
+    """A cache of both experts and the VAE, used if they fit into GPU memory together with everything else that a run
+    needs. On the CPU weights are memory-mapped, so they always fit."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
@@ -48,7 +48,7 @@ class Kept:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Before the runs of a group like `plan`: gives up what is another plan's, and all where memory is short."""
+        """Prepare for runs like `plan`: drop the models of other plans, and all models if memory is short."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -60,11 +60,11 @@ class Kept:
         release(plan.device)
 
     def drop(self) -> None:
-        """Gives the models up."""
+        """Drop the cached models."""
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """The plan's VAE, loaded unless it was kept; not in tiles."""
+        """Return the plan's VAE, from the cache or loaded, without tiling."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
@@ -72,7 +72,7 @@ class Kept:
         return vae
 
     def expert(self, plan: SamplingPlan, name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-        """The plan's expert called `name`, `load`ed unless it was kept."""
+        """Return the plan's expert called `name`, from the cache or from `load`."""
         if name in self._experts:
             model = self._experts[name][1]
             model.set_arithmetic(choose_arithmetic(plan.options.arithmetic, plan.device, model.config))
@@ -84,7 +84,8 @@ class Kept:
         return model
 
     def free(self, device: torch.device) -> int:
-        """Bytes that are free on the device for a run which counts its experts itself."""
+        """Return the bytes available on the device to a run that counts its experts itself: free memory plus the cached
+        experts."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

@@ -1,4 +1,4 @@
-"""OUT/manifest.jsonl, which says what became of each job of a batch, and the lock of its folder."""
+"""The manifest OUT/manifest.jsonl with the outcome of each job of a batch, and the lock of its folder."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
 FILES = "files"
-"""What in a row are the marks of a job's files."""
+"""The key in a row for the hashes of a job's files."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
-"""The beginning of a row, with whose it is."""
+"""The start of a row, which contains the job's name even in an incomplete line."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: its video was written, or what went wrong. `seconds`: since the video before it."""
+    """The outcome of a job: a written video, or an `error`. `seconds`: the time since the previous video."""
 
     job: Job
     seed: int
@@ -38,7 +38,8 @@ class Outcome:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Keeps other batches out of the folder. The lock ends with its process. Raises InputError where another has it."""
+    """Lock the folder against other batches. The lock ends with its process. Raises InputError if another batch holds
+    it."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield
@@ -49,7 +50,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """A row for each job that was done or has failed, in the order of their ends."""
+    """A file with a row for each finished or failed job, in the order of their ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -58,12 +59,12 @@ class Manifest:
         self._begun: dict[str, dict[str, str]] = {}
 
     def __contains__(self, job: Job) -> bool:
-        """Whether a batch has made, or tried to make, this job's video."""
+        """Return whether a batch has made, or tried to make, this job's video."""
         return job.name in self._rows
 
     def why(self, job: Job) -> str | None:
-        """Why the job's video is made; empty where it is not there. None where it is there as it was written, made
-        with the job's settings."""
+        """Return the reason to make the job's video; empty if the video is missing. Return None if the video exists
+        unchanged and was made with the job's settings."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
@@ -77,8 +78,8 @@ class Manifest:
         return None if as_written else f"{file} is no longer the file that was written, so it is made again"
 
     def _changed_files(self, row: dict[str, Any], job: Job) -> str:
-        """Names the options and parts whose files are others than when the video was made. What is gone has not
-        changed; nor has what an older version did not note."""
+        """Return the options and parts whose files have changed since the video was made. Files that are gone, or that
+        an older version did not record, do not count."""
         before = row.get(FILES)
         if not isinstance(before, dict):
             return ""
@@ -86,18 +87,19 @@ class Manifest:
         return f"the content of {', '.join(changed)}" if changed else ""
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Remembers what the files of jobs are before these are made: what changes meanwhile counts as changed."""
+        """Record the hashes of the jobs' files before the jobs run, so that a change during a run counts as a
+        change."""
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Adds what the files of done jobs are now, where an older version has not noted it."""
+        """Add the current hashes of finished jobs' files if an older version has not recorded them."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
                 self._add(row | {FILES: self._inputs.of(job.options)})
 
     def note(self, outcome: Outcome) -> None:
-        """Adds what became of a job. One that failed is tried again by the next run."""
+        """Add a job's outcome. The next run tries a failed job again."""
         found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
         if outcome.error is None:
             video = outcome.job.video(self.folder)
@@ -118,7 +120,7 @@ class Manifest:
             ) from error
 
     def _read(self) -> dict[str, dict]:
-        """The last row of each job. A kill may have cut the last line short, within a letter too."""
+        """Return the last row of each job. A kill may have cut the last line, even within a character."""
         if not self.path.is_file():
             return {}
         text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -126,7 +128,7 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """A line's row. Of one that was cut short, or that lacks something, no more than whose it is."""
+    """Return a line's row. For an incomplete line or row, return only the job's name, as failed."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -141,7 +143,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Names the settings that are others than `before`, where any are."""
+    """Return the names of the settings that differ from `before`, as text."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"
@@ -149,12 +151,12 @@ def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    """A setting's value, with one name for each file: the same one may be named by way of `..` or of a link."""
+    """Return a setting's value with every path resolved, because the same file may be named through `..` or a link."""
     if isinstance(value, list):
         return [_resolved(name, each) for each in value]
     if isinstance(value, dict):
         return {key: _resolved(name, each) for key, each in value.items()}
-    with suppress(ValueError):  # of a name that no file can have
+    with suppress(ValueError):  # raised for a name that no file can have
         if isinstance(value, str) and name not in ("prompt", "negative") and os.path.isabs(value):
             return os.path.realpath(value)
     return value
