@@ -1,6 +1,6 @@
-"""A world that is walked through while it is made: keys, mouse and stick become a camera, chunk by chunk.
+"""A world that the user walks through while it is generated: keys, mouse and stick become a camera, chunk by chunk.
 
-`Session` walks; an `Engine` is what it needs of a model, text encoder and VAE. No web, no ComfyUI."""
+`Session` runs a walk; an `Engine` provides model, text encoder and VAE. This package uses neither web nor ComfyUI."""
 
 from .controls import Controls
 from .engine import Engine, Start

@@ -1,4 +1,4 @@
-"""The camera of a walk: from what is asked for to poses, one a video frame."""
+"""The camera of a walk: from inputs to poses, one per video frame."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..camera.rotation import from_angles, inverse, rigid, to_angles
 from .controls import FRAMES_OF_ONE, RUNNING, Wishes
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
-"""The length that translations are divided by where no path was known before: a latent frame's way at full speed, which
-is then of length 1, the longest step that a model knows."""
+"""The length by which translations are divided if no path was known before: the distance of a latent frame at full
+speed. That distance becomes length 1, the longest step that a model knows."""
 FRAMES_TO_SPEED = 3
-"""Video frames from standing to full speed, and back: a tap is a nudge."""
+"""The number of video frames from standing to full speed, and back, so that a tap gives a small move."""
 FASTEST_LOOK_DEG = 6.0
-"""Degrees that the mouse turns the camera by in a video frame; what is left is turned in the next ones."""
+"""The largest rotation by the mouse in a video frame, in degrees; the remainder follows in the next frames."""
 WALKING_SPEED = 0.5
-"""The share of the longest step that a key walks by; with Shift it is twice as much. In the official examples the
-median latent frame moves 0.19 to 0.78 of its clip's longest step."""
+"""The walking speed of a key, as a fraction of the longest step; Shift doubles it. In the official examples the median
+latent frame moves 0.19 to 0.78 of its clip's longest step."""
 PITCH_DEG = 1.5
-"""Degrees of pitch in a video frame, 6 in a latent frame: the official examples have 0.3 to 1.0 on average, 6.8 at
-most."""
+"""The largest pitch in a video frame, in degrees: 6 in a latent frame. The official examples have 0.3 to 1.0 on
+average, and at most 6.8."""
 
 
 class WalkingCamera:
-    """Position, yaw and pitch, and how fast they change. Poses are made from these, not from the poses before, so that
-    they stay rigid however long the walk. `unit`: see WALKING_UNIT."""
+    """A steered camera: position, yaw and pitch, and their speeds. Poses are computed from these and not from earlier
+    poses, so they stay rigid on a walk of any length. `unit`: see WALKING_UNIT."""
 
     def __init__(
         self,
@@ -38,32 +38,32 @@ class WalkingCamera:
         speed: float = 1.0,
         pitch_deg: float = math.inf,
     ) -> None:
-        """Start at a `pose` [4, 4], standing. `speed`: the share of the longest step that a key walks by; Shift doubles
-        the speed, up to the longest step. `pitch_deg`: the most degrees of pitch in a video frame."""
+        """Start at a `pose` [4, 4], standing. `speed`: a key's speed as a fraction of the longest step; Shift doubles
+        it, up to the longest step. `pitch_deg`: the largest pitch in a video frame, in degrees."""
         self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self._running, self._pitch_deg = max(1.0, min(RUNNING, 1 / speed)), pitch_deg
         self.place(np.eye(4) if pose is None else pose)
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
-        """Stand at a pose [4, 4], that of so many video frames after the beginning."""
+        """Stand at a pose [4, 4], the pose of video frame number `_frame`."""
         self._yaw, self._pitch, self._roll = to_angles(pose[:3, :3])
         self._position = pose[:3, 3].copy()
-        self._speeds = np.zeros(4)  # of full speed: forward, right, yaw, pitch
-        self._look = np.zeros(2)  # degrees that are still to be turned
+        self._speeds = np.zeros(4)  # fractions of full speed: forward, right, yaw, pitch
+        self._look = np.zeros(2)  # remaining rotation in degrees
 
     @property
     def moves(self) -> bool:
-        """Whether the camera still moves where nothing more is asked for."""
+        """Return whether the camera still moves without further input."""
         return bool(self._speeds.any() or self._look.any())
 
     @property
     def pose(self) -> np.ndarray:
-        """Where it is: camera-to-world, float64 [4, 4], OpenCV axes."""
+        """The current camera-to-world pose, float64 [4, 4], OpenCV axes."""
         rotation = from_angles("YXZ", [[self._yaw, self._pitch, self._roll]])
         return rigid(rotation, self._position[None])[0]
 
     def walk(self, wishes: Wishes) -> np.ndarray:
-        """The poses float64 [n, 4, 4] of the next video frames."""
+        """Return the poses, float64 [n, 4, 4], of the next video frames."""
         self._look += wishes.look
         return np.stack([self._advance(axes) for axes in wishes.axes]) if len(wishes.axes) else np.empty((0, 4, 4))
 
@@ -85,19 +85,20 @@ class WalkingCamera:
         return self.pose
 
     def _wanted(self, axes: np.ndarray) -> np.ndarray:
-        """The speeds that are asked for, in shares of the walking speed and of a key's turn. Walking aslant is no
-        faster than straight ahead, and running is as fast as the longest step allows."""
+        """Return the requested speeds, as fractions of the walking speed and of a key's rotation. Diagonal walking is
+        no faster than straight walking, and running is at most as fast as the longest step allows."""
         most = min(self._running, max(1.0, float(np.abs(axes[:2]).max())))
         way = axes[:2] * min(1.0, most / max(1e-9, float(np.hypot(*axes[:2]))))
         return np.concatenate([way, axes[2:]])
 
 
 class RecordedCamera:
-    """A path as a camera that walks by itself; nobody steers it. `left`: its video frames that are still to come. A
-    first path sets the unit, its longest step, as it does for a Rollout."""
+    """A camera that follows a given path and ignores input. `left`: the remaining video frames. If no earlier path set
+    the unit, the path's longest step does, as for a Rollout."""
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
-        """Poses c2w [n, 4, 4], moved to begin at a `pose` that a video ends with. `unit`: that video's, or 0."""
+        """Take poses c2w [n, 4, 4], moved to begin at `pose`, the last pose of an earlier video. `unit`: that video's
+        unit, or 0."""
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
         latents = self._path[::FRAMES_OF_ONE]
@@ -105,7 +106,7 @@ class RecordedCamera:
 
     @property
     def moves(self) -> bool:
-        """Whether the path goes on."""
+        """Return whether the path has frames left."""
         return self.left > 0
 
     @property
@@ -117,11 +118,11 @@ class RecordedCamera:
         return self._path[self._at]
 
     def place(self, _pose: np.ndarray, frame: int) -> None:
-        """Stand where the path is so many video frames after the beginning."""
+        """Stand at the path's pose of video frame number `frame`."""
         self._at = frame
 
     def walk(self, wishes: Wishes) -> np.ndarray:
-        """The poses of the next video frames, whatever is wished."""
+        """Return the poses of the next video frames; the wishes are ignored."""
         first, self._at = self._at + 1, self._at + len(wishes.axes)
         return self._path[first : self._at + 1]
 
@@ -133,8 +134,8 @@ def whole_numbers(poses: np.ndarray) -> list[list[int]]:
 
 
 def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
-    """What the model gets of latent frames' poses [f, 4, 4]: each in the frame of the one before it, in units of
-    `unit`. Without a pose `before` them the first is the identity."""
+    """Return the model's camera input for latent frames' poses [f, 4, 4]: each pose relative to the previous one, in
+    units of `unit`. Without a pose `before` the first is the identity."""
     if before is None:
         rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

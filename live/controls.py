@@ -1,8 +1,8 @@
-"""What a person asks for while a world is made: keys, mouse and stick, by any thread, at any time.
+"""The inputs of a walk: keys, mouse and stick, from any thread, at any time.
 
-The thread that makes the world takes it at the last moment, for a chunk's video frames at a time. A key that is held
-then counts for all of them, so that it answers as soon as can be. A key that went down and up since the last time is
-not lost: it is held again, for as long, in the frames it hit."""
+The thread that generates the world reads the inputs as late as possible, for one chunk's video frames at a time. A key
+that is held then applies to all these frames, for the shortest delay. A key that was pressed and released since the
+last read is not lost: it is held in the matching frames, for the same duration."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from ..camera.moves.keys import LOOK_KEYS, MOVE_KEYS
 from ..errors import InputError
 
 KEYS = MOVE_KEYS + LOOK_KEYS
-"""w a s d walk, i j k l look up, left, down, right."""
+"""The keys: w a s d walk, i j k l look up, left, down, right."""
 RUN, RUNNING = "shift", 2.0
-"""The key that makes walking faster while it is held, and how much faster."""
+"""The key for running while it is held, and the factor of the speed."""
 FRAMES_OF_ONE = 4
-"""Video frames of a latent frame."""
+"""The number of video frames in a latent frame."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""Taps that are remembered until the next chunk, and latent frames of a script."""
+"""The number of taps that wait for the next chunk, and the latent frames of a script."""
 FURTHEST_LOOK = 720.0
-"""Degrees that the mouse may be ahead of the camera."""
+"""The largest rotation, in degrees, that the mouse may be ahead of the camera."""
 
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
 class Wishes(NamedTuple):
-    """What is asked for in some video frames. `axes` float64 [n, 4]: forward, right, yaw, pitch, -1 to 1 each. `look`:
-    degrees of yaw and pitch that the mouse asks for beside them. `event`: the number of the last event in it. While
-    Shift is held, forward and right are twice as large. `waited`: seconds from the last input to here, None where no
-    input came since the frames before."""
+    """The inputs for some video frames. `axes` float64 [n, 4]: forward, right, yaw, pitch, -1 to 1 each; while Shift is
+    held, forward and right are doubled. `look`: additional degrees of yaw and pitch from the mouse. `event`: the number
+    of the last event included. `waited`: seconds since the last input, None if no input arrived since the previous
+    frames."""
 
     axes: np.ndarray
     look: tuple[float, float]
@@ -46,7 +46,7 @@ class Wishes(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """The inputs that frames have taken, as they were before."""
+    """A copy of the inputs before a chunk took them."""
 
     down: dict[str, float]
     taps: list[tuple[str, float, float]]
@@ -58,34 +58,34 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """Keys, mouse and stick of one walk. `event` numbers an input, so that whoever sent it knows the frames that it
-    has become part of. Raises InputError for what is no key, no number and no script."""
+    """The keys, mouse and stick of one walk. `event` numbers an input, so that its sender can find the frames that
+    include it. Raises InputError for an unknown key, a value that is not a number, and an invalid script."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Lock()
-        self._down: dict[str, float] = {}  # keys that are held, and since when
+        self._down: dict[str, float] = {}  # held keys, and the time of each press
         self._taps: deque[tuple[str, float, float]] = deque(maxlen=MOST_TAPS)
         self._stick = (0.0, 0.0, 0.0, 0.0)
         self._look = [0.0, 0.0]
         self._script: deque[frozenset[str]] = deque()
         self._event: int | None = None
         self._taken = clock()
-        self.heard = self._taken  # when somebody was last there: asked for something, or went on asking
-        self.turns = 0  # how often a key, a stick or a script has begun or ended
-        self.changed: Callable[[], None] = lambda: None  # called after each input, by the thread that brings it
-        self._arrived: float | None = None  # when the last input came that no frame has yet
+        self.heard = self._taken  # the time of the last input, or of the last read with a held input
+        self.turns = 0  # counts the starts and ends of keys, sticks and scripts
+        self.changed: Callable[[], None] = lambda: None  # called after each input, in the thread of the input
+        self._arrived: float | None = None  # the time of the last input that no frame includes yet
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """The key goes down."""
+        """Press a key."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """The key comes up."""
+        """Release a key."""
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """These keys are held from now on, and no others. It ends a script."""
+        """Hold exactly these keys from now on. This ends a script."""
         wanted = _checked(keys)
         with self._hearing(event) as now:
             self.turns += wanted != self._down.keys()
@@ -104,7 +104,7 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """The mouse moved by so many degrees, right and up."""
+        """Add a mouse movement in degrees, right and up."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
         with self._hearing(event):
             self._look = [
@@ -113,7 +113,7 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Sticks of a gamepad, -1 to 1 each, which stay so until they are told anew."""
+        """Set the sticks of a gamepad, -1 to 1 each, until the next call."""
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
         with self._hearing(event):
             stick = forward, right, yaw, pitch
@@ -121,7 +121,7 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """The keys of each of the next latent frames; no key is held after the last."""
+        """Set the keys of each of the next latent frames; after the last one no key is held."""
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_checked(row) for row in rows]
@@ -132,12 +132,12 @@ class Controls:
             self._script = deque(checked)
 
     def hear(self) -> None:
-        """Somebody is there, and asks for nothing that moves the camera."""
+        """Record that the user is active without moving the camera."""
         with self._lock:
             self.heard = self._clock()
 
     def let_go(self) -> None:
-        """Nothing is asked for any more: the person is gone."""
+        """Release everything, because the user has left."""
         with self._lock:
             self._down.clear()
             self._taps.clear()
@@ -146,14 +146,14 @@ class Controls:
 
     @property
     def asks(self) -> bool:
-        """Whether something is asked for that moves the camera."""
+        """Return whether an input moves the camera."""
         with self._lock:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
             return bool(held or self._taps or any(self._look))
 
     def take(self, frames: int) -> Wishes:
-        """What is asked for in the next video frames, four a latent frame. A tap is taken once, and so are the degrees
-        that the mouse asks for. A key or a stick that is held, and a script that goes on, ask as long as they do."""
+        """Return the inputs for the next video frames, four per latent frame. Taps and mouse movements are returned
+        once. Held keys and sticks, and a running script, are returned as long as they last."""
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
@@ -168,13 +168,13 @@ class Controls:
                 axes[number, :2] *= RUNNING if RUN in row else 1
             self._look, self._arrived = [0.0, 0.0], None
             waited = None if arrived is None else now - arrived
-            if frames:  # a walk's first chunk may have none: what is tapped is held in those of the second
+            if frames:  # a walk's first chunk may have no frames; then its taps are kept for the second
                 self._taps.clear()
                 self._taken = now
             return Wishes(axes, look, self._event, waited)
 
     def put_back(self) -> None:
-        """Have the next frames take again what the last ones took, and what came since: those are not made."""
+        """Restore the inputs of the last `take`, merged with later ones, because its frames will not be made."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:
@@ -184,13 +184,13 @@ class Controls:
             since_then = [tap for tap in self._taps if tap not in before.taps]
             self._taps = deque([*before.taps, *taps, *since_then], maxlen=MOST_TAPS)
             self._look = [was + more for was, more in zip(before.look, self._look, strict=True)]
-            if self._script is before.script:  # no other began, and no key ended it
+            if self._script is before.script:  # no other script began, and no key ended it
                 self._script = deque(before.rows)
             self._taken, self._arrived = before.taken, self._arrived if before.arrived is None else before.arrived
 
     @contextmanager
     def _hearing(self, event: int | None) -> Iterator[float]:
-        """An input comes: gives the time. Whoever waits for one is called when it is there."""
+        """Register an input and yield its time. Afterwards `changed` is called."""
         with self._lock:
             self._event = self._event if event is None else event
             self.heard = self._arrived = self._clock()
@@ -212,32 +212,32 @@ class Controls:
 
 
 class Steered:
-    """Passes on what is asked of its `controls`, for whoever holds no more than a session."""
+    """A base class that forwards inputs to its `controls`."""
 
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """A key of w a s d i j k l, or shift, goes down."""
+        """Press a key of w a s d i j k l, or shift."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """It comes up."""
+        """Release a key."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """These keys are down, and no others."""
+        """Hold exactly these keys."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """The camera is to turn by so many degrees, right and up."""
+        """Turn the camera by degrees, right and up."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Sticks of a gamepad, -1 to 1 each."""
+        """Set the sticks of a gamepad, -1 to 1 each."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """The keys of each of the next latent frames."""
+        """Set the keys of each of the next latent frames."""
         self.controls.script(rows, event)
 
 
@@ -250,7 +250,7 @@ def _checked(keys: Iterable[str]) -> frozenset[str]:
 
 
 def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
-    """The numbers, none further from 0 than `most`."""
+    """Return the numbers, limited to -`most`..`most`."""
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:

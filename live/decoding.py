@@ -1,4 +1,5 @@
-"""On a processor a chunk's frames are decoded beside the next chunk's forwards: each has its share of the cores."""
+"""Decoding in parallel on a CPU: a chunk's frames are decoded during the next chunk's forwards, and each thread gets
+part of the cores."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from .walk import Frames
 
 
 class DecodingThread:
-    """Decodes and hands out, in a thread of its own, the frames of one chunk while the next one is made.
+    """A thread that decodes and delivers the frames of one chunk while the next one is generated.
 
-    The toy's layers are small: they gain less from a second core than from being alone on one. The thread that makes
-    the chunks is the one that uses this; meanwhile it keeps the cores that the decoder does not have."""
+    The toy's layers are small: a second core helps them less than a core of their own. The thread that generates the
+    chunks creates and calls this object; it keeps the cores that the decoder does not use."""
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()
@@ -31,17 +32,18 @@ class DecodingThread:
 
     @property
     def here(self) -> bool:
-        """Whether this is the thread that asks."""
+        """Return whether the caller runs in this thread."""
         return get_ident() == self._ident
 
     @classmethod
     def where_it_gains(cls, device: torch.device) -> DecodingThread | None:
-        """One for models on a processor with more than one core. A GPU decodes in its own time as it is."""
+        """Return a new thread for models on a CPU with more than one core, else None. A GPU already decodes
+        asynchronously."""
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
     def hand_out(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
-        """Call `deliver` with each of the `frames` when it is decoded, behind those of the chunk before: until these
-        are handed out, the caller waits. Raises what handing them out has raised."""
+        """Decode the `frames` in the thread and call `deliver` with each. This first waits until the previous chunk is
+        delivered, and raises the error of that delivery."""
 
         def run() -> None:
             for each in frames:
@@ -51,12 +53,12 @@ class DecodingThread:
         self._running = self._pool.submit(run)
 
     def wait(self) -> None:
-        """Until all frames are handed out. Raises what that has raised."""
+        """Wait until all frames are delivered. Raises the error of the delivery."""
         running, self._running = self._running, None
         if running is not None:
             running.result()
 
     def close(self) -> None:
-        """The caller has all cores again, when the last frames are handed out."""
+        """Wait for the last frames, then return all cores to the caller."""
         self._pool.shutdown()
         torch.set_num_threads(self._cores)

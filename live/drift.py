@@ -1,8 +1,8 @@
-"""Whether a world dissolves while it is walked in: each chunk's figures against those of the first two seconds.
+"""Detection of a dissolving world: each chunk's figures are compared with those of the first two seconds.
 
-The bounds are those of `lingbot-world measure drift`, which sees places move and so can tell a wall that is dark from a
-world that grows dark. Here only whole frames are compared. So one bound is not enough, unless sharpness passes the
-bound of places, and it has to last."""
+The bounds are those of `lingbot-world measure drift`, which tracks places and so can distinguish a dark wall from a
+world that grows dark. Here only whole frames are compared. So one exceeded bound is not enough, unless sharpness passes
+the bound of places, and the state has to last."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from ..measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
 from ..measure.drift_figures import colourfulness
 
 FIRST = 8
-"""Latent frames, of four frames each, that the later ones are compared with: two seconds."""
+"""The number of latent frames, of four frames each, that later ones are compared with: two seconds."""
 LASTS = 16
-"""Latent frames for which bounds have to be passed: four seconds."""
+"""The number of latent frames for which bounds must be exceeded: four seconds."""
 SIDE = 128
-"""Pixels that the longer side of a frame has at most where it is looked at."""
+"""The largest side, in pixels, of the reduced frame that is measured."""
 HINT = "the world is dissolving: R begins anew from the picture"
 
 Row = dict[str, float]
 
 
 class DriftWatch:
-    """The figures of one walk."""
+    """The drift detector of one walk."""
 
     def __init__(self, chunk: int) -> None:
-        """`chunk`: latent frames of a chunk."""
+        """Prepare for chunks of `chunk` latent frames."""
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
         self._first: list[Row] = []
         self._last: Row | None = None
         self._passed = 0
 
     def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Take a chunk's latent [1, 16, n, h, w] and its last frame uint8 [H, W, 3]; return whether the world has just
-        been found to dissolve."""
+        """Add a chunk's latent [1, 16, n, h, w] and its last frame uint8 [H, W, 3]. Return true at the chunk where the
+        world is first found to dissolve."""
         row = _figures(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
@@ -48,8 +48,8 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """`spread` of the latent, `sharpness` and `colour` as shares of the first two seconds', and how far its `mean`
-        has moved, in spreads. None before these are over."""
+        """The latent's `spread`, the `sharpness` and the `colour` as fractions of the first two seconds', and the shift
+        of the latent's `mean` in spreads. None during the first two seconds."""
         if self._last is None:
             return None
         spread = self._at_first("spread")

@@ -1,4 +1,5 @@
-"""What a walk needs of a model, a text encoder and a VAE. The command opens one, and so can a host."""
+"""The parts of a model that a walk uses: world, decoder and encoders. The command opens an engine, and so can a
+host."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from ..vae import PreviewDecoder, VideoDecoder
 
 
 class WalkVideo(Protocol):
-    """The video of one walk. No method waits for the encoder but `close`, and `add` where it is told to."""
+    """The video file of one walk. Only `close`, and `add` with `wait`, wait for the encoder."""
 
     left_out: int
     failure: str
@@ -31,18 +32,19 @@ class WalkVideo(Protocol):
 
 
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
-"""record(path, fps, first, tell) begins a video with frame number `first` of the walk; tell(reason) is called where it
-is no longer whole."""
+"""The signature record(path, fps, first, tell), which opens a video that begins with frame number `first` of the walk;
+tell(reason) is called if the video becomes incomplete."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The functions make things anew, for videos of a `size` (height and width in pixels): `new_world()`, `new_decoder(
-    exact)`, in fp32 if `exact`; `encode_image(frame)` of [3, H, W] to a latent [1, 16, n, h, w] on the CPU and
-    `encode_prompt(text)` to an embedding [1, L, D], which another thread may call. `chunk` counts latent frames. A walk
-    has no end, so there is always a `window`. `notes`: what a person should know of it. `dtype`: the model's, for the
-    record. `new_preview()` makes the decoder of the frames that are shown where these are a preview by `decoder`;
-    `record`, where it is there, makes the video file of each walk that is kept in a folder."""
+    """The model's functions and settings for videos of a `size` (height and width in pixels). Each call returns a new
+    object: `new_world()`, and `new_decoder(exact)`, in fp32 if `exact`. `encode_image(frame)` maps [3, H, W] to a
+    latent [1, 16, n, h, w] on the CPU, and `encode_prompt(text)` returns an embedding [1, L, D]; another thread may
+    call it. `chunk` counts latent frames. `window` is always limited, because a walk has no end. `notes` are for the
+    user. `dtype`: the model's dtype, for the record. `decoder`: the name of the decoder of shown frames.
+    `new_preview()` returns the preview decoder, if shown frames are a preview. `record`, if set, opens the video file
+    of each saved walk."""
 
     config: ModelConfig
     schedule: Schedule
@@ -63,15 +65,15 @@ class Engine:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Height and width of the latent."""
+        """The height and width of the latent."""
         return self.size[0] // 8, self.size[1] // 8
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a walk begins: the first `frame` as the VAE takes it, float32 [3, H, W], what it shows, and the `lens` [4]
-    at 832x480 (None: the official examples'). Of a `state` the walk is what comes next: then `frame` is the state's,
-    the lens is its own, and an empty prompt is its last one. `image`: the latent of the frame, None to encode it."""
+    """The start of a walk: the first `frame` as the VAE's input, float32 [3, H, W], its prompt, and the `lens` [4] at
+    832x480 (None: the official examples'). With a `state` the walk continues it: then `frame` and lens are the state's,
+    and an empty prompt means its last one. `image`: the latent of the frame, None to encode it."""
 
     frame: Tensor
     prompt: str
@@ -82,16 +84,16 @@ class Start:
 
     @classmethod
     def of(cls, begin: Start | WorldState) -> Start:
-        """The same as a Start."""
+        """Return a Start unchanged, or the Start that continues a state."""
         return cls.after(begin) if isinstance(begin, WorldState) else begin
 
     @classmethod
     def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
-        """What comes next of a state."""
+        """Return the Start that continues a state."""
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:
-        """Raises InputError for what a walk by this engine cannot begin with."""
+        """Raise InputError if a walk by this engine cannot begin here."""
         if self.state is not None:
             self.state.check(engine.config, engine.chunk, guided=False)
         if tuple(self.frame.shape) != (3, *engine.size):

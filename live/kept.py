@@ -1,9 +1,10 @@
-"""What is kept of a walk: a folder that grows chunk by chunk. So memory does not grow, and a killed process leaves it.
+"""The saved data of a walk: a folder that grows chunk by chunk, so that memory does not grow, and a killed process
+loses nothing.
 
-`walk.json` says what the walk was made with. Beside it: `start.safetensors` (the first frame), `prompt.N.safetensors`
-(an embedding), `before.state` (the video that the walk goes on from, if any), and three files that each chunk is added
-to: `latent.f32`, `steps.f64` (what the model was given, a pose a latent frame), `poses.f64` (a pose a video frame).
-With seed, schedule, dtype and inputs (see inputs.py) the walk can be made again."""
+`walk.json` holds the settings of the walk. Next to it: `start.safetensors` (the first frame), `prompt.N.safetensors`
+(an embedding), `before.state` (the video that the walk continues, if any), and three files that grow with each chunk:
+`latent.f32`, `steps.f64` (the model's camera input, a pose per latent frame), `poses.f64` (a pose per video frame).
+With seed, schedule, dtype and inputs (see inputs.py) the walk can be repeated."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ CHANNELS = 16
 
 
 class Kept:
-    """The folder of a walk while it is made. Where the disk is full it says so in `failure`, keeps what it has, and the
-    walk goes on."""
+    """The folder of a walk in progress. If the disk is full, `failure` holds the reason, the data so far stays, and the
+    walk continues."""
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class Kept:
         before: WorldState | None,
         facts: Mapping[str, Any],
     ) -> None:
-        """`picture`: the `frame` that the walk begins with and its latent, the `image`. `facts`: of how the walk is
-        made. Raises InputError where the folder cannot be written."""
+        """Create the folder. `picture`: the first `frame` and its latent, the `image`. `facts`: settings of the walk.
+        Raises InputError if the folder cannot be written."""
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
         self._before, self.latent_frames, self._facts = before, 0, facts
@@ -69,8 +70,8 @@ class Kept:
         return self.latent_frames // self._engine.chunk
 
     def prompt(self, text: str, context: Tensor) -> None:
-        """From the next chunk on this is the prompt; `context` [1, L, D] is its embedding. Raises InputError where the
-        walk's first cannot be written: nothing would be kept of it."""
+        """Set the prompt from the next chunk on; `context` [1, L, D] is its embedding. Raises InputError if the walk's
+        first prompt cannot be written, because then nothing would be saved."""
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -79,20 +80,20 @@ class Kept:
             raise InputError(f"the walk cannot be kept in {self.folder}: {reason}")
 
     def note(self, name: str, value: Any) -> None:
-        """Add a fact of how the walk is made to `walk.json`."""
+        """Add a setting of the walk to `walk.json`."""
         self._facts = {**self._facts, name: value}
         if not self.failure:
             self._try(lambda: self._write_facts({}))
 
     def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray, wishes: Wishes) -> None:
-        """Add a chunk: its latent float32 [1, 16, n, h, w], what the model was given [n, 4, 4], the poses of the video
+        """Add a chunk: its latent float32 [1, 16, n, h, w], the model's camera input [n, 4, 4], the poses of the video
         frames, and the inputs."""
         rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], wishes))
 
     def rebuilt(self, *, refresh: bool) -> None:
-        """Keys and values were computed again here, with another prompt where that is a `refresh`."""
+        """Record that keys and values were recomputed here, with another prompt if it was a `refresh`."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
@@ -100,12 +101,12 @@ class Kept:
         self._inputs.add_wishes(self.latent_frames, wishes)
         for file, row in zip(self._files.values(), rows, strict=True):
             left = memoryview(np.ascontiguousarray(row).tobytes())
-            while left:  # an unbuffered file may take a part, and then say that the disk is full
+            while left:  # an unbuffered file may accept a part first, and then report a full disk
                 left = left[file.write(left) :]
         self.latent_frames += latent_frames
 
     def cut(self, chunks: int) -> None:
-        """Forget all but the first chunks."""
+        """Remove all chunks after the first `chunks`."""
         self.latent_frames = min(self.latent_frames, chunks * self._engine.chunk)
         self._prompts = [part for part in self._prompts if part[2] < self.latent_frames] or self._prompts[:1]
         self._try(self._write_head)
@@ -119,7 +120,7 @@ class Kept:
             file.seek(0, os.SEEK_END)
 
     def _try(self, write: Any) -> str:
-        """Why it could not, or nothing."""
+        """Run `write`; return the reason of a failure, or an empty string."""
         try:
             write()
         except (OSError, InputError) as error:
@@ -130,16 +131,16 @@ class Kept:
         return ""
 
     def latent(self, first: int, last: int) -> Tensor:
-        """Latent frames of this walk float32 [1, 16, n, h, w]."""
+        """Return latent frames of this walk, float32 [1, 16, n, h, w]."""
         height, width = self._engine.cells
         return _latent(self.folder / "latent.f32", (height, width), first, last)
 
     def steps(self, first: int, last: int) -> np.ndarray:
-        """What the model was given of them [n, 4, 4]."""
+        """Return the model's camera input for these latent frames, [n, 4, 4]."""
         return _poses(self.folder / "steps.f64", last)[first:]
 
     def context(self, latent_frame: int) -> Tensor:
-        """The prompt's embedding that a latent frame was made with."""
+        """Return the embedding of the prompt that a latent frame was made with."""
         return next(context for _, context, first in reversed(self._prompts) if first <= latent_frame)
 
     @property
@@ -147,11 +148,12 @@ class Kept:
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Each video frame's pose, float64 [n, 4, 4]; of a video that goes on the last one before it comes first."""
+        """Return each video frame's pose, float64 [n, 4, 4]; if the walk continues a video, the last pose of that video
+        comes first."""
         return _path(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
-        """The walk as a state that any run goes on from. Raises InputError where nothing was made."""
+        """Return the walk as a state that any run can continue. Raises InputError if nothing was made."""
         return load_walk(self.folder)
 
     def _write_head(self) -> None:
@@ -175,7 +177,7 @@ class Kept:
         os.replace(part, self.folder / HEAD)
 
     def close(self) -> None:
-        """Close the files. The inputs are now in `walk.json`."""
+        """Close the files and move the inputs into `walk.json`."""
         try:
             self._write_facts({"inputs": self._inputs.rows()})
             self._inputs.close(delete=True)
@@ -186,19 +188,19 @@ class Kept:
 
 
 def kept_walks(folder: Path) -> list[Path]:
-    """Return the folders of the walks that are kept in a folder, the oldest first."""
+    """Return the folders of the walks saved in a folder, the oldest first."""
     found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 
 
 def load_walk(folder: str | Path) -> WorldState:
-    """The state of a walk that was kept in a folder, up to its last whole chunk. Raises InputError."""
+    """Return the state of a walk saved in a folder, up to its last complete chunk. Raises InputError."""
     return _loaded(Path(folder))[0]
 
 
 def save_whole(folder: str | Path) -> None:
-    """Writes what other commands read of a walk beside what was kept of it in a folder, up to its last whole chunk:
-    walk.state, and camera/ with poses.npy and intrinsics.npy. Raises InputError."""
+    """Write the files that other commands read into a walk's folder, up to its last complete chunk: walk.state, and
+    camera/ with poses.npy and intrinsics.npy. Raises InputError."""
     folder = Path(folder)
     state, poses = _loaded(folder)
     state.save(folder / STATE)
@@ -212,8 +214,8 @@ def save_whole(folder: str | Path) -> None:
 
 
 def whole_state(folder: Path) -> Path:
-    """The state of a walk in its folder. Where there is none with a camera path beside it, the process was killed: both
-    are written. Raises InputError."""
+    """Return the path of a walk's state. If the state or the camera path is missing, the process was killed, so both
+    are written now. Raises InputError."""
     state = folder / STATE
     ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
     if not (ended and state.is_file()):
@@ -222,7 +224,7 @@ def whole_state(folder: Path) -> Path:
 
 
 def engine_facts(engine: Engine) -> dict[str, Any]:
-    """Return what a walk's frames depend on beside its start and inputs, as `walk.json` has it."""
+    """Return the engine's settings that determine a walk's frames, in the form of `walk.json`."""
     schedule = dataclasses.asdict(engine.schedule)
     return {
         "cells": [*engine.cells],
@@ -237,7 +239,7 @@ def engine_facts(engine: Engine) -> dict[str, Any]:
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """Return what `walk.json` says. Raises OSError, ValueError."""
+    """Return the content of `walk.json`. Raises OSError or ValueError."""
     head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
     if head.get("format") != FORMAT:
         raise ValueError(f"not a walk: its format is {head.get('format')}")
@@ -245,7 +247,7 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 
 def _loaded(folder: Path) -> tuple[WorldState, np.ndarray]:
-    """A walk's state, and its poses as `Kept.poses` gives them."""
+    """Return a walk's state, and its poses in the form of `Kept.poses`."""
     try:
         head = read_head(folder)
         before = load_state(folder / BEFORE) if head["continued"] else None
@@ -301,7 +303,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
 
 
 def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
-    """The number of each prompt that latent frames were made with, its text, and how many they are."""
+    """Yield the index of each prompt that latent frames were made with, its text, and the number of these frames."""
     for index, (prompt, after) in enumerate(zip(prompts, [*prompts[1:], {"first": made}], strict=True)):
         frames = min(made, after["first"]) - prompt["first"]
         if frames > 0:
@@ -313,7 +315,7 @@ def _video_frames(latent_frames: int, before: WorldState | None) -> int:
 
 
 def _path(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Each video frame's pose, behind the last one of a video `before`."""
+    """Return each video frame's pose, after the last one of a video `before`."""
     walked = _poses(folder / "poses.f64", _video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
@@ -335,12 +337,12 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
 
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # where the disk is full
+    except SafetensorError as error:  # the disk is full
         raise InputError(f"{path} cannot be written: {error}") from error
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Copies: what was mapped would change when the file is written again."""
+    """Return copies of the tensors, because memory-mapped ones would change if the file is rewritten."""
     from safetensors.torch import load_file
 
     return {name: tensor.clone() for name, tensor in load_file(path).items()}

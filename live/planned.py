@@ -1,4 +1,5 @@
-"""What a walk makes of a rollout's plan: there is always a window, and the model answers to a camera in a few steps."""
+"""The adaptation of a rollout's plan to a walk: there is always a window, and the model is a few-step model with a
+camera."""
 
 from __future__ import annotations
 
@@ -10,20 +11,21 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""That memory is planned for, at least: whole chunks of any size, and more than a release's window."""
+"""The number of latent frames that memory is planned for, at least: full chunks of any size, and more than a release's
+window."""
 LIVE_WINDOW = Window(18, 6)
-"""Of a release that looks back on the whole video: a walk has no end."""
+"""The window for a release that otherwise attends to the whole video, because a walk has no end."""
 
 
 def latent_frames(window: int | None) -> int:
-    """How many a walk without an end is planned for. Raises InputError for a window that is the whole video."""
+    """Return the number of latent frames to plan memory for. Raises InputError for a window that is the whole video."""
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raises InputError, naming `model`, for one that a walk cannot be made with."""
+    """Raise InputError, naming `model`, if the model cannot be used for a walk."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -35,7 +37,7 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def without_end(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """The spec of a walk without an end, which looks back on a window of what is asked for, and what is to be said."""
+    """Return the spec of an endless walk, with the requested window, and the notes for the user."""
     said = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, said
@@ -47,8 +49,8 @@ def without_end(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return notes on chunk, window, sink and steps that are not those of a release with a window, each with what
-    people saw who ran the 1.3B so."""
+    """Return notes on chunk, window, sink and steps that differ from those of a release with a window, each with the
+    effect that users saw with the 1.3B."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

@@ -1,4 +1,4 @@
-"""A walk made again from what its folder keeps: the same frames to the bit, by the same model on the same device."""
+"""The replay of a walk from its folder: the same frames to the bit, with the same model on the same device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """The inputs, prompts and steps back of a walk that was kept, in place of a person's. A key that is pressed
-    meanwhile changes nothing."""
+    """The inputs, prompts and steps back of a saved walk, in place of a user's. Keys pressed during the replay are
+    ignored."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read the folder of a walk. Raises InputError for a folder without one, for a walk along a path, and for a
-        walk of a version that kept no inputs."""
+        """Read the folder of a walk. Raises InputError for a folder without a walk, for a walk along a path, and for a
+        walk of a version that saved no inputs."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
@@ -44,14 +44,14 @@ class Replay(Controls):
             raise InputError(f"{self.folder / HEAD}: the walk cannot be replayed ({reason})") from error
         self.start = Start(picture["frame"], prompt, lens, seed, before, picture["image"])
         self.frames = self.state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
-        self._at = 0  # the first latent frame of the chunk that comes
+        self._at = 0  # the first latent frame of the next chunk
 
     def schedule(self) -> FewStepSchedule:
         """Return the schedule that the walk was made with."""
         return FewStepSchedule(**{name: tuple(values) for name, values in self.head["schedule"].items()})
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError, naming what differs, unless the engine makes chunks as the walk's did."""
+        """Raise InputError, naming the difference, unless the engine has the walk's settings."""
         for name, expected in engine_facts(engine).items():
             found = self.head.get(name)
             if found != expected:
@@ -61,17 +61,17 @@ class Replay(Controls):
                 )
 
     def ends(self, walk: Walk) -> bool:
-        """Whether the walk has all latent frames of the one that is replayed."""
+        """Return whether the replay has all latent frames of the saved walk."""
         return walk.chunks * walk.engine.chunk >= self.frames
 
     @property
     def asks(self) -> bool:
-        """A walk that is replayed never stands still."""
+        """Return true, because a replay never stands still."""
         return True
 
     def prepare(self, walk: Walk) -> None:
-        """Do what was done before the walk's next chunk: a step back first, then prompts. On a CPU this thread computes
-        with as many others as the walk did."""
+        """Apply the changes that preceded the walk's next chunk: a step back first, then prompts. On a CPU, set the
+        number of threads to that of the saved walk."""
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk

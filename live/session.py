@@ -1,4 +1,4 @@
-"""A walk that somebody steers: by a program that asks for frames, or by a thread that makes them as they are played."""
+"""A walk that a user steers: a program requests its frames, or a thread makes them at playback speed."""
 
 from __future__ import annotations
 
@@ -34,38 +34,39 @@ from .worlds.events import Events, read_events
 log = logging.getLogger(__name__)
 
 WATCH = 0.2
-"""Seconds from one look of `run` to the next, while it waits."""
+"""The interval in seconds between calls of `run`'s `watch` during a wait."""
 
 AWAKE = 16
-"""Latent frames that are made after a new prompt where nothing else is asked for: four seconds, in which it is seen."""
+"""The number of latent frames made after a new prompt without other input: four seconds, in which the change shows."""
 GIVE_BACK = 64
-"""Chunks on a CPU after which memory that was freed is given back: else an hour of a walk keeps 2.6 GB of it."""
+"""The number of chunks on a CPU after which freed memory is returned to the system; otherwise an hour of walking holds
+2.6 GB."""
 QUIET = 10.0
-"""Seconds without an input after which a world that moves by itself is made at half the speed."""
+"""The seconds without an input after which a world that moves by itself is made at half speed."""
 
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
-"""tell(kind, facts): prompt, paused, resumed, still, drift, back, restarted, kept (no longer),
+"""The signature tell(kind, facts). Kinds: prompt, paused, resumed, still, drift, back, restarted, kept (no longer),
 failed."""
 
 
 def _nobody(_kind: str, _facts: dict[str, Any]) -> None:
-    """Is told nothing."""
+    """A `tell` callback that does nothing."""
 
 
 class Session(Steered):
-    """A world and somebody in it. A program asks for the frames: the next chunk is made, with the keys of then, when it
-    wants more.
+    """A world and its user. A program requests frames; each chunk is made on request, with the keys held at that time.
 
         with Session(engine, Start(frame, "a quiet street")) as session:
             session.press("w")
             for frames in session:
                 ...
 
-    `start(deliver)` has a thread make them at `fps` instead. Each walk has a folder of its own in `folder` (None: a
-    temporary one). Any thread may call the methods; what they ask for comes with the next chunk.
+    `start(deliver)` makes them in a thread at `fps` instead. Each walk has its own folder in `folder` (None: a
+    temporary one). Any thread may call the methods; their effect comes with the next chunk.
 
-    With a `path` nobody steers: it is walked from its first pose to its last whole chunk, and that is the end."""
+    With a `path` inputs are ignored: the path is walked from its first pose to its last full chunk, and then the walk
+    ends."""
 
     def __init__(
         self,
@@ -82,12 +83,11 @@ class Session(Steered):
         controls: Controls | None = None,
         events: Any = None,
     ) -> None:
-        """`speed`: the share of the longest step that W walks by; with Shift it is twice as much. `path`: poses c2w
-        [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state and a camera path are
-        kept too (None: where there is a folder). `moving`: the threads of `start` and `run` make chunks also where
-        nothing is asked for, since things move by themselves. `controls`: in place of new ones. Where
-        `restart_on_drift` is set, a world that dissolves begins anew. `events`: as `read_events` reads them. Raises
-        InputError."""
+        """Begin the first walk. `speed`: W's speed as a fraction of the longest step; Shift doubles it. `path`: poses
+        c2w [n, 4, 4], one per video frame. `seed` is as in `Walk`. `whole`: a state and a camera path are also saved
+        for each finished walk (None: if there is a folder). `moving`: the threads of `start` and `run` make chunks also
+        without input, because things move by themselves. `controls` replaces new ones. `events`: a value that
+        `read_events` accepts. If `restart_on_drift` is set, a dissolving world restarts. Raises InputError."""
         self.engine, self.controls = engine, controls or Controls()
         self.pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         self.controls.changed = self._wake
@@ -108,10 +108,10 @@ class Session(Steered):
         self._paused = self._closing = False
         self._thread: Thread | None = None
         self._decoding: DecodingThread | None = None
-        self._asked_for = True  # each chunk by a program, which is told what goes wrong by an exception
-        self._watch: Callable[[], None] | None = None  # of the thread that makes the chunks, where that is the caller's
-        self._under_way: Iterator[Frames] | None = None  # a chunk that a program asks for
-        self._texts = ThreadPoolExecutor(1)  # encodes prompts beside the walk
+        self._asked_for = True  # true: a program requests each chunk, and receives errors as exceptions
+        self._watch: Callable[[], None] | None = None  # set if the caller's thread makes the chunks
+        self._under_way: Iterator[Frames] | None = None  # the chunk that a program is requesting
+        self._texts = ThreadPoolExecutor(1)  # encodes prompts next to the walk
         self._working = RLock()  # held while a program's chunk is made
         self.failure = ""
         self._walks.begin(begin, self._not_kept)
@@ -119,8 +119,8 @@ class Session(Steered):
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that makes the walk of a folder again, to the same bits, and then ends. `options` are those
-        of a session. Raises InputError for a folder without a walk, and for an engine that was opened otherwise."""
+        """Return a session that replays the walk of a folder, to the same bits, and then ends. `options` are those of a
+        session. Raises InputError for a folder without a walk, and for an engine with other settings."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.head.get("events"), **options}
@@ -133,8 +133,8 @@ class Session(Steered):
         self.close()
 
     def prompt(self, text: str, *, refresh: bool = False) -> None:
-        """What the world shows from one of the next chunks on: text is encoded meanwhile. `refresh` as in
-        `Walk.prompt`. Raises InputError for one that is empty."""
+        """Change the prompt from one of the next chunks on; the text is encoded in the background. `refresh` is as in
+        `Walk.prompt`. Raises InputError for an empty prompt."""
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected text that says what the world shows")
         if not text.strip():
@@ -160,7 +160,7 @@ class Session(Steered):
     def _encoded(self, text: str, refresh: bool) -> None:
         try:
             context = self.engine.encode_prompt(text)
-        except Exception as error:  # nobody waits for this thread, and the walk goes on with the prompt that it has
+        except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
             self.events.stand(self.walk.kept.last_prompt[0], later=True)
             if self._asked_for:
                 raise
@@ -197,13 +197,13 @@ class Session(Steered):
             self._commands.append(lambda: self._encoded(text, False))
 
     def pause(self) -> None:
-        """The thread of `start` begins no chunk until `resume`. A program pauses by not asking for frames."""
+        """Pause the thread of `start` until `resume`. A program pauses by not requesting frames."""
         with self._changed:
             self._paused = True
         self._tell("paused", {})
 
     def resume(self) -> None:
-        """Somebody is there, and chunks are made."""
+        """Record that the user is active, and continue to make chunks."""
         self.controls.hear()
         with self._changed:
             if not self._paused:
@@ -218,7 +218,7 @@ class Session(Steered):
         return self._paused
 
     def back(self, chunk: int) -> None:
-        """Go back to where so many chunks were made."""
+        """Go back to the point after `chunk` chunks."""
 
         def go() -> None:
             self.walk.back(chunk)
@@ -231,15 +231,16 @@ class Session(Steered):
         self._ask(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """A new walk, from the same start or another."""
+        """Begin a new walk, from the same start or another."""
         self._ask(lambda: self._go_to(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:
         return self
 
     def __next__(self) -> Frames:
-        """The next frames; there is no end before `close`. A chunk is made when it is asked for. Raises what the walk
-        meets, and what was asked of it in vain. A chunk that was broken off is made anew, its frames too."""
+        """Return the next frames; the iteration ends only with `close`. A chunk is made when its first frames are
+        requested. Raises the errors of the walk and of earlier requests. An interrupted chunk is made again, with all
+        its frames."""
         if self.running:
             raise InputError("a thread makes the chunks of this session since `start`, and gives them to `deliver`")
         with self._working:
@@ -259,7 +260,7 @@ class Session(Steered):
         raise StopIteration
 
     def _stand_where_it_is_kept(self) -> None:
-        """Keys were taken and the camera moved for a chunk that is not there."""
+        """Restore the walk after an interrupted chunk, which has already taken keys and moved the camera."""
         self.walk.back(self.walk.kept.chunks)
         self._stand_in_events()
         self._cut_video()
@@ -270,8 +271,8 @@ class Session(Steered):
             self.video.cut(self.walk.frames)
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
-        """Have a thread make the chunks. It calls `deliver(frames)` and `tell`, which must not wait for anything.
-        Raises InputError where there is one already."""
+        """Start a thread that makes the chunks. It calls `deliver(frames)` and `tell`, which must not block. Raises
+        InputError if the session was already started or closed."""
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
         self._tell, self._asked_for = tell or self._tell, False
@@ -279,8 +280,8 @@ class Session(Steered):
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: Tell, watch: Callable[[], None]) -> None:
-        """Make the chunks in this thread, prompts too, until `stop`. `watch` is called before each chunk and a few
-        times a second; what it raises ends the walk and is raised, as what the walk meets is."""
+        """Make the chunks in this thread, including prompts, until `stop`. `watch` is called before each chunk and a
+        few times a second; its errors end the walk and are raised, like the walk's own."""
         self._tell, self._asked_for, self._watch = tell, False, watch
         while self._time_has_come():
             self._next_chunk(deliver)
@@ -292,34 +293,35 @@ class Session(Steered):
         return self._walks.now
 
     def state(self) -> WorldState:
-        """What was walked, to be saved and gone on with. Raises InputError where there is nothing yet."""
+        """Return the walk so far as a state that can be saved and continued. Raises InputError if nothing was made
+        yet."""
         return self.walk.kept.state()
 
     @property
     def _ended(self) -> bool:
-        """Whether the path, or the walk that is replayed, has no whole chunk left."""
+        """Return whether the path, or the replayed walk, has no full chunk left."""
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
 
     @property
     def still(self) -> bool:
-        """Whether another chunk would show what is seen already: nothing is asked for, the camera stands, and nothing
-        moves by itself. A world that makes up a still picture over and over loses it within seconds."""
+        """Return whether another chunk would change nothing: no input, a standing camera, and nothing that moves by
+        itself. A world that keeps generating a still image loses it within seconds."""
         walk = self.walk
         rests = walk.chunks > 0 and not (self._awake > 0 or self.controls.asks or walk.camera.moves)
         return rests and not self.moving
 
     def _wake(self) -> None:
-        """An input came."""
+        """Wake the threads that wait for an input."""
         with self._changed:
             self._changed.notify_all()
 
     @property
     def running(self) -> bool:
-        """Whether a thread makes the chunks."""
+        """Return whether a thread makes the chunks."""
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
-        """No further chunk is made. What was walked can still be saved."""
+        """Make no further chunk. The walk can still be saved."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -328,14 +330,14 @@ class Session(Steered):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether this is a thread that calls `deliver`."""
+        """Return whether this thread calls `deliver`."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
         return self.running and mine
 
     def close(self, *, whole: bool = False) -> None:
-        """Ends the walk. What was walked stays in its folder, unless that is temporary; `whole`: a state and a camera
-        path too, also where this session keeps none of its other walks. From `deliver` it is `stop`: who began the
-        session closes it."""
+        """End the walk. Its folder stays, unless it is temporary. `whole`: also save a state and a camera path, even if
+        this session does not save them for its other walks. A call from within `deliver` only stops the walk: the
+        creator of the session closes it."""
         self.stop()
         if self._is_delivering:
             return
@@ -346,10 +348,10 @@ class Session(Steered):
 
     def _make(self, deliver: Deliver) -> None:
         device = self.engine.device
-        replays = isinstance(self.controls, Replay)  # its thread has the cores that the walk's had
+        replays = isinstance(self.controls, Replay)  # a replay uses as many cores as the walk did
         self._decoding = None if replays else DecodingThread.where_it_gains(device)
         try:
-            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # each thread has its own
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # it is set per thread
                 while self._time_has_come():
                     self._next_chunk(deliver)
                 if self._decoding is not None:
@@ -368,7 +370,7 @@ class Session(Steered):
                 self._decoding.close()
 
     def _time_has_come(self) -> bool:
-        """Waits until a chunk is to begin; False at the end. What is asked for is done meanwhile."""
+        """Wait until a chunk should begin, and run the requested commands during the wait. Return False at the end."""
         while True:
             if self._watch is not None:
                 self._watch()
@@ -385,7 +387,7 @@ class Session(Steered):
             self._do_what_is_asked()
 
     def _stands(self) -> bool:
-        """Whether the world waits for an input; tells when that begins and ends."""
+        """Return whether the world waits for an input, and report each start and end of such a wait."""
         still = self.still
         if still != self._still:
             self._still = still
@@ -413,7 +415,8 @@ class Session(Steered):
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
-        """Make it, and hand its frames out; with a thread for decoding, while the one after it is made."""
+        """Make a chunk and deliver its frames. With a decoding thread the delivery continues while the next chunk is
+        made."""
         if self._decoding is None:
             for frames in self._chunk():
                 deliver(frames)
@@ -431,7 +434,7 @@ class Session(Steered):
             yield from self._shown(self.walk.chunk())
 
     def _shown(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """A chunk's frames, which are counted and recorded."""
+        """Yield a chunk's frames, counted and recorded."""
         video = self.video
         for frames in self.pace.counted(chunk):
             if video is not None:
@@ -442,7 +445,7 @@ class Session(Steered):
 
     def _watch_drift(self, frames: Frames) -> None:
         kept, size = self.walk.kept, self.engine.chunk
-        if kept.chunks <= frames.chunk:  # the disk is full, or somebody went back
+        if kept.chunks <= frames.chunk:  # the disk is full, or the user went back
             return
         latent = kept.latent(frames.chunk * size, (frames.chunk + 1) * size)
         if self.drift.see(latent, frames.pixels[-1]):
@@ -453,12 +456,12 @@ class Session(Steered):
 
     @property
     def video(self) -> WalkVideo | None:
-        """The video of the walk, where one is made."""
+        """The video of the walk, if one is made."""
         return self._walks.video
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """A chunk is made meanwhile."""
+        """Account for a chunk that is made in this block."""
         failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)
@@ -482,9 +485,9 @@ class Session(Steered):
         self._tell("kept", {"reason": reason})
 
     def _go_to(self, begin: Start | WorldState) -> None:
-        Start.of(begin).check(self.engine)  # before the walk of now ends
+        Start.of(begin).check(self.engine)  # before the current walk ends
         if isinstance(self.controls, Replay) and begin is not self._begin:
-            self.controls = Controls()  # somebody walks on
+            self.controls = Controls()  # the user continues with a new walk
             self.controls.changed = self._wake
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self._take_up_events()

@@ -1,4 +1,4 @@
-"""One walk: a causal model's World, a decoder and a camera, chunk by chunk. One thread uses it."""
+"""One walk: a causal model's World, a decoder and a camera, chunk by chunk. Only one thread may use it."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from .kept import Kept
 log = logging.getLogger(__name__)
 
 PREEMPT = 0.3
-"""Seconds: a chunk that takes longer until its first frames are there is dropped where a key has changed."""
+"""The limit in seconds: if a chunk's first frames take longer, the chunk is dropped when a key changes."""
 MOST_REPLAYED = 256
-"""Latent frames of a walk up to which a step back computes the keys and values of all again. Of a longer one those that
-stay in the window are enough: the sink's, and the last."""
+"""The longest walk, in latent frames, for which a step back recomputes all keys and values. For a longer walk those of
+the window are enough: the sink's, and the last."""
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Frames `pixels` uint8 [n, H, W, 3] as they are handed out: `part` 0 of a chunk's `parts` is of its first latent
-    frame, part 1 of its others. `first`: the number of the first of them in the walk. `event`: the last input that
-    the chunk was made with. `seconds`: from where the inputs were taken to here. `poses`: c2w float64 [n, 4, 4] of
-    these frames, None where they are unknown. `waited`: seconds from where the last input came to where it was taken,
-    None where the chunks before had it."""
+    """Frames `pixels` uint8 [n, H, W, 3] for delivery: `part` 0 of a chunk's `parts` belongs to its first latent frame,
+    part 1 to the others. `first`: the number in the walk of the first of them. `event`: the last input that the chunk
+    includes. `seconds`: the time since the inputs were taken. `poses`: c2w float64 [n, 4, 4] of these frames, None if
+    unknown. `waited`: seconds from the arrival of the last input until it was taken, None if an earlier chunk already
+    included it."""
 
     pixels: np.ndarray
     chunk: int
@@ -63,17 +63,17 @@ class Frames:
 
     @property
     def last(self) -> bool:
-        """Whether the chunk is whole."""
+        """Return whether these are the last frames of the chunk."""
         return self.part == self.parts - 1
 
 
 Part = tuple[Tensor, Callable[[], object]]
-"""Frames, which are there when the function has returned."""
+"""Frames, which are valid after the function has returned."""
 
 
 class _Made(NamedTuple):
-    """A chunk's `latent`, its `copy` in host memory, which is there after `wait()` or when its frames are, the camera's
-    `steps` and `poses` in it, its `number`, the inputs, and when those were taken."""
+    """A chunk's `latent`, its `copy` in host memory (valid after `wait()`, or once its frames are), the camera's
+    `steps` and `poses`, its `number`, its inputs, and the time when those were taken."""
 
     latent: Tensor
     copy: Tensor
@@ -86,14 +86,15 @@ class _Made(NamedTuple):
 
 
 class _KeyChangedError(Exception):
-    """A chunk is dropped: a key has changed since it was begun. `camera`: as it was before the chunk."""
+    """An error that drops a chunk, because a key has changed since it began. `camera`: the camera before the chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera
 
 
 class Walk:
-    """Walks from a Start, or goes on from a state, and keeps all in a `folder`. `speed` as in WalkingCamera."""
+    """A walk that begins at a Start, or continues a state, and saves everything in a `folder`. `speed` is as in
+    WalkingCamera."""
 
     _world: World
     _decoder: VideoDecoder | PreviewDecoder
@@ -108,8 +109,8 @@ class Walk:
         path: np.ndarray | None = None,
         seed: int | None = None,
     ) -> None:
-        """`path`: poses [n, 4, 4] that are walked, whatever is asked for. `seed`: in place of the Start's. Raises
-        InputError, CameraError for a path that is none."""
+        """Prepare the walk. `path`: poses [n, 4, 4] to follow; inputs are then ignored. `seed` replaces the Start's.
+        Raises InputError, and CameraError if `path` is not a valid array of poses."""
         start = Start.of(start)
         start.check(engine)
         self.engine, self.controls = engine, controls
@@ -141,26 +142,26 @@ class Walk:
 
     @property
     def ended(self) -> bool:
-        """Whether a path was walked that has no whole chunk left."""
+        """Return whether the path has no full chunk left."""
         frames = FRAMES_OF_ONE * self.engine.chunk
         return self.camera.left < (frames - FRAMES_OF_ONE if self._first_of_all else frames)
 
     @property
     def _first_of_all(self) -> bool:
-        """Whether the next chunk is the video's first, whose first latent frame is the picture alone."""
+        """Return whether the next chunk is the video's first, whose first latent frame is only the image."""
         return self._state is None and self._made == 0
 
     @property
     def chunks(self) -> int:
-        """Chunks of this walk, without those of the state that it goes on from."""
+        """The number of chunks of this walk, without those of the state that it continues."""
         return self._made
 
     def chunk(self) -> Iterator[Frames]:
-        """The next chunk: the inputs are taken, the model makes it, its frames are handed out, the first latent frame's
-        before the others are decoded. The chunk is kept when its last frames are, and remembered after that.
+        """Make the next chunk: take the inputs, run the model, and yield the frames, the first latent frame's before
+        the others are decoded. The chunk is saved with its last frames, and the cache is updated after that.
 
-        A GPU that replays recorded forwards is asked to remember the chunk before its frames are waited for. So it has
-        work while Python hands the frames out, and beside another GPU that decodes them."""
+        If a GPU replays recorded forwards, its cache update is queued before the frames are waited for. So the GPU has
+        work while Python delivers the frames, and while another GPU decodes them."""
         made = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != made.latent.device
         if ahead and apart:
@@ -177,27 +178,27 @@ class Walk:
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """The next chunk, made and kept when this returns. What is returned decodes its frames when it is asked for
-        them: in order, and while nothing else is asked of this walk but to `remember` and to make the next chunk."""
+        """Make and save the next chunk before returning. The returned iterator decodes the frames on request, in order.
+        Until it ends, this walk may only be asked to `remember` and to make the next chunk."""
         made = self._next_chunk()
         frames = self._handed_out(made, self._parts(made))
         self._keep(made)
         return frames
 
     def remember(self) -> None:
-        """The keys and values of the chunk that was made last, for the next one."""
+        """Update the cache with the keys and values of the last chunk, for the next one."""
         self._world.remember()
 
     def _next_chunk(self) -> _Made:
-        """Make the next chunk. Where it takes long and a key has changed since it was begun, it is dropped after its
-        first forward and begun again with the keys of then, once."""
+        """Make the next chunk. If chunks are slow and a key has changed since this one began, the chunk is dropped
+        after its first forward and begun again with the current keys, once."""
         turns = self.controls.turns
         camera: WalkingCamera | RecordedCamera | None = copy(self.camera)
 
         def look_again(_forward: int) -> None:
             nonlocal camera
             before, camera = camera, None
-            if before is None:  # not the first forward
+            if before is None:  # this was not the first forward
                 return
             queued_on(self.engine.device)()
             if self.controls.turns != turns:
@@ -245,14 +246,14 @@ class Walk:
 
     def _keep(self, made: _Made) -> None:
         if self._made == 0 and self.engine.device.type == "cpu":
-            self.kept.note("threads", torch.get_num_threads())  # another number adds up in another order
+            self.kept.note("threads", torch.get_num_threads())  # another number of threads would add in another order
         self.kept.append(made.copy, made.steps, made.poses, made.wishes)
         self._made += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False) -> None:
-        """From the next chunk on. With `refresh` the window's keys and values are computed again with this prompt, a
-        forward a chunk, so that what is seen changes at once. Raises InputError for that where the disk is full: the
-        chunks of the window are not there."""
+        """Set the prompt from the next chunk on. With `refresh` the window's keys and values are recomputed with this
+        prompt, one forward per chunk, so that the image changes at once. Raises InputError for a `refresh` after the
+        disk was full, because the chunks of the window are not saved."""
         if refresh and self.kept.failure:
             raise InputError(f"the picture cannot change at once: {self.kept.failure}; say the prompt without that")
         self.kept.prompt(text, context)
@@ -261,15 +262,15 @@ class Walk:
             self.rebuild(refresh=True)
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Compute keys and values again from what is kept: of all chunks, each with its own prompt, or (`refresh`) of
-        the window's with the last prompt."""
+        """Recompute keys and values from the saved data: of all chunks, each with its own prompt, or (`refresh`) of the
+        window's with the last prompt."""
         whole = self.kept.latent_frames <= MOST_REPLAYED and not refresh
         chunks = range(self.kept.chunks) if whole else self._in_the_window()
         self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
         self.kept.rebuilt(refresh=refresh)
 
     def back(self, chunk: int) -> None:
-        """Go back to where so many chunks of this walk were made. Raises InputError."""
+        """Go back to the point after `chunk` chunks of this walk. Raises InputError."""
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
@@ -279,13 +280,13 @@ class Walk:
         self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
 
     def close(self) -> None:
-        """Gives world and decoder back. What was kept can still be read."""
+        """Free world and decoder. The saved data can still be read."""
         self._drop()
         self.kept.close()
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """A World and a decoder that have seen these chunks, each with its own prompt or with this one."""
-        self._drop()  # their memory is free before the new ones'
+        """Build a new World and decoder, and replay these chunks, each with its own prompt or with `context`."""
+        self._drop()  # frees their memory before the new ones are built
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
         self._world = self.engine.new_world()
@@ -302,37 +303,37 @@ class Walk:
         self._decoder = self._new_decoder(exact=False)
 
     def _settling(self, image: Tensor) -> list[Tensor]:
-        """The y of a video's first chunks; all later ones have that of the last of these."""
+        """Return the y of a video's first chunks; all later chunks use the last one."""
         size = self.engine.chunk
         return list(islice(chunk_conditioning(image, size), -(-image.shape[2] // size) + 1))
 
     def _y(self, chunk: int) -> Tensor:
-        """What the model gets of the picture for a chunk of this walk, whichever chunks it was given before."""
+        """Return the model's image input for a chunk of this walk."""
         return self._y_of_video(chunk + (0 if self._state is None else self._state.chunks))
 
     def _y_of_video(self, chunk: int) -> Tensor:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
     def _drop(self) -> None:
-        """What GPUs still repeat ends before: torch may give a recording's memory back though it is repeated on another
-        stream than it was recorded on."""
+        """Free world and decoder after all GPU work has ended, because torch may free a recording's memory while it is
+        replayed on another stream than its own."""
         decoder = self.__dict__.get("_decoder")
         for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
             if device.type == "cuda":
-                with suppress(RuntimeError):  # a GPU that failed repeats nothing
+                with suppress(RuntimeError):  # a failed GPU replays nothing
                     torch.cuda.synchronize(device)
         del decoder
         for name in ("_world", "_decoder"):
             self.__dict__.pop(name, None)
 
     def _in_the_window(self) -> list[int]:
-        """The chunks that the next one looks back on: the sink's, and the last."""
+        """Return the chunks in the next chunk's window: the sink's, and the last."""
         size, made = self.engine.chunk, self.kept.chunks
         sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
         return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
 
     def _new_decoder(self, *, exact: bool) -> VideoDecoder | PreviewDecoder:
-        """One that has seen the last frames, as far as a decoder reaches back."""
+        """Return a decoder that has decoded the last frames, as far as a decoder reaches back."""
         preview, made = self.engine.new_preview, self.kept.latent_frames
         decoder = self.engine.new_decoder(exact) if preview is None else preview()
         parts = [self.kept.latent(max(0, made - REACH), made)] if made else []
@@ -345,11 +346,12 @@ class Walk:
 
     @property
     def frames_before(self) -> int:
-        """Frames of the video that the walk goes on from."""
+        """The number of frames of the video that the walk continues."""
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
-        """Decode all that is kept by the VAE, also after `close`. Raises OverflowError as a VideoDecoder does."""
+        """Decode everything that is saved with the VAE, also after `close`. Raises OverflowError as a VideoDecoder
+        does."""
         decoder, first = self.engine.new_decoder(exact), self.frames_before
         if self._state is not None:
             decoder.decode(self._state.latent[:, :, -REACH:])
@@ -359,9 +361,9 @@ class Walk:
             first += len(pixels)
 
     def _parts(self, made: _Made) -> Iterable[Part]:
-        """The frames of the first latent frame, then of the others. A GPU is asked for all of them now; a processor
-        decodes each when it is asked for. Another GPU than the model's gets the latent by way of host memory, for which
-        Python waits: a copy from one to the other would come behind all that the first is asked for meanwhile."""
+        """Return the frames of the first latent frame, then of the others. A GPU queues all of them now; a CPU decodes
+        each on request. A GPU other than the model's receives the latent through host memory, for which Python waits: a
+        direct copy would run after all work queued on the first GPU."""
         latent = made.latent
         if self._decoder.device != latent.device:
             made.wait()
@@ -371,13 +373,14 @@ class Walk:
         return list(queue) if self._decoder.device.type == "cuda" else queue
 
     def _check_frames(self) -> None:
-        """From now on in fp32 if a number was too large for fp16. The chunk whose frames show it was handed out."""
+        """Decode in fp32 from now on if a value was too large for fp16. The chunk that revealed it was already
+        delivered."""
         try:
             self._decoder.check()
             return
         except OverflowError as error:
             log.warning("The next frames are decoded in fp32: %s.", error)
-        del self._decoder  # its memory is free before the new one's
+        del self._decoder  # frees its memory before the new one is built
         self._decoder = self._new_decoder(exact=True)
 
     def _new_noise(self, seed: int, path: np.ndarray | None) -> Noise:

@@ -1,4 +1,4 @@
-"""The walks of a session, one after the other, each in a folder of its own."""
+"""The walks of a session, one after the other, each in its own folder."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ from .walk import Walk
 log = logging.getLogger(__name__)
 
 Make = Callable[[Start | WorldState, Path], Walk]
-"""make(begin, folder) -> a walk that is kept there."""
+"""The signature make(begin, folder), which returns a walk that is saved in the folder."""
 Tell = Callable[[str], None]
-"""Told why what was walked could not be written."""
+"""The signature tell(reason), called if a walk could not be saved."""
 
 
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
-"""A walk's video; while its frames are a preview by the tiny decoder, these are kept under the other name."""
+"""The file names of a walk's video, and of the preview by the tiny decoder that precedes it."""
 
 
 class Walks:
-    """One walk at most is there at a time: `now`, with its `video` where one is made. What one leaves behind is written
-    by a thread of its own while the next one is walked."""
+    """The owner of at most one current walk, `now`, with its `video` if one is made. A thread writes the files of a
+    finished walk while the next one runs."""
 
     def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
-        """In `folder`, or a temporary one if it is None, without a video. `whole`: of each walk that ends a state and a
-        camera path are written too. `fps`: of the videos, which log what they
-        tell."""
+        """Use `folder`, or a temporary one without videos if it is None. `whole`: a state and a camera path are also
+        saved for each finished walk. `fps`: the frame rate of the videos, which report and log through `tell_video`."""
         self._make, self.whole, self._fps, self._tell_video = make, whole, fps, tell_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
@@ -47,21 +46,21 @@ class Walks:
         self.now: Walk | None = None
 
     def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
-        """Another walk in place of that of now. Raises InputError; then there is none."""
+        """Begin a walk that replaces the current one. If it raises InputError, there is no current walk."""
         self._end(tell)
         folder = self._own_folder()
         try:
             self.now = self._make(start, folder)
         except BaseException:
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
             raise
-        give_back_memory()  # that of a large picture
+        give_back_memory()  # frees the memory of a large image
         self.video = None if self._temporary else _new_video(self.now, self._fps, self._tell_video)
         return self.now
 
     def _own_folder(self) -> Path:
-        """A folder that nobody else has: another process may begin a walk at the same time."""
+        """Return a new folder for this walk only, because another process may begin a walk at the same time."""
         while True:
             self._number += 1
             folder = self._folder / f"walk-{self._number}"
@@ -74,7 +73,7 @@ class Walks:
             return folder
 
     def _end(self, tell: Tell) -> None:
-        """Its memory is given back before what was walked is written, and before there is a new world."""
+        """End the current walk. Its memory is freed before its files are written, and before a new world exists."""
         walk, video, self.now, self.video = self.now, self.video, None, None
         if walk is None:
             return
@@ -84,7 +83,7 @@ class Walks:
         self._writer.submit(_write, walk, video, self.whole, self._fps, tell)
 
     def close(self, tell: Tell) -> None:
-        """There is no walk any more, and all is written."""
+        """End the current walk and wait until all files are written."""
         self._end(tell)
         self._writer.shutdown()
         if self._temporary is not None:
@@ -92,14 +91,15 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> WalkVideo | None:
-    """A video of the frames that come, or (not `preview`) of those that the VAE decodes later."""
+    """Return a video of the next frames or, without `preview`, of the frames that the VAE decodes later; None if videos
+    are off."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)
 
 
 def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: Tell) -> None:
-    """Write what a walk leaves beside what was kept while it was made."""
+    """Write a finished walk's video, state and camera path next to its data."""
     try:
         if video is not None:
             video.close()
@@ -112,12 +112,12 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: T
 
 
 def _decode_again(walk: Walk, fps: float, tell: Tell) -> None:
-    """Write the video of a walk by the VAE in place of the preview by the tiny decoder."""
+    """Replace the tiny decoder's preview by a video that the VAE decodes."""
     log.info("The VAE decodes the walk in %s.", walk.kept.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before
         video = _new_video(walk, fps, tell, preview=False)
-        assert video is not None  # there was one of the preview
+        assert video is not None  # the preview exists, so videos are on
         try:
             for frames in walk.decode_again(exact=exact):
                 video.add(frames, wait=True)

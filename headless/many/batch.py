@@ -246,7 +246,7 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> li
     for plan, y in zip(plans, encoded, strict=True):
         assert plan.options.seed is not None  # seeds were drawn earlier
         noise = draw_noise(plan.geometry, torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed))
-        given = partial(conditioning, plan, y, [prompts[text] for text in prompts_of(plan)])  # freed after its last step
+        given = partial(conditioning, plan, y, [prompts[text] for text in prompts_of(plan)])  # freed with its last step
         videos.append(Video(noise.to(plan.device), given, StepReuse(first.options.reuse_threshold)))
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
 

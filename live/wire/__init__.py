@@ -1,1 +1,2 @@
-"""A walk over a websocket: its messages, what a client is sent, and what a connection may cost. The fronts listen."""
+"""A walk over a websocket: its messages, the frames sent to a client, and the limits of a connection. The fronts open
+the port."""

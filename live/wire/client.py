@@ -1,4 +1,4 @@
-"""One connection: what it is sent, in the order of the walk, and what is left out where it is too slow."""
+"""One client's outgoing queue: messages in the order of the walk, with frames dropped if the connection is too slow."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_WAITING = 64_000_000
-"""Bytes of frames that wait for a client."""
+"""The bytes of frames that may wait for a client."""
 MOST_TOLD = 1000
-"""Messages that wait for a client."""
+"""The number of messages that may wait for a client."""
 LONGEST_WAIT = 1.5
-"""Seconds of frames that wait for a client that plays them as they come."""
+"""The seconds of frames that may wait for a client that plays them as they arrive."""
 
 
 class Client:
-    """Frames and messages wait here until the connection takes them; the walk waits for nobody. All methods are the
-    event loop's."""
+    """A queue of frames and messages for one connection; the walk never waits for it. All methods run in the event
+    loop."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
@@ -38,11 +38,11 @@ class Client:
         self.finished = False
 
     def output(self, output: Output) -> None:
-        """Frames are sent in another way from now on."""
+        """Change the format of all later frames."""
         self._encoder = Encoder(output, self._init.fps)
 
     def offer(self, frames: Frames) -> None:
-        """Frames of the walk. The oldest that wait make room for them."""
+        """Queue frames of the walk. The oldest waiting frames are dropped to make room."""
         self._waiting.append(frames)
         while self._too_many():
             oldest = next(item for item in self._waiting if isinstance(item, Frames))
@@ -51,18 +51,19 @@ class Client:
         self._something.set()
 
     def tell(self, message: dict[str, Any]) -> None:
-        """A message; one that only our own page reads is `status`. Where too many wait, nobody reads them."""
+        """Queue a message; a `status` is queued only for this project's own page. If too many messages wait, further
+        ones are dropped."""
         told = sum(not isinstance(item, Frames) for item in self._waiting)
         if told < MOST_TOLD and (message["type"] != "status" or self.ours):
             self._waiting.append(message)
             self._something.set()
 
     def forget(self) -> None:
-        """Frames that still wait are of another walk."""
+        """Drop the waiting frames, which belong to the previous walk."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
 
     def finish(self) -> None:
-        """`send` ends when nothing waits any more."""
+        """Let `send` end once the queue is empty."""
         self.finished = True
         self._something.set()
 
@@ -73,7 +74,7 @@ class Client:
         return len(waiting) > 1 and (late or size > MOST_WAITING)
 
     async def send(self) -> None:
-        """Sends what waits, until `finish` or until the connection breaks."""
+        """Send the queue until `finish` is called or the connection breaks."""
         while True:
             while self._waiting:
                 item = self._waiting.popleft()

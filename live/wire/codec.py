@@ -1,4 +1,4 @@
-"""How a message is written: as SGLang's clients have it, and for a front whose Python has no msgpack."""
+"""The encodings of messages: msgpack as SGLang's clients use it, and JSON for a front without msgpack."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""Bytes of raw frames from which on they follow in a message of their own, as SGLang's do."""
+"""The size in bytes from which raw frames are sent in a separate message, as SGLang does."""
 
 
 class Socket(Protocol):
-    """A websocket: aiohttp's."""
+    """A websocket with aiohttp's methods."""
 
     async def send_bytes(self, data: bytes) -> None: ...
 
@@ -22,7 +22,7 @@ class Socket(Protocol):
 
 
 class Codec(Protocol):
-    """Reads messages, which may be anything, and sends them. `read` raises InputError for what is no map."""
+    """A reader and writer of messages. `read` accepts any data and raises InputError if it is not a map."""
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
 
@@ -33,7 +33,7 @@ class Codec(Protocol):
 
 class _Msgpack:
     def read(self, data: bytes | str) -> dict[str, Any]:
-        return unpack(data if isinstance(data, bytes) else b"")  # a text is told what is expected
+        return unpack(data if isinstance(data, bytes) else b"")  # text fails like an empty message
 
     async def send(self, socket: Socket, message: dict[str, Any]) -> None:
         await socket.send_bytes(pack(message))
@@ -63,9 +63,9 @@ class _Json:
 
 
 MSGPACK: Codec = _Msgpack()
-"""A map in a binary message."""
+"""An encoding of each message as a map in a binary message."""
 JSON: Codec = _Json()
-"""A map in a text message, and frames in a binary one behind it."""
+"""An encoding of each message as a map in a text message; frames follow in a binary message."""
 
 
 def pack(message: dict[str, Any]) -> bytes:
@@ -73,7 +73,7 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """A message, nothing of which is larger than what was received. Raises InputError."""
+    """Decode a message with limits on the size of its parts. Raises InputError."""
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(

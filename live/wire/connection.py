@@ -1,4 +1,4 @@
-"""A client's websocket from its handshake to its end: who may open one, and how much of it is read."""
+"""A client's websocket from its handshake to its end, with access control and limits on reading."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .codec import Codec
 from .protocol import Init, read_init
 
 FIRST_WORD = 30.0
-"""Seconds that a connection has for its init."""
+"""The seconds that a connection has to send its init."""
 MESSAGES, BURST = 240, 480
-"""A second that are read of a connection, and at once; more wait in the network."""
+"""The messages read from a connection per second, and in a burst; further messages wait in the network."""
 WAITING = 64
-"""Messages that are read before they are done."""
+"""The number of messages that are read ahead of their processing."""
 HEARTBEAT = 10.0
 
 
 class Connection:
-    """A websocket's messages, read as they come, no more a second than anybody needs."""
+    """The messages of a websocket, read as they arrive, at a limited rate."""
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0
@@ -35,8 +35,8 @@ class Connection:
         self._task = asyncio.create_task(self._read())
 
     async def next(self) -> dict[str, Any] | None:
-        """The next message, None when there will be no more; then `clean` says whether the client has closed the
-        connection, or it broke. Raises InputError for what is no message."""
+        """Return the next message, or None at the end; then `clean` is true if the client closed the connection, and
+        false if it broke. Raises InputError for an invalid message."""
         data = await self._messages.get()
         if data is None:
             self._messages.put_nowait(None)
@@ -44,7 +44,7 @@ class Connection:
         return self._codec.read(data)
 
     async def dropped(self) -> None:
-        """Reads what comes, and does nothing of it, until there will be no more."""
+        """Read and ignore all messages until the connection ends."""
         while True:
             with suppress(InputError):
                 if await self.next() is None:
@@ -73,11 +73,12 @@ class Connection:
 
 
 Meet = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
-"""meet(socket, init, inbox): everything from a client's init to its end. Raises a LingBotError, which it is told."""
+"""The signature meet(socket, init, inbox), which serves a client from its init to its end. It may raise a LingBotError,
+whose message is sent to the client."""
 
 
 async def serve(request: web.Request, meet: Meet, codec: Codec, most_bytes: int) -> web.WebSocketResponse:
-    """A client, from its handshake to its end; none of its messages has more than `most_bytes`."""
+    """Serve a client from its handshake to its end; a message has at most `most_bytes` bytes."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK
@@ -105,7 +106,7 @@ async def _init(socket: web.WebSocketResponse, inbox: Connection, codec: Codec) 
         try:
             message = await asyncio.wait_for(inbox.next(), FIRST_WORD)
             return None if message is None else read_init(message)
-        except InputError as error:  # as SGLang's server: it is told, and may try again
+        except InputError as error:  # as on SGLang's server, the client receives the error and may try again
             await _refuse(socket, codec, str(error))
 
 
@@ -115,6 +116,6 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """The origin of a page of another address that asks; empty for the server's own pages and for programs."""
+    """Return the origin of a page from another address; empty for the server's own pages and for programs."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

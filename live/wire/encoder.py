@@ -1,4 +1,4 @@
-"""The walk's frames as a client wants them, made in threads beside the walk."""
+"""Encoding of the walk's frames in the format that a client requests, in threads next to the walk."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from .protocol import Output
 
 CONTENT_TYPES = {"raw": "application/x-raw-rgb", "webp": "image/webp", "jpeg": "image/jpeg", "h264": "video/h264"}
 KEY_FRAMES = 64
-"""Frames from one H.264 key frame to the next."""
+"""The interval between H.264 key frames, in frames."""
 
 
 class Encoder:
-    """Frames as a client wants them. One at a time uses it: H.264 goes on from the frames before."""
+    """An encoder of frames in a client's format. Calls must not overlap, because H.264 depends on the previous
+    frames."""
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps
@@ -27,7 +28,7 @@ class Encoder:
             require("av", '"lingbot-world[live]"')
 
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
-        """The header's entries that tell of the payload, and the payload, of frames uint8 [n, H, W, 3]."""
+        """Encode frames uint8 [n, H, W, 3]; return the header entries that describe the payload, and the payload."""
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format
@@ -63,7 +64,7 @@ class Encoder:
         return file.getvalue()
 
     def _h264(self, pixels: np.ndarray) -> list[bytes]:
-        """An access unit a frame, in Annex B; every one can be decoded when it is there."""
+        """Encode each frame as an H.264 access unit in Annex B that can be decoded at once."""
         import av
 
         if self._stream is None:
@@ -81,7 +82,7 @@ class Encoder:
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.framerate = Fraction(self._fps).limit_denominator(1000)
         stream.time_base = 1 / stream.framerate
-        crf = str(round(40 - 0.25 * self.output.quality))  # 90 is 18
+        crf = str(round(40 - 0.25 * self.output.quality))  # quality 90 gives crf 18
         stream.options = {
             "preset": "ultrafast",
             "tune": "zerolatency",

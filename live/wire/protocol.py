@@ -1,7 +1,7 @@
-"""The messages of SGLang's realtime video protocol, and what this server adds to them; every limit is checked here.
+"""The messages of SGLang's realtime video protocol with this server's additions; all limits are checked here.
 
-Each is a map, which a `codec` reads and writes. What a client may send becomes an Init or an Event, or is refused with
-a sentence. What the server sends has whole numbers only, as SGLang's own has."""
+Each message is a map, which a `codec` reads and writes. A client's message becomes an Init or an Event, or is refused
+with an error message. The server sends only integers, as SGLang does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
-"""Characters; the encoder reads 512 tokens."""
+"""The limit in characters; the encoder reads 512 tokens."""
 MOST_HELD, MOST_TRANSITIONS = 16, 512
 LARGEST_EVENT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 SLOWEST = 0.05
@@ -29,12 +29,12 @@ KINDS = (
     *("camera_actions", "prompt", "composite_input"),
     *("look", "stick", "pause", "resume", "back", "restart", "output", "moving", "event"),
 )
-"""Of events: the first three are SGLang's."""
+"""The kinds of events; the first three are SGLang's."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """How a client wants its frames: `width` at most so many pixels wide, 0 as they are."""
+    """The format of a client's frames. `width`: the maximum width in pixels, 0 for no limit."""
 
     format: str = "raw"
     quality: int = 0
@@ -43,10 +43,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Init:
-    """A client's first message. None takes what the server was started with. `ours`: it is this server's own page, or
-    like it, and reads `status` messages. `resume`: the walk that it had before its connection broke. `moving`: the
-    world goes on where nothing is asked for. `speed`: W's, as a share of the longest step. `replay`: the name of a walk
-    that was kept, which is made again."""
+    """A client's first message. None means the server's own setting. `ours`: the client is this server's own page, or
+    similar, and reads `status` messages. `resume`: the token of the walk before the connection broke. `moving`: the
+    world continues without input. `speed`: the speed of W, as a fraction of the longest step. `replay`: the name of a
+    saved walk to replay."""
 
     prompt: str | None
     image: bytes | None
@@ -68,7 +68,7 @@ class Init:
 
 @dataclass(frozen=True)
 class Event:
-    """What a client asks for while it walks; `payload` is checked."""
+    """A client's request during a walk; `payload` is checked."""
 
     kind: str
     payload: Any
@@ -76,7 +76,7 @@ class Event:
 
 
 def read_init(message: dict[str, Any]) -> Init:
-    """Raises InputError for what is no init, and names what is wrong with it."""
+    """Read and check a client's first message. Raises InputError that names the fault."""
     if message.get("type") != "init":
         raise InputError("the first message is an `init`")
     inputs = message.get("condition_inputs")
@@ -108,7 +108,7 @@ def read_init(message: dict[str, Any]) -> Init:
 
 
 def read_event(message: dict[str, Any]) -> list[Event]:
-    """What an event asks for; a composite one asks for several things. Raises InputError."""
+    """Read and check an event; a composite event returns several. Raises InputError."""
     if message.get("type") != "event":
         raise InputError("after the `init` come messages of type `event`")
     number = _whole("event_id", message, 0)
@@ -130,7 +130,7 @@ def _event(kind: Any, payload: Any, number: int | None) -> Event:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """{"script": rows}, or {"held": the keys of each transition, in order}."""
+    """Return {"script": rows}, or {"held": the keys of each transition, in order}."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -161,7 +161,7 @@ def _prompt(payload: Any) -> str:
 
 
 def _new_prompt(payload: Any) -> tuple[str, bool]:
-    """A prompt, and whether the window is to be computed again with it."""
+    """Return a prompt, and whether the window is to be recomputed with it."""
     if isinstance(payload, dict):
         return _prompt(payload.get("text")), payload.get("refresh") is True
     return _prompt(payload), False
@@ -185,7 +185,7 @@ def _numbers(name: str, count: int, most: float) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    """Whether it is a number. One of JSON's whole numbers may be too large for a float."""
+    """Return whether a value is a finite number. JSON's integers may be too large for a float."""
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
@@ -214,14 +214,15 @@ def _output(message: dict[str, Any], otherwise: str) -> Output:
 
 
 def _shown(value: Any) -> str:
-    """What a client has sent, in a few letters. Bytes may be many, and lists and maps too deep to be written."""
+    """Return a client's value in a few characters. Bytes may be long, and lists and maps too deep to print, so these
+    give only their type."""
     if isinstance(value, str):
         return repr(value[:20])
     return str(value)[:20] if value is None or isinstance(value, (int, float)) else f"of type {type(value).__name__}"
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """(height, width) of "832x480", multiples of 16."""
+    """Return (height, width) for "832x480", rounded down to multiples of 16."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

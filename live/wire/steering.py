@@ -1,4 +1,4 @@
-"""What a client's events ask of a walk, and what it is told of it."""
+"""The handling of a client's events, and the status messages about a walk."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from .connection import Connection
 from .protocol import Event, read_event
 
 BETWEEN_WALKS = 0.1
-"""Seconds until it is looked again whether there is a walk, while another is begun."""
+"""The seconds between checks for a walk while another one starts."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Seconds: after `idle` without an input the world stops until there is one; after `gone`, or when somebody waits,
-    it ends. What is held is an input as long as it is held. A connection that broke may come back within `back`."""
+    """The time limits in seconds. After `idle` without an input the world pauses until the next one. After `gone`, or
+    if another client waits, the walk ends. A held key counts as an input. A broken connection may resume within
+    `back`."""
 
     idle: float = 180.0
     gone: float = 1800.0
@@ -31,7 +32,7 @@ class Rules:
 
 
 async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
-    """Has each event of a client done, until it is gone; it is told what cannot be."""
+    """Apply each event of a client until the client disconnects; errors are sent to the client."""
     while True:
         try:
             message = await inbox.next()
@@ -44,8 +45,8 @@ async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitabl
 
 
 def steer(session: Session, event: Event) -> None:
-    """What an event asks of a walk, but for `restart`, which a front does. One that is paused goes on by all but a
-    pause, keys that are let go or still held, and looks, which it does not take. Raises a LingBotError."""
+    """Apply an event to the session. The front handles `restart`. A paused session resumes, except for a pause, for
+    keys that are released or still held, and for looks, which a pause ignores. Raises a LingBotError."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -78,12 +79,12 @@ def steer(session: Session, event: Event) -> None:
 
 
 def quiet_since(session: Session) -> float:
-    """Seconds without an input, and without a chunk that was made with one that lasts."""
+    """Return the seconds since the last input, or since the last chunk with a held input."""
     return time.monotonic() - session.controls.heard
 
 
 def facts(session: Session, fps: float) -> dict[str, Any]:
-    """What our own page is told first."""
+    """Return the first message for this project's own page."""
     engine, kept, device = session.engine, session.walk.kept, session.engine.device
     return {
         "type": "status",
@@ -114,7 +115,7 @@ def _rounded(figures: dict[str, float]) -> dict[str, float]:
 
 
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
-    """What our own page is told every second."""
+    """Return the figures that this project's own page receives every second."""
     pace, device = session.pace, session.engine.device
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)
     return {
