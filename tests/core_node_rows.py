@@ -74,9 +74,9 @@ changes nothing that could be seen, and should not."""
 WORDS = {
     "U": "used",
     "I": "used",
-    "T": "said: of no effect, or in part",
-    "R": "refused, in a sentence",
-    "F": "fails by itself, for want of another model's inputs",
+    "T": "reported: without effect, or in part",
+    "R": "refused",
+    "F": "fails by itself: needs another model's inputs",
 }
 WANTING = {"see the guider's checks": "the compiler: run above, on a server"}
 """What the checks have nothing for, as they say it and as docs/comfyui.md does."""
