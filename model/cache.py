@@ -46,7 +46,7 @@ class BlockCache:
 
     @property
     def kept(self) -> Mapping[int, Pair]:
-        """A copy of the map from block index to the block's cached tensors."""
+        """The cached tensors by block index, as a copy."""
         return dict(self._blocks)
 
     @property
@@ -210,7 +210,7 @@ class CameraCache(BlockCache):
 
 
 def _version(tensor: Tensor) -> int | None:
-    """Return the tensor's version counter; None for an inference tensor, which has none."""
+    """Return the tensor's version counter; None for an inference tensor."""
     return None if tensor.is_inference() else tensor._version
 
 

@@ -31,7 +31,7 @@ EMBEDDING_TOKENS = 8192
 """The number of tokens that the camera's embedding and the fp32 head process at once."""
 
 MOST_TIMES = 128
-"""The number of timesteps whose embedding is cached."""
+"""The maximum number of cached time embeddings."""
 
 
 class LingBotWorldModel(nn.Module):

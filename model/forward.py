@@ -35,9 +35,9 @@ class Camera:
 class ForwardInputs(NamedTuple):
     """The tensors that a forward's kernels read, besides weights and caches.
 
-    The latent `x` [B, 36, F, H, W] of this process's frames, the time embedding [B, dim] with the blocks' modulation
-    [B, 6, dim], the embedded prompts `context` [B, text_len, dim], the embedded camera and the RoPE table. `lengths`,
-    int32 [B], are the prompts' lengths without padding; None if attention does not skip the padding.
+    `x` is the latent [B, 36, F, H, W] of this process's frames, `times` the time embedding [B, dim] and the blocks'
+    modulation [B, 6, dim]. `context` are the embedded prompts [B, text_len, dim]. `lengths`, int32 [B], are the
+    prompts' lengths without padding; None if attention does not skip the padding.
     """
 
     x: Tensor

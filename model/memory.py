@@ -34,10 +34,10 @@ def activation_bytes(
     """Return the peak bytes of a forward, without the stored weights.
 
     The latent has `frames`, `height` and `width` latent cells, and its tokens attend to `keys` tokens (None: to each
-    other). Included are the tensors that exist during all blocks (the residual stream of every batch element, the
-    camera's tokens, RoPE tables, prompts, modulation) and the largest stage with the weights that it decodes. Weights
-    stored in `dtype` need no decoding, so for them the result is at most 0.3 GB too high. Excluded are inputs and
-    output, the camera cache and GEMM workspaces. All batch elements are assumed to have the same camera.
+    other). Included are the tensors that exist during all blocks: the residual stream of every batch element, the
+    camera's tokens, RoPE tables, prompts and modulation. Added is the largest stage with the weights that it decodes.
+    Weights stored in `dtype` need no decoding, so for them the result is at most 0.3 GB too high. Excluded are inputs
+    and output, the camera cache and GEMM workspaces. All batch elements are assumed to have the same camera.
 
     Processes share the tokens equally, and the result is for one process. With an 8-bit arithmetic a weight is decoded
     to one byte a value. 8-bit attention is counted for a kernel that takes q, k and v in the compute dtype. A kernel

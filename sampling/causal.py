@@ -33,7 +33,7 @@ class FewStepSchedule:
     sigmas: tuple[float, ...]
     renoise_sigmas: tuple[float, ...]
     guide_scale: ClassVar[float] = 1
-    """The guidance scale 1: there is no negative prompt."""
+    """The guidance scale, which disables the negative prompt."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
         """Return the clean latent x0 (float32) that these steps make with `predict` from the noise `x` (float32).
@@ -54,7 +54,8 @@ class FewStepSchedule:
 
 @dataclass(frozen=True)
 class GuidedSchedule:
-    """A schedule whose solver restarts with each chunk. `guide_scale` 1 means that there is no negative prompt."""
+    """A schedule of many guided steps; the solver restarts with each chunk. `guide_scale` 1 disables the negative
+    prompt."""
 
     steps: int = STEPS
     shift: float = 5.0

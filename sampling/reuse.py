@@ -1,4 +1,4 @@
-"""Steps whose velocity is extrapolated from earlier steps, without a forward of the model.
+"""Steps with a velocity extrapolated from earlier steps instead of a forward of the model.
 
 During flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a
 straight line through the model's last two predictions. Each time the model predicts, the line is compared with the

@@ -1,8 +1,8 @@
 """umt5 tokenizers: a prompt to token ids, as in the official pipeline.
 
-`tokenizer.json` through the tokenizers library gives the official ids. A sentencepiece model (`spiece.model`, or the
-`spiece_model` tensor in ComfyUI's umt5 files) gives the same ids except for special literals such as `</s>` inside a
-prompt and for characters missing from the vocabulary.
+`tokenizer.json` through the tokenizers library gives the official ids. A sentencepiece model is `spiece.model`, or the
+`spiece_model` tensor in ComfyUI's umt5 files. Its ids differ only for special literals such as `</s>` inside a prompt
+and for characters missing from the vocabulary.
 """
 
 import logging

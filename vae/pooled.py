@@ -42,7 +42,7 @@ class PooledDecoder(Decoder):
     """A `Decoder` whose `past` holds the pools, [slots, C, H + 1, W + 1] each, channels last.
 
     Its results equal those of `Decoder` except for rounding: sums are rounded once, and an upsampling convolution's
-    kernel is four kernels of 2x2 pixels, whose weights are sums of the weights that meet the same pixel.
+    kernel is four kernels of 2x2 pixels, with sums of the weights that meet the same pixel.
     """
 
     _given: Iterator[Tensor]  # the slots of the next layers

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..options import CELL
 
 HALO = {2: 12, 4: 10, 8: 7}
-"""The pixels beside a stripe that the decoder needs at the start of the doubled, fourfold and eightfold size.
+"""The margin in pixels around a stripe that the decoder needs at the start of the doubled, fourfold and eightfold size.
 
 Each of the following convolutions reaches one pixel further: six at a size, one between two sizes, and the last one.
 """

@@ -72,7 +72,7 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention of a single batch element whose queries are in 8 bits too.
+    """Return attention of a single batch element with queries in 8 bits too.
 
     The result is in `dtype`, or in 8 bits with one scale a token. `shares` are those of `exact.attend_to_frames`; with
     them, errors of cuDNN are raised.

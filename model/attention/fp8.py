@@ -24,7 +24,7 @@ FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
 """The largest magnitudes in 8 bits of queries and keys that no norm bounds.
 
-With heads of 128 such vectors are no longer than those that a norm bounds (see `plain.QUERY_LENGTH`). A float is
+With heads of 128 such vectors are at most as long as vectors that a norm bounds (see `plain.QUERY_LENGTH`). A float is
 equally precise at any magnitude.
 """
 SAMPLE = 512
@@ -110,7 +110,7 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 def scaling_of_keys(turning: Turning, mean_of: Tensor) -> Scaling:
     """Return the scaling for all keys that this norm bounds, minus the mean of the tokens `mean_of` [tokens, dim].
 
-    A mean is no longer than the longest key, so no difference is more than twice as long.
+    A mean is at most as long as the longest key, so a difference is at most twice as long.
     """
     length = turning.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())

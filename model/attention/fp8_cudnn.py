@@ -1,4 +1,4 @@
-"""Attention of float8_e4m3fn operands by cuDNN, whose Python package builds the kernel.
+"""Attention of float8_e4m3fn operands by a kernel that cuDNN's Python package builds.
 
 cuDNN's result is in 8 bits too: on Hopper no other dtype is supported.
 """

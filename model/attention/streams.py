@@ -19,7 +19,7 @@ DELAY = 20_000_000
 
 
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
-    """Return whether `attend` gives the same result on a separate stream, whose inputs arrive late.
+    """Return whether `attend` gives the same result on a separate stream if its inputs arrive late.
 
     q, k, v: [B, L, heads*head_dim] on a GPU.
     """

@@ -1,4 +1,4 @@
-"""The card of a device. No other module asks torch for a compute capability."""
+"""The card of a device. Other modules query a compute capability only through this one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tests of the table's candidates on the card at hand: whether each is right, and how long it takes.
 
-The modules that compute register here how a kind of work is tested (`Kind`) and what each candidate runs (`attempt`).
+The modules that compute register here how a kind of work is tested (`Kind`) and the function of each candidate
+(`attempt`).
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | N
 
 @lru_cache
 def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results; candidates whose package is missing in this process are never read from the cache."""
+    """Return the test results; the cache is not used for candidates if their package is missing in this process."""
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(card, name)}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}

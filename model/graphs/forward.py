@@ -72,7 +72,7 @@ class ForwardGraphs:
 
     A chunk has three kinds of forwards: the first one computes the camera's scales and shifts, later ones read them,
     and the cache update is the third. While the window fills there are three other kinds. If attention does not attend
-    to frames there is none, because each chunk then sees more tokens than the previous chunk.
+    to frames nothing is recorded until the window is full, because each chunk sees more tokens than the previous one.
 
     A host that moves weights passes `options["weights"]`: recordings made with other weights are dropped.
 

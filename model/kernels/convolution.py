@@ -1,8 +1,8 @@
 """Triton kernels of the VAE's decoder: convolutions that read each frame in place. Imported on GPUs only.
 
 An image is [rows, channels]: pixel after pixel, each line of pixels followed by one pixel of zeros, the last line by a
-line of zeros. So a neighbour of a pixel is a fixed number of rows away, neighbours outside the image read as zeros, and
-a convolution is a matrix product whose left operand's rows are shifted. The results for the rows of zeros are
+line of zeros. So a neighbour of a pixel is a fixed number of rows away, and neighbours outside the image read as zeros.
+A convolution is a matrix product with shifted rows of the left operand. The results for the rows of zeros are
 discarded.
 
 A pool holds images of one size one after the other, each in a slot. A kernel reads its slot numbers from the GPU's

@@ -38,7 +38,7 @@ def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _given(ptr, cols, inside, other):
-    """Return a vector's channels in fp32; `other` if there is no vector."""
+    """Return a vector's channels in fp32; `other` without a vector."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:

@@ -19,8 +19,8 @@ CUDAS_OWN = "cudaMallocAsync"
 class Kernel:
     """A kernel, launched like Triton's: `kernel[grid](*arguments)`.
 
-    Triton asks CUDA whether it knows the address of each tensor. While a graph is recorded, CUDA's own allocator, which
-    ComfyUI chooses, returns addresses that CUDA only knows during replays. Triton accepts integers unchecked.
+    Triton checks with CUDA that the address of each tensor is valid. While a graph is recorded, CUDA's own allocator,
+    which ComfyUI chooses, returns addresses that are only valid during replays. Triton accepts integers unchecked.
     """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:

@@ -298,7 +298,7 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Run a kernel whose rows are one head of one token each; a program computes several rows."""
+    """Run a kernel with a row for each head of each token; a program computes several rows."""
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)

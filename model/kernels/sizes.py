@@ -15,9 +15,9 @@ WARP = 32
 def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
     """Return the sizes of a program that processes a full token.
 
-    The channels are split into FIRST and SECOND, powers of two whose sum is little more than dim. With a single power
-    of two up to half of the channels would be padding, whose threads would idle. No channel belongs to two warps,
-    because one would read what the other has stored and add to it again.
+    The channels are split into FIRST and SECOND, powers of two with a sum little above dim. With a single power of two
+    up to half of the threads would idle on padding. No channel belongs to two warps, because one would read what the
+    other has stored and add to it again.
     """
     first = triton.next_power_of_2(dim) // 2
     second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
@@ -48,5 +48,5 @@ def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
 
 
 def parts_of(x: Tensor) -> tuple[int]:
-    """Return the grid of a kernel whose programs each compute PART channels of a token."""
+    """Return the grid of a kernel with one program for every PART channels of a token."""
     return (len(x) * triton.cdiv(x.shape[1], PART),)

@@ -16,7 +16,7 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
-    `device_blocks`: the number of blocks whose tensors stay on the device despite `on_host`.
+    `device_blocks`: the number of blocks that stay on the device despite `on_host`.
     """
 
     eight_bit: bool = False
@@ -30,7 +30,7 @@ class KeyValuePlace(NamedTuple):
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the blocks, of `layers`, whose keys and values are on the device.
+        """Return the blocks, of `layers`, with keys and values on the device.
 
         They are spread evenly, because the other blocks' tensors are copied while these compute.
         """

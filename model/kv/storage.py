@@ -115,7 +115,7 @@ class HostStorage:
             return _Coming(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context whose copies run on the copy stream, after all work queued on the compute stream so far."""
+        """Return a context in which copies run on the copy stream, after all work now queued on the compute stream."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -126,7 +126,7 @@ class SplitStorage:
     """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """Combine the storages. `on_device`: the blocks, of `blocks` in all, whose tensors are in `device`."""
+        """Combine the storages. `on_device`: the blocks, of `blocks` in all, with tensors in `device`."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

@@ -189,7 +189,7 @@ class CrossAttention(_Attention):
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
     """Yield each layer's result for y.
 
-    Joined layers run as one product, whose results are strided views. Other layers run one by one, on demand.
+    Joined layers run as one product, and their results are strided views. Other layers run one by one, on demand.
     """
     whole = joined(*layers) if at_once else None
     if whole is None:

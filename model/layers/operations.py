@@ -21,7 +21,7 @@ Layer = Callable[[Any], Tensor]
 """A function of activations: of a tensor, or of an `EightBit` if the layer computes in 8 bits."""
 
 Operations: TypeAlias = Any
-"""A namespace with the names of `TorchOperations`, whose layers have the same constructors."""
+"""A namespace with the names of `TorchOperations` and layers with the same constructors."""
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:

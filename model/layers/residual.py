@@ -13,7 +13,7 @@ from ..ops.linear_8bit import normed, sum_normed
 from ..ops.pointwise import Rows, affine_, gated_add_, slices
 
 Waits = Literal["never", "last", "always"]
-"""When additions wait for the stream's next norm. "last": only for the last of a layer's batch elements."""
+"""The mode of deferring additions to the stream's next norm. "last": only for the last of a layer's batch elements."""
 
 
 class Residual:

@@ -1,4 +1,4 @@
-"""Linear layers whose products are computed from 8-bit operands: float8_e4m3fn ("fp8") or int8.
+"""Linear layers with products of 8-bit operands: float8_e4m3fn ("fp8") or int8.
 
 A weight has a scale for each output channel, an activation for each token. An activation that several layers take is
 quantized to 8 bits once, and norms and activation functions write 8 bits directly. comfy-kitchen's products are an

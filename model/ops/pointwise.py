@@ -245,8 +245,7 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run on all tokens at once, because there are no fp32 copies or the first argument is not one batch element's
-    tokens."""
+    """Run on all tokens at once: the function makes no fp32 copies or takes other arguments first than tokens."""
     return plain(x, *arguments)
 
 

@@ -17,7 +17,7 @@ from .matrix_8bit import EightBit
 from .pointwise import encode_8bit, or_else, rescale_, slices
 
 PRODUCT_TOKENS = 8192
-"""The number of tokens whose int32 sums exist at once."""
+"""The number of tokens in a part: only one part's int32 sums exist at once."""
 WITHOUT_ROW_SCALES: set[torch.device] = set()
 """The GPUs on which torch multiplies float8 without row scales, as found by `choose_arithmetic`."""
 LEAST_INT8_TOKENS = 32

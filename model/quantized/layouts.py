@@ -185,9 +185,9 @@ def four_bit_tensor(
 ) -> QuantizedTensor:
     """Return a 4-bit weight of `shape` that reports the dtype `dtype`.
 
-    No byte is copied: the tensors may be views of a mapped file or slices of a GPU buffer. `standard_code` tells
-    whether the table is the format's own, which bitsandbytes has built in (`codec.CODES`). `state_dtype` is the
-    weight's dtype before quantization; `state_dict` writes it back.
+    No byte is copied: the tensors may be views of a mapped file or slices of a GPU buffer. `standard_code`: whether the
+    table is the format's own, which bitsandbytes has built in (`codec.CODES`). `state_dtype` is the weight's dtype
+    before quantization; `state_dict` writes it back.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None

@@ -69,7 +69,7 @@ class Place:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """`keep` weights of one shape so that their decoded or recoded tensors are adjacent in memory."""
+    """Call `keep` on weights of one shape so that their decoded or recoded tensors are adjacent in memory."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(Place(number, len(weights), together))

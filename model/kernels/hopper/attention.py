@@ -24,8 +24,8 @@ MOST_PARTS, PART_COST = 16, 640
 class Kind(NamedTuple):
     """The configuration of the kernel for an operand dtype.
 
-    It has the dtype's name in PTX, its bytes, the keys that are loaded at once, the number of pipeline stages, the bits
-    of a score, and the number of thread blocks that load keys and values together.
+    It has the dtype's name in PTX and its bytes, the number of keys loaded at once, and the number of pipeline stages.
+    It also has the bits of a score and the number of thread blocks that load keys and values together.
     """
 
     name: str

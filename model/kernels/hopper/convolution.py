@@ -35,7 +35,7 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Implement convolution.convolve. Raises RuntimeError if the driver refuses, and OSError if there is no NVRTC."""
+    """Implement convolution.convolve. Raises RuntimeError if the driver refuses, and OSError if NVRTC is missing."""
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
     out, near = x.new_empty((height + 1) * (width + 1), out_channels), 2 * 3 * channels

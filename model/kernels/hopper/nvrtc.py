@@ -77,7 +77,7 @@ def driver() -> ctypes.CDLL:
 def load(source: str, architecture: str) -> ctypes.c_void_p:
     """Return a module of the current device, which lives as long as the process.
 
-    Raises RuntimeError with the compiler's log, or OSError if there is no NVRTC.
+    Raises RuntimeError with the compiler's log, or OSError if NVRTC is missing.
     """
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
