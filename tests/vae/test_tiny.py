@@ -1,7 +1,5 @@
 """The tiny decoder: its authors' numbers, a video in parts, its files, LightTAE's scaling, what is refused."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,26 +7,18 @@ from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.vae import load_tiny_decoder
 from lingbot_world.vae.weights import MEAN, STD
 from safetensors.torch import save_file
+from tiny_cases import tiny_weights
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CASES = pytest.mark.parametrize("case", ["f5_4x6", "f1_3x5"])
-
-
-def weights(golden, case):
-    manifest = json.loads((golden / "taehv/manifest.json").read_text())
-    draw, drawn = np.random.default_rng(manifest["seeds"][case]), {}
-    for name, shape in manifest["shapes"].items():
-        scale = 0.05 if name.endswith("bias") else manifest["gain"] / np.sqrt(np.prod(shape[1:]))
-        drawn[name] = torch.from_numpy((draw.standard_normal(shape) * scale).astype(np.float32))
-    return drawn
 
 
 @pytest.fixture(scope="module")
 def folder(golden, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     for case in ("f5_4x6", "f1_3x5"):
-        torch.save(weights(golden, case), folder / f"{case}.pth")
-    drawn = weights(golden, "f5_4x6")
+        torch.save(tiny_weights(golden, case), folder / f"{case}.pth")
+    drawn = tiny_weights(golden, "f5_4x6")
     save_file({**drawn, "encoder.0.weight": torch.zeros(64, 3, 3, 3)}, folder / "taew2_1.safetensors")
     save_file(drawn, folder / "lighttaew2_1.safetensors")
     return folder
@@ -92,7 +82,7 @@ def test_a_latent_of_another_shape_is_refused(folder):
     ],
 )
 def test_a_file_of_other_tensors_is_refused(change, words, golden, tmp_path):
-    changed = {name: value for name, value in {**weights(golden, "f1_3x5"), **change}.items() if value is not None}
+    changed = {name: value for name, value in {**tiny_weights(golden, "f1_3x5"), **change}.items() if value is not None}
     torch.save(changed, tmp_path / "other.pth")
     with pytest.raises(CheckpointError, match=words):
         load_tiny_decoder(tmp_path / "other.pth")
