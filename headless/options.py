@@ -104,9 +104,10 @@ class GenerateOptions:
     of latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps; `window` and `sink`
     count latent frames, and a window of 0 is the whole video. None means the values that the checkpoint was trained
     for. `decoder_device` is another CUDA GPU than `device`, such as "cuda:1"; it decodes a chunk's frames while the
-    next chunk is made. `continue_from` names a file that `save_state` wrote. Then `image` is not needed, the video
-    contains the frames after the state's, and the numbering of PNG files continues. The path begins where the camera
-    stood, with the path's own first pose, in the units of the first path that moved.
+    next chunk is made. `continue_from` names a file that `save_state` wrote, or the folder of a walk. Then `image`
+    is not needed, an empty `prompt` means the state's last one, the video contains the frames after the state's, and
+    the numbering of PNG files continues. The path begins where the camera stood, with the path's own first pose, in
+    the units of the first path that moved.
     """
 
     ckpt_dir: str | Path

@@ -127,9 +127,9 @@ class Walk:
         )
         image = engine.encode_image(self.frame) if start.image is None else start.image
         self._conditioning = self._settling(image)
-        seed = start.seed if seed is None else seed
-        self._noise = self._new_noise(seed, path)
-        facts = {"seed": seed, "noise": self._noise.order, "speed": speed}
+        self.seed = start.seed if seed is None else seed
+        self._noise = self._new_noise(self.seed, path)
+        facts = {"seed": self.seed, "noise": self._noise.order, "speed": speed}
         picture = {"frame": self.frame, "image": image}
         self.kept = Kept(folder, engine, picture, self._lens, self.camera.unit, before, facts)
         if before is None or start.prompt not in ("", before.prompts[-1].text):

@@ -75,8 +75,8 @@ class Recording:
         for room, frame in zip(self._frames, decode(latent), strict=True):
             errors.append(relative_error([room], [frame]))
             yield frame
-        if reason := refusal("The VAE's decoding", max(errors)):
-            self._drop(reason)
+        if refused := refusal("The VAE's decoding", max(errors)):
+            self._drop(refused)
         else:
             self._graph = graph
 

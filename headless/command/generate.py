@@ -36,8 +36,8 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
     parser.add_argument("--dry_run", action="store_true", help="check everything and print what would be made")
     add = adder(add_settings(parser))
     add("save_state", "write a file from which a later run continues the video", metavar="FILE")
-    about = "continue the video of a file that --save_state wrote; PNG files are numbered on"
-    add("continue_from", about, metavar="FILE")
+    about = "continue the video of a state, or of a walk's folder, with its prompt; PNG files are numbered on"
+    add("continue_from", about, metavar="PATH")
     add_like(parser, argv)
 
 
@@ -56,9 +56,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         from ..run import divided, run
         from ..stages import cut_prompts
 
-    arguments.prompt = given_prompt(arguments)
-    if arguments.prompt is None:
-        raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
+    arguments.prompt = _prompt_of(arguments)
     if arguments.record is not None and arguments.own_process and arguments.record.get("threads"):
         torch.set_num_threads(arguments.record["threads"])  # another number of threads would add in another order
     values = settings_of(arguments)
@@ -93,6 +91,14 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         if arguments.quiet and arguments.seed is None:
             _print(arguments, f"seed {result.seed}")  # the video cannot be repeated without the seed
         _tell(arguments, f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
+
+
+def _prompt_of(arguments: argparse.Namespace) -> str:
+    """Return the prompt; an empty one stands for the last one of the state. Raises InputError."""
+    prompt = given_prompt(arguments)
+    if prompt is None and arguments.continue_from is None:
+        raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
+    return prompt or ""
 
 
 def _tell(arguments: argparse.Namespace, *lines: str) -> None:

@@ -101,6 +101,7 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "moving": session.moving,
         "speed": session.speed,
+        "seed": session.walk.seed,
         "decoder": engine.decoder,
         "preview": engine.new_preview is not None,
         "prompt": kept.last_prompt[0],

@@ -24,7 +24,7 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
     q, k, v: [B, L, heads*head_dim] on a GPU.
     """
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
-    late = [torch.zeros_like(each) for each in (q, k, v)]
+    late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     stream.wait_stream(torch.cuda.current_stream(q.device))
     with torch.cuda.stream(stream):
         torch.cuda._sleep(DELAY)

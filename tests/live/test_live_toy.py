@@ -31,7 +31,7 @@ def test_pictures_move_as_w_is_held(tmp_path):
     )
     start = render(scene.rooms, scene.c2w[:, :1])[0, 0]
     with Session(engine, Start(start, scene.rooms.captions()[0]), folder=tmp_path / "walks", fps=0) as session:
-        session.press("w")
+        session.hold(["w", "shift"])  # a longest step a frame
         made = [frames.pixels for frames, _ in zip(session, range(CHUNKS), strict=False)]
         poses = torch.from_numpy(session.walk.kept.poses()[: 4 * CHUNKS - 3]).float()
     last = torch.from_numpy(made[-1][-1]).permute(2, 0, 1).float() / 127.5 - 1

@@ -10,6 +10,7 @@ from lingbot_world.headless.live.opening import open_live
 from lingbot_world.headless.live.running import bracketed, is_here
 from lingbot_world.live import Session, load_walk
 from lingbot_world.live.wire.protocol import read_event, read_init
+from lingbot_world.pipeline.state import load_state
 from live_cases import Server, ask, chunks, opened, walking
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,6 +46,19 @@ def test_a_session_with_a_folder_leaves_a_video_and_a_state(toy_package, tmp_pat
     with walking(toy_package, tmp_path) as session:
         chunks(session, 5)
     assert {"walk.mp4", "walk.state", "camera", "walk.json"} <= {path.name for path in (tmp_path / "walk-1").iterdir()}
+
+
+def test_a_video_goes_on_from_a_folder_with_the_prompt_of_its_walk(toy_package, tmp_path):
+    with walking(toy_package, tmp_path / "walks") as session:
+        chunks(session, 1)
+        session.prompt("a sea")
+        chunks(session, 1)
+    walk, later = tmp_path / "walks/walk-1", tmp_path / "later.state"
+    words = ["--continue_from", walk, "--save_state", later, "--output", tmp_path / "video", "--frame_num", 4]
+    more = ["--ckpt_dir", toy_package / "lingbot_world_fast", "--device", "cpu", "--schedule", "0,500", "--quiet"]
+    assert main(["generate", *map(str, words + more)]) == 0
+    assert [prompt.text for prompt in load_state(later).prompts] == ["a castle", "a sea", "a sea"]
+    assert main(["generate", *map(str, more), "--output", str(tmp_path / "other")]) == 2
 
 
 def test_open_live_goes_on_from_a_folder_and_reads_the_example(toy_package, tmp_path):
