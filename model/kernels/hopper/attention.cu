@@ -1,23 +1,25 @@
 // Attention of float8_e4m3 or bf16 queries, keys and values in heads of 128, for GPUs of compute capability 9.0.
 //
-// attention.py puts in the products, the softmax and what differs between the two: BYTES of a number, TILE, STAGES and
-// CLUSTER. It compiles this behind hopper.cuh. A block of threads, one on each multiprocessor, takes one tile after the other:
-// QUERIES queries of a head and all keys, or some of them. Its first warpgroup's first thread has the tensor memory accelerator
-// load a ring of STAGES tiles of TILE keys and values, and the next queries. Three more warpgroups have 64 queries each. Their
-// tensor cores multiply while other warpgroups compute exponentials.
+// attention.py inserts the products, the softmax and the constants that differ between the two dtypes: BYTES of a number,
+// TILE, STAGES and CLUSTER. It compiles this file after hopper.cuh. A block of threads, one on each multiprocessor (SM),
+// processes one tile after the other: QUERIES queries of a head and all keys, or some of them. The first thread of its
+// first warpgroup makes the tensor memory accelerator (TMA) load a ring of STAGES tiles of TILE keys and values, and the
+// next queries. Three more warpgroups process 64 queries each. Their tensor cores multiply while other warpgroups compute
+// exponentials.
 //
-// In 8 bits two blocks of threads are a CLUSTER. Where both have queries of one head, each loads half of the keys and values,
-// for both: what is read from the GPU's cache takes power, and power is what is short. So they go through the keys in step.
+// In 8 bits two blocks of threads form a CLUSTER. If both have queries of one head, each loads half of the keys and values
+// for both, because reads from the GPU's cache take power, and power is the limit. So both process the keys in step.
 //
-// In 8 bits the numerators, at most 1, are multiplied by 2^8 before they become that. What is summed up of them are those
-// before. A warpgroup's scores lie in registers in another order than the tensor cores take numerators; so the values of every
-// 16 keys lie in that order too, and their tokens along the rows: see values_across.cu. In bf16 values lie as keys do.
+// In 8 bits the numerators, at most 1, are multiplied by 2^8 before the conversion. Their sum is computed before the
+// conversion. The scores' order in a warpgroup's registers differs from the order in which the tensor cores take
+// numerators. So the values of every 16 keys have that order too, with their tokens along the rows: see values_across.cu.
+// In bf16 values have the layout of keys.
 
 constexpr int WARPGROUP = 128, ATTENDING = 3, ROWS = 64, QUERIES = ATTENDING * ROWS, HEAD = 128;
 @NUMBERS@
 constexpr int VALUES_ROW = 32, NUMERATORS = TILE * BYTES / 8;  // NUMERATORS: registers of a thread
-constexpr int ROW = 128, ROWS_OF_HEAD = HEAD * BYTES / ROW;  // bytes that the tensor memory accelerator loads as a row
-constexpr int STEP = 32, STEPS = ROW / STEP, STEP_KEYS = STEP / BYTES;  // bytes that an instruction multiplies of a row
+constexpr int ROW = 128, ROWS_OF_HEAD = HEAD * BYTES / ROW;  // bytes of a row that the TMA loads
+constexpr int STEP = 32, STEPS = ROW / STEP, STEP_KEYS = STEP / BYTES;  // bytes of a row that an instruction multiplies
 constexpr int TILE_BYTES = TILE * HEAD * BYTES, QUERY_BYTES = QUERIES * HEAD * BYTES, QUERY_TILES = 2;  // in shared memory
 constexpr int WARPS = 4 * ATTENDING, RESULTS = HEAD / 8 + 1;  // RESULTS: float4 of a thread
 constexpr float LARGEST = 448.f, LOG2_E = 1.4426950408889634f;
@@ -27,24 +29,24 @@ constexpr float LARGEST = 448.f, LOG2_E = 1.4426950408889634f;
 INLINE float power(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 @SOFTMAX@
 
-// Keys are those of the slots whose `shares` are 0, which come first; all of them without shares.
+// Returns the number of keys in the slots whose `shares` are 0, which come first; all keys without shares.
 INLINE int seen_keys(const float* shares, int slots, int keys) {
     if (!shares) return keys;
     int there = 0;
     for (int i = 0; i < slots; i++) there += shares[i] == 0.f;
     return keys / slots * there;
 }
-// How the work is divided. A cluster takes a group of tiles of queries at once, one for each of its blocks. As many groups as
-// fill all clusters equally often are attended to `whole`. Of the others, `shared`, the keys are divided into `parts`. Clusters
-// side by side read the same keys at the same time.
+// The division of the work. A cluster processes a group of query tiles at once, one for each of its blocks. The groups that
+// fill all clusters equally often are processed `whole`. For the other groups, `shared`, the keys are split into `parts`.
+// Adjacent clusters read the same keys at the same time.
 struct Division { int rows, tiles, whole, shared, key_tiles, parts; };
 INLINE Division divide(int queries, int keys, int heads, int parts) {
     int rows = (queries + QUERIES - 1) / QUERIES, groups = (rows * heads + CLUSTER - 1) / CLUSTER;
     int shared = groups % (gridDim.x / CLUSTER), key_tiles = (keys + TILE - 1) / TILE;
     return {rows, rows * heads, groups - shared, shared, key_tiles, min(parts, key_tiles)};
 }
-// Some of the tiles of keys for a tile of queries, which the last group may not have. `part` is -1 if they are all of them.
-// `together`: the cluster's tiles are of one head.
+// Some of the key tiles for a query tile; the last group may lack a query tile. `part` is -1 for all key tiles. `together`:
+// the cluster's tiles are of one head.
 struct Work { int tile, part, first, count; bool together; };
 INLINE bool take(Work& work, int number, int rank, const Division& d) {
     bool whole = number < d.whole || d.parts == 1;
@@ -54,16 +56,16 @@ INLINE bool take(Work& work, int number, int rank, const Division& d) {
     work = {tile + rank, whole ? -1 : part, first, (part + 1) * d.key_tiles / parts - first, together};
     return number < d.whole + d.shared * d.parts;
 }
-// A warp's results of a part, with the exponents that were taken off and the sums, as each thread has them.
+// The address of a warp's results of a part: results, subtracted exponents and sums, in each thread's layout.
 INLINE float4* results_at(float4* results, int tile, int part, int warp, const Division& d) {
     return results + (((tile - d.whole * CLUSTER) * d.parts + part) * WARPS + warp) * RESULTS * 32 + threadIdx.x % 32;
 }
-INLINE float4 stored(const float4* at) {  // by another multiprocessor
+INLINE float4 stored(const float4* at) {  // by another SM
     float4 x;
     asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(at) : "memory");
     return x;
 }
-// Stores a warp's results. Of a tile the last warp to do so then gets the sum of all parts, in their order.
+// Stores a warp's results. The last warp to do so for a tile then receives the sum of all parts, in order, and true.
 INLINE bool summed(float (&result)[HEAD / 2], float (&sum)[2], float first, float second, float4* results, int* stored_parts,
                    const Division& d, const Work& work, int warp) {
     float4* to = results_at(results, work.tile, work.part, warp, d);
@@ -98,7 +100,8 @@ INLINE bool summed(float (&result)[HEAD / 2], float (&sum)[2], float first, floa
     return true;
 }
 
-// A row of a warp's results, times a factor. Eight columns are four threads' two each; a thread stores 16 bytes at once.
+// Stores a row of a warp's results, times a factor. Each of four threads has two of eight columns; a thread stores 16 bytes
+// at once.
 INLINE void store_16_bits(u16* to, const float (&x)[HEAD / 2], int row, float factor, bool there) {
     #pragma unroll
     for (int i = 0; i < HEAD / 8; i += 4) {
@@ -128,11 +131,11 @@ INLINE void store_8_bits(u8* to, const float (&x)[HEAD / 2], int row, float fact
     }
 }
 
-// q, k: [tokens, heads * HEAD]; v alike, in 8 bits [heads * HEAD, tokens], see values_across.cu. out, bf16 [queries, heads *
-// HEAD], becomes attention to the keys; in 8 bits with what q, k and v are to be multiplied by, and `mean` added to v. Then,
-// if it is given what no result is larger than, its `reach`, out is in 8 bits too, to be multiplied by `token_scales`.
-// With `unlike`, only so many keys are unlike others: the one behind them stands for all that are left. Of several parts there
-// are `results`, float4 [shared tiles, parts, WARPS, RESULTS, 32], and `stored_parts` [shared tiles, WARPS], zeros.
+// q, k: [tokens, heads * HEAD]; v the same, in 8 bits [heads * HEAD, tokens], see values_across.cu. Attention to the keys
+// is written to out, bf16 [queries, heads * HEAD]. In 8 bits q, k and v are multiplied by their scales, and `mean` is added
+// to v. If `reach`, an upper bound of the results, is given, out is in 8 bits too, to be multiplied by `token_scales`. With
+// `unlike`, the key at this index stands for itself and all keys after it. Several parts use `results`, float4 [shared
+// tiles, parts, WARPS, RESULTS, 32], and `stored_parts` [shared tiles, WARPS], zeros.
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPGROUP * (ATTENDING + 1), 1)
 attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __grid_constant__ Map v, void* out, float4* results,
        int* stored_parts, const float* scale_q, const float* scale_k, const float* scale_v, const float* mean, const float* shares,
@@ -153,7 +156,7 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     meet_cluster();
-    u32 done = 0, taken = 0;  // tiles of keys, and of queries, so far
+    u32 done = 0, taken = 0;  // tiles of keys and of queries so far
     int number = blockIdx.x / CLUSTER, rank = rank_in_cluster();
     Work work;
 
@@ -169,7 +172,7 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         for (; threadIdx.x == 0 && take(work, number, rank, d); number += gridDim.x / CLUSTER, taken++) {
             int column = min(work.tile, d.tiles - 1) / d.rows * HEAD * BYTES;
             u32 place = taken % QUERY_TILES, to = q_at + place * QUERY_BYTES, full = q_full + 8 * place;
-            wait_for(q_free + 8 * place, taken / QUERY_TILES & 1 ^ 1);  // the phase before the first is over
+            wait_for(q_free + 8 * place, taken / QUERY_TILES & 1 ^ 1);  // the phase before the first counts as complete
             announce(full, QUERY_BYTES);
             for (int row = 0; row < ROWS_OF_HEAD; row++)
                 load(to + row * QUERIES * ROW, &q, column + row * ROW, work.tile % d.rows * QUERIES, full);
@@ -195,7 +198,7 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-    int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1;  // so the compiler knows that a warp has one
+    int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1;  // tells the compiler that it is uniform in a warp
     int thread = threadIdx.x % WARPGROUP;
     float result[HEAD / 2];
     Softmax softmax = {fmaxf(factor, LEAST_FACTOR)};
@@ -235,8 +238,8 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
     for (; take(work, number, rank, d); number += gridDim.x / CLUSTER, taken++) {
         wait_for(q_full + 8 * (taken % QUERY_TILES), taken / QUERY_TILES & 1);
         if (work.tile >= d.tiles || work.tile % d.rows * QUERIES + group * ROWS >= queries) {  // this warpgroup has none
-            // Its warps meet twice. First, since one that adds parts up comes late: it would wait for a phase of queries long
-            // over. Then, so that none waits for a phase of keys long over.
+            // Its warps synchronize twice. First, because a warp that adds parts up is late and would wait for a phase of
+            // queries that is long over. Then, so that no warp waits for a phase of keys that is long over.
             meet_group();
             for (u32 tile = done; thread < CLUSTER && tile < done + work.count; tile++) {
                 wait_for_keys(tile);
@@ -272,9 +275,9 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
                 if (unlike) softmax.count_last(left - i * TILE, all_keys - keys + 1);
             }
             softmax.soften();
-            // Sums are never negative. That they are looked at here has the compiler add them up before it waits.
+            // Sums are never negative. Reading them here makes the compiler add them up before it waits.
             bool shrinks = __any_sync(~0u, softmax.shrink[0] + softmax.shrink[1] < 2.f || softmax.sum[0] + softmax.sum[1] < 0.f);
-            if (i + 1 < work.count) wait_for_keys(done);  // a loop, which the compiler moves no exponentials past
+            if (i + 1 < work.count) wait_for_keys(done);  // a loop, across which the compiler moves no exponentials
             wait_for_products<0>(), made(result);
             values_read(done - 2);
             if (shrinks)

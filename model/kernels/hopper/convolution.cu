@@ -1,11 +1,11 @@
-// A convolution of 3 x 3 pixels of three frames in fp16, for GPUs of compute capability 9.0. Pictures lie as convolution.py
-// says: [rows, channels], and a pixel's neighbour is a fixed number of rows away.
+// A convolution of 3 x 3 pixels of three frames in fp16, for GPUs of compute capability 9.0. Images have the layout of
+// convolution.py: [rows, channels], with a pixel's neighbour a fixed number of rows away.
 //
-// convolution.py puts in COLUMNS and the products, and compiles this behind hopper.cuh. A block of threads, one on each
-// multiprocessor, takes one tile after the other: PIXELS rows by COLUMNS output channels. Its first warpgroup's first
-// thread has the tensor memory accelerator load a ring of STAGES: CHANNELS of a line of pixels of a frame, and the
-// weights of the three neighbours on that line. Three more warpgroups have a third of the pixels each. A line is loaded
-// once for the three neighbours: they are the same rows in shared memory, one row apart.
+// convolution.py inserts COLUMNS and the products, and compiles this file after hopper.cuh. A block of threads, one on each
+// multiprocessor (SM), processes one tile after the other: PIXELS rows by COLUMNS output channels. The first thread of its
+// first warpgroup makes the tensor memory accelerator (TMA) load a ring of STAGES: CHANNELS of a line of pixels of a frame,
+// and the weights of the three neighbours on that line. Three more warpgroups process a third of the pixels each. A line is
+// loaded once for the three neighbours, which are the same rows in shared memory, one row apart.
 
 @PRODUCTS@
 constexpr int WARPGROUP = 128, CONVOLVING = 3, ROWS = 64, TILES = 2, PIXELS = CONVOLVING * TILES * ROWS;
@@ -13,9 +13,9 @@ constexpr int CHANNELS = 32, ROW = 2 * CHANNELS, STEP = 32, STEPS = ROW / STEP, 
 constexpr int LINE = 400, LOADED = LINE / 2;  // rows: PIXELS and one on each side, in two loads of a multiple of 8
 constexpr int LINE_BYTES = LINE * ROW, WEIGHT_BYTES = COLUMNS * ROW, STAGE_BYTES = LINE_BYTES + 3 * WEIGHT_BYTES;
 
-// x: a pool of pictures, of which this needs those in the three `slots`, the oldest first. weights: by CHANNELS, output
-// channels and neighbours. out, fp16 [rows, out_channels], becomes the sums, bias and what is `added`, and zeros beside
-// the picture; `width` counts its column of zeros.
+// x: a pool of images; the three `slots` are read, the oldest first. weights: by CHANNELS, output channels and neighbours.
+// The sums plus bias and `added` are written to out, fp16 [rows, out_channels], with zeros next to the image; `width`
+// includes its column of zeros.
 extern "C" __global__ void __launch_bounds__(WARPGROUP * (CONVOLVING + 1), 1)
 convolve(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16* out, const u16* bias, const u16* added,
          const int* slots, int height, int width, int channels, int out_channels) {
@@ -41,7 +41,7 @@ convolve(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16
                 int frame = step / (3 * parts), part = step / 3 % parts, line = step % 3;
                 int from = (frame == 0 ? first : frame == 1 ? second : third) + row + (line - 1) * width;
                 u32 stage = done % STAGES, at = stages + stage * STAGE_BYTES, here = full + 8 * stage;
-                wait_for(empty + 8 * stage, done / STAGES & 1 ^ 1);  // the phase before the first is over
+                wait_for(empty + 8 * stage, done / STAGES & 1 ^ 1);  // the phase before the first counts as complete
                 announce(here, STAGE_BYTES);
                 load(at, &x, part * ROW, from, here);
                 load(at + LOADED * ROW, &x, part * ROW, from + LOADED, here);
@@ -51,7 +51,7 @@ convolve(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-    int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1;  // so the compiler knows that a warp has one
+    int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1;  // tells the compiler that it is uniform in a warp
     bool first_thread = threadIdx.x % WARPGROUP == 0;
     float sums[TILES][COLUMNS / 2];
 
@@ -95,7 +95,7 @@ convolve(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16
             bool there = row < rows, real = line < height && row - line * width < width - 1;
             u64 at = (u64)row * out_channels + column + 8 * lane;
             #pragma unroll
-            for (int j = 0; j < COLUMNS / 8; j += 4) {  // of eight columns four threads have two each; each stores 16 bytes
+            for (int j = 0; j < COLUMNS / 8; j += 4) {  // each of four threads has two of eight columns; each stores 16 bytes
                 u32 y[4] = {0, 0, 0, 0};
                 if (added && real) {
                     uint4 four = *(const uint4*)(added + at + 8 * j);

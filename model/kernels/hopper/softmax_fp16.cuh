@@ -1,10 +1,10 @@
-// The softmax of attention.cu, of scores in fp16, two in a register: most instructions then compute two. Numerators
-// are to be float8_e4m3, so fp16 is exact enough. Who makes queries and keys sees to it that no score is too large.
+// The softmax of attention.cu for scores in fp16, two in a register, so that most instructions compute two. Numerators
+// become float8_e4m3, so fp16 is precise enough. The producer of queries and keys ensures that no score overflows.
 
 constexpr int PAIRS = TILE / 4;
 typedef u32 Scores[PAIRS];
-constexpr float RAISED = 8.f, LEAST_FACTOR = 1e-6f;  // numerators are at most 2^RAISED; a factor is a number of fp16
-constexpr u32 LEAST = 0xFBFFFBFF, HIDDEN = 0xFC00, SIGNS = 0x80008000;  // the least numbers, and minus infinity
+constexpr float RAISED = 8.f, LEAST_FACTOR = 1e-6f;  // numerators are at most 2^RAISED; a factor fits fp16
+constexpr u32 LEAST = 0xFBFFFBFF, HIDDEN = 0xFC00, SIGNS = 0x80008000;  // the smallest numbers, and minus infinity
 
 INLINE u32 both(float x) { return fp16(x, x); }
 INLINE u32 fma2(u32 x, u32 y, u32 z) { u32 out; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(x), "r"(y), "r"(z)); return out; }
@@ -18,16 +18,16 @@ INLINE u32 fp8_of(u32 x, u32 y) {
     return out;
 }
 
-// Of a thread, which has scores of two rows: of pair i the row is i % 2, the first key i / 2 * 8 + lane % 4 * 2.
+// The state of a thread, which has scores of two rows: the row of pair i is i % 2, its first key i / 2 * 8 + lane % 4 * 2.
 struct Softmax {
-    float factor;  // that scores are multiplied by to become exponents of 2
+    float factor;  // from scores to exponents of 2
     Scores scores;
-    float sum[2], shrink[2];  // of numerators; and what those of before are to be multiplied by
+    float sum[2], shrink[2];  // of numerators; and the factors for earlier results
     u32 most;                 // of both rows
-    float2 less;              // what is added to their exponents, as fp16 has it: so numerators of all tiles fit together
+    float2 less;              // the term added to their exponents, rounded to fp16, so that numerators of all tiles match
 
     INLINE void begin() { most = LEAST, less = make_float2(1e30f, 1e30f), sum[0] = sum[1] = 0.f; }
-    // Those behind the last key are hidden.
+    // Hides the scores after the last key.
     INLINE void hide_behind(int keys) {
         if (keys < TILE)
             #pragma unroll
@@ -38,7 +38,7 @@ struct Softmax {
             }
     }
     INLINE void count_last(int, int) {}  // attention to a prompt is not in 8 bits
-    // The largest scores, of the row that four threads have, and of those before.
+    // Returns the largest scores so far of the rows that four threads share.
     INLINE u32 largest() {
         u32 rows[2] = {scores[0], scores[1]};
         #pragma unroll
@@ -51,7 +51,7 @@ struct Softmax {
         now = max2(now, __shfl_xor_sync(~0u, now, 1));
         return max2(now, __shfl_xor_sync(~0u, now, 2));
     }
-    // Scores become numerators.
+    // Turns scores into numerators.
     INLINE void soften() {
         most = largest();
         u32 factors = both(factor), lesser = fma2(most, factors ^ SIGNS, both(RAISED));
@@ -67,7 +67,7 @@ struct Softmax {
             sum[row] = fmaf(sum[row], shrink[row], added.x + added.y);
         }
     }
-    // A row's numerators, in four chains, each rounded to fp16 as it grows.
+    // Returns the sum of a row's numerators, in four chains, each rounded to fp16 at every step.
     INLINE u32 added_up(int row) {
         u32 chains[4];
         #pragma unroll
@@ -81,6 +81,6 @@ struct Softmax {
             numerators[i] = fp8_of(scores[at], scores[at + 2]);
         }
     }
-    // The exponent of 2 that was taken off.
+    // Returns the subtracted exponent of 2.
     INLINE float taken(int row) { return -(row ? less.y : less.x); }
 };

@@ -1,35 +1,36 @@
-// The softmax of attention.cu, of scores in fp32.
+// The softmax of attention.cu for scores in fp32.
 
 typedef float Scores[TILE / 2];
 constexpr int SCORES = TILE / 2;
-constexpr float LEAST = -1e30f, LEAST_FACTOR = 1e-20f;  // with that what is hidden stays hidden where all scores are 0
+constexpr float LEAST = -1e30f, LEAST_FACTOR = 1e-20f;  // so hidden scores stay hidden if all scores are 0
 
 INLINE int bits(float x) { return __float_as_int(x); }
 
-// Of a thread, which has scores of two rows: of score i the row is i / 2 % 2, the key i / 4 * 8 + lane % 4 * 2 + i % 2.
+// The state of a thread, which has scores of two rows: the row of score i is i / 2 % 2, its key i / 4 * 8 + lane % 4 * 2 +
+// i % 2.
 struct Softmax {
-    float factor;  // that scores are multiplied by to become exponents of 2
+    float factor;  // from scores to exponents of 2
     Scores scores;
-    float sum[2], shrink[2];  // of numerators; and what those of before are to be multiplied by
+    float sum[2], shrink[2];  // of numerators; and the factors for earlier results
     float most[2];
 
     INLINE void begin() { most[0] = most[1] = LEAST, sum[0] = sum[1] = 0.f; }
-    // Those behind the last key are hidden.
+    // Hides the scores after the last key.
     INLINE void hide_behind(int keys) {
         if (keys < TILE)
             #pragma unroll
             for (int i = 0; i < SCORES; i++)
                 if (i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2 >= keys) scores[i] = LEAST;
     }
-    // The last key stands for several like it: the logarithm of how many is added to its scores.
+    // Lets the last key stand for several equal ones: the logarithm of their number is added to its scores.
     INLINE void count_last(int keys, int like_it) {
         float more = log2f(like_it) / factor;
         #pragma unroll
         for (int i = 0; i < SCORES; i++)
             if (i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2 == keys - 1) scores[i] += more;
     }
-    // The largest score of a row, which four threads have, and of those before. Where that was not negative, integers are
-    // compared: there is an instruction for the largest of three.
+    // Returns the largest score so far of a row that four threads share. If the earlier maximum was not negative, integers
+    // are compared, because one instruction computes the maximum of three.
     INLINE float largest(int row, float before, bool positive) {
         float most = before;
         if (positive) {
@@ -47,7 +48,7 @@ struct Softmax {
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
     }
-    // Scores become numerators.
+    // Turns scores into numerators.
     INLINE void soften() {
         bool positive = __all_sync(~0u, most[0] >= 0.f && most[1] >= 0.f);
         float less[2], added[4] = {0.f, 0.f, 0.f, 0.f};
@@ -70,6 +71,6 @@ struct Softmax {
         #pragma unroll
         for (int i = 0; i < NUMERATORS; i++) numerators[i] = bf16(scores[2 * i], scores[2 * i + 1]);
     }
-    // The exponent of 2 that was taken off.
+    // Returns the subtracted exponent of 2.
     INLINE float taken(int row) { return most[row] * factor; }
 };

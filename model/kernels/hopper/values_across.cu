@@ -1,12 +1,12 @@
-// Values as attention.cu takes them in 8 bits, for GPUs of compute capability 9.0. attention.py compiles this
-// behind hopper.cuh.
+// Conversion of values to the layout of attention.cu in 8 bits, for GPUs of compute capability 9.0. attention.py compiles
+// this file after hopper.cuh.
 //
-// They lie across as [columns, row]: along a row the tokens, of every 16 in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7
-// 14 15. A block of threads turns 64 tokens by 64 columns; columns and row are multiples of 64.
+// Values are transposed to [columns, row]. Along a row are the tokens, of every 16 in the order 0 1 8 9 2 3 10 11 4 5 12 13
+// 6 7 14 15. A block of threads transposes 64 tokens by 64 columns; columns and row are multiples of 64.
 
-struct __align__(16) Turning { u8 tile[64][68]; };  // [token][column], 4 bytes more so that a column's tokens lie in several banks
+struct __align__(16) Turning { u8 tile[64][68]; };  // [token][column], padded by 4 bytes to avoid bank conflicts within a column
 
-// Values [tokens, columns], zeros behind them.
+// Transposes values [tokens, columns], followed by zeros.
 extern "C" __global__ void __launch_bounds__(256) across(const u8* values, u8* out, int tokens, int columns, int row) {
     __shared__ Turning shared;
     int column = blockIdx.x * 64, token = blockIdx.y * 64;
@@ -24,8 +24,8 @@ extern "C" __global__ void __launch_bounds__(256) across(const u8* values, u8* o
     }
 }
 
-// x, bf16 [tokens, columns] whose rows are `stride` apart, as (x - shift) * factor, to the `places` of its tokens. Eight
-// numbers are read at once, and pairs of tokens that lie side by side are written at once.
+// Writes (x - shift) * factor to the `places` of the tokens; x is bf16 [tokens, columns] with rows `stride` apart. Eight
+// numbers are read at once, and pairs of adjacent tokens are written at once.
 extern "C" __global__ void __launch_bounds__(256)
 put_across(const u16* x, u8* out, const long long* places, const float* shift, const float* factor, int tokens, int stride, int row) {
     __shared__ Turning shared;
