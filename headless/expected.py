@@ -16,7 +16,8 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The stages of a causal run whose time grows with its frames, and with the frames of the state that it continues."""
+"""The stages of a causal run that take longer with more frames: the run's own, and those of the state that it
+continues."""
 MOST_KINDS = 200
 _OF_NO_MATTER = (
     "prompt",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     ImageInput = str | Path | Image.Image | np.ndarray
 else:
-    ImageInput = object  # checked by `read_image`, which imports what it needs for that
+    ImageInput = object  # checked by `read_image`, which imports the libraries for the check
 
 CAMERAS = ("action_path", "preset", "keys")
 """The options that define a camera; at most one of them may be set."""
@@ -200,7 +200,7 @@ def lora_of(text: str) -> LoraFile:
 
 
 def two_sides(text: str) -> tuple[int, int]:
-    """Return (480, 832) for 480*832 or 480x832. Raises ArgumentTypeError, whose message argparse shows."""
+    """Return (480, 832) for 480*832 or 480x832. Raises ArgumentTypeError; argparse shows its message."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480*832")

@@ -74,8 +74,9 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Encode the prompts while one thread loads the model and another encodes the image. The image comes before the
-    prompts unless `image_too` says that both fit. If anything fails, the threads end within a tenth of a second."""
+    """Encode the prompts while one thread loads the model and another encodes the image. Unless `image_too` (all three
+    fit), the image is finished before the prompts begin. If anything fails, the threads end within a tenth of a
+    second."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
         loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))

@@ -13,7 +13,7 @@ SPARE = 0.03
 """The margin in seconds by which a chunk's first frames may be early, for inaccuracies of a page's clock and of
 Python."""
 RECENT = 32
-"""The number of recent frames, at least two chunks, whose slowest delay predicts the next chunk's delay."""
+"""The number of recent frames, at least two chunks. Their slowest delay predicts the next chunk's delay."""
 SPAN = 4.0
 """The seconds over which the frame rate is measured."""
 

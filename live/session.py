@@ -142,9 +142,8 @@ class Session(Steered):
         self._say(self.events.say(text), refresh)
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False) -> None:
-        """Begin or end an event, by its name or key: its sentence extends the prompt. `on` None: begin an event
-        that does not hold, end one that does. `refresh` as in `Walk.prompt`. Raises InputError for
-        an event that the session has not."""
+        """Switch an event on or off, by its name or key: its sentence extends the prompt. `on` None toggles it.
+        `refresh` is as in `Walk.prompt`. Raises InputError for an unknown event."""
         self._say(self.events.switch(name, on), refresh)
 
     def _say(self, text: str, refresh: bool) -> None:
@@ -178,7 +177,7 @@ class Session(Steered):
         self._ask(change)
 
     def _take_up_events(self) -> None:
-        """Have the events that hold be those of the walk's prompt, and keep all of them with the walk."""
+        """Derive the active events from the walk's prompt, and save all events with the walk."""
         self._stand_in_events()
         if self.events.all:
             self.walk.kept.note("events", self.events.facts())
@@ -189,7 +188,7 @@ class Session(Steered):
             self._tell("events", {"events": sorted(self.events.active)})
 
     def _begin_and_end_events(self) -> None:
-        """Ask for the prompt of the events that the next chunk's time begins and ends."""
+        """Request the prompt for events that start or end at the next chunk's time."""
         if self._walks.now is None or isinstance(self.controls, Replay):
             return
         text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_OF_ONE / FPS)

@@ -148,7 +148,8 @@ class Walk:
 
     @property
     def _first_of_all(self) -> bool:
-        """Return whether the next chunk is the video's first, whose first latent frame is only the image."""
+        """Return whether the next chunk is the video's first. The first latent frame of that chunk is only the
+        image."""
         return self._state is None and self._made == 0
 
     @property

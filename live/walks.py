@@ -46,7 +46,7 @@ class Walks:
         self.now: Walk | None = None
 
     def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
-        """Begin a walk that replaces the current one. If it raises InputError, there is no current walk."""
+        """Begin a walk that replaces the current one. After an InputError `now` is None."""
         self._end(tell)
         folder = self._own_folder()
         try:

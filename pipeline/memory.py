@@ -1,5 +1,5 @@
-"""The memory of a run: an estimate for each stage, computed from file headers, and what part of the base model stays on
-the GPU."""
+"""The memory of a run: the estimate of each stage, computed from file headers, and the part of the base model that
+stays on the GPU."""
 
 import logging
 import math

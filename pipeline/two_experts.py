@@ -45,7 +45,7 @@ def sample(
     sequence_parallel: SequenceParallel | None = None,
     guidance_group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Denoise `noise` float32 [1, 16, f, h, w], on whose device everything runs; return the latent in the same shape.
+    """Denoise `noise` float32 [1, 16, f, h, w] on its device; return the latent in the same shape.
 
     `high` and `low` are experts, or functions without arguments that return an expert. Such a function is called before
     its expert's first step, after all references to the other expert are gone. `y` [1, 20, f, h, w] holds mask and

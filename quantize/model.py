@@ -98,7 +98,7 @@ def journal_of(file: Path) -> Path:
 
 
 def damaged(target: TensorFile, written: Mapping[str, Written], progress: Progress) -> list[str]:
-    """Return the parameters whose bytes in the file differ from the bytes that were written."""
+    """Return the parameters that do not read back from the file as they were written."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(

@@ -1,4 +1,4 @@
-"""The connection of `lingbot-world queue` to the ComfyUI server whose address the user names."""
+"""The connection of `lingbot-world queue` to the one ComfyUI server that the user names."""
 
 import hashlib
 import json

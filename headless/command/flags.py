@@ -200,7 +200,7 @@ def seed(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Return a whole number of at least 1. Raises ArgumentTypeError, whose message argparse shows."""
+    """Return a whole number of at least 1. Raises ArgumentTypeError; argparse shows its message."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
     return int(text)

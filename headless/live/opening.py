@@ -117,8 +117,8 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
-    """Return the events of the file that is named, else of the package's example/events.json, where there is one.
-    Raises InputError."""
+    """Return the events of the given file, or else of the package's example/events.json if it exists. Raises
+    InputError."""
     folder = Path(ckpt_dir)
     found = (package / EXAMPLE / EVENTS for package in (folder, folder.absolute().parent))
     return read_events(named or next((file for file in found if file.is_file()), None))

@@ -34,7 +34,7 @@ from .kept import Kept, OpenFiles
 from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
-"""The number of videos whose steps run before the first of them is written; also the most that a stopped run loses."""
+"""The number of videos sampled before the first of them is written. A stopped run loses at most this many."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
 """The number of job names that a shared note lists."""
@@ -188,7 +188,7 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 
 
 def _likeness(job: Job, plan: AnyPlan) -> str:
-    """Return a key that is equal for jobs whose steps can run together: same settings, size and models."""
+    """Return a key that is equal for jobs that can be sampled together: same settings, size and models."""
     own = ("image", "prompt", "negative", "seed", "camera", "fps")
     settings = {name: value for name, value in job.settings().items() if name not in own}
     size = plan.geometry

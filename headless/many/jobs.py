@@ -69,7 +69,7 @@ class Job:
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs of a .jsonl or .csv file, whose videos go into `folder`. Missing options are taken from
+    """Return the jobs of a .jsonl or .csv file; their videos go into `folder`. Missing options are taken from
     `defaults`. Paths are relative to the file. Raises InputError that names file and line."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):

@@ -78,8 +78,8 @@ class Manifest:
         return None if as_written else f"{file} is no longer the file that was written, so it is made again"
 
     def _changed_files(self, row: dict[str, Any], job: Job) -> str:
-        """Return the options and parts whose files have changed since the video was made. Files that are gone, or that
-        an older version did not record, do not count."""
+        """Return the options and parts with files that have changed since the video was made. Files that are gone, or
+        that an older version did not record, do not count."""
         before = row.get(FILES)
         if not isinstance(before, dict):
             return ""

@@ -36,7 +36,7 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
 
 
 def end_at_further_ones() -> None:
-    """From now on let a signal that ends a run end this process at once and silently, unless the signal was ignored."""
+    """Let a further signal of this kind end the process at once and silently, unless the signal was ignored."""
     for number in ENDING if _in_main_thread() else ():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)

@@ -33,9 +33,10 @@ def start_cuda() -> None:
 
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
-    """Turn off garbage collection while modules are imported in this block. In the command's own process the imported
-    objects are also exempt from later collections: a run collects garbage after each stage, which took 1.9 of the toy's
-    4.9 s. In a caller's process nothing changes, because its current garbage would stay."""
+    """Speed up the imports in this block by turning garbage collection off, but only in the command's own process.
+    There the imported objects are also exempt from later collections, because a run collects garbage after each stage,
+    which took 1.9 of the toy's 4.9 s. In another program's process the program's own garbage would become exempt too,
+    so nothing changes."""
     if not own_process:
         yield
         return
@@ -48,7 +49,7 @@ def spared_imports(own_process: bool) -> Iterator[None]:
 
 
 def _start_cuda() -> None:
-    with suppress(Exception):  # the run's own first use reports any error
+    with suppress(Exception):  # the run's own first use raises the error again
         if _start_driver():
             import torch  # waits until the caller's import has ended
 

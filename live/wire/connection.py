@@ -73,8 +73,8 @@ class Connection:
 
 
 Meet = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
-"""The signature meet(socket, init, inbox), which serves a client from its init to its end. It may raise a LingBotError,
-whose message is sent to the client."""
+"""The signature meet(socket, init, inbox), which serves a client from its init to its end. It may raise a LingBotError;
+the message is sent to the client."""
 
 
 async def serve(request: web.Request, meet: Meet, codec: Codec, most_bytes: int) -> web.WebSocketResponse:

@@ -168,7 +168,8 @@ def _new_prompt(payload: Any) -> tuple[str, bool]:
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """The name or key of an event, whether it begins or ends (None: the other than now), and whether at once."""
+    """Return the name or key of an event, whether to switch it on (None: toggle it), and whether to recompute the
+    window."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")

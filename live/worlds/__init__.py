@@ -1,1 +1,1 @@
-"""What happens in a world while somebody walks: events that extend its prompt."""
+"""The events of a world: sentences that extend its prompt during a walk."""

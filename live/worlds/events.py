@@ -1,4 +1,4 @@
-"""Events of a world: named sentences that extend its prompt, with a start and an end, or by a key."""
+"""The events of a world: named sentences that extend its prompt, switched by times or by a key."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FIELDS = ("name", "text", "key", "start", "end")
 
 @dataclass(frozen=True)
 class WorldEvent:
-    """A sentence that extends the prompt while the event holds. `key`: 1 to 9, which begins and ends the event.
-    `start` and `end`: seconds of the walk, None for no start and for no end."""
+    """A sentence that extends the prompt while the event is active. `key`: 1 to 9, which switches the event. `start`
+    and `end`: seconds of the walk, None for no start and for no end."""
 
     name: str
     text: str
@@ -29,7 +29,7 @@ class WorldEvent:
     end: float | None = None
 
     def holds(self, seconds: float) -> bool:
-        """Return whether the event holds at a second of the walk by its own times."""
+        """Return whether the event's own times make it active at this second of the walk."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
@@ -57,23 +57,24 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
 
 
 class Events:
-    """The events of a walk and the prompt that the walk began with: which events hold, and the prompt of both. Any
+    """The events of a walk and its prompt without events: tracks the active events and composes the full prompt. Any
     thread may call the methods."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """`prompt`: the one of now, which may have sentences of events already."""
+        """Start from `prompt`, the current one, which may already contain sentences of events."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.stand(prompt)
 
     @property
     def active(self) -> frozenset[str]:
-        """The names of the events that hold."""
+        """The names of the active events."""
         return self._active
 
     @property
     def prompt(self) -> str:
-        """The prompt without events, and the sentence of each event that holds, in the order of the events."""
+        """The full prompt: the prompt without events, followed by the sentence of each active event in the order of the
+        events."""
         text = self._base
         for event in self.all:
             if event.name in self._active:
@@ -81,8 +82,8 @@ class Events:
         return text
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
-        """Take up a prompt that was composed before: after a step back, or where a walk goes on from a state. `later`:
-        the prompt is of now, and an event whose time has come is not begun a second time."""
+        """Derive the active events from a composed prompt, after a step back or when a walk continues a state. `later`:
+        the prompt is the current one, so an event that its time has already started does not start again."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -95,14 +96,14 @@ class Events:
                 self._by_time = frozenset(event.name for event in self.all if event.start is not None) & self._active
 
     def say(self, prompt: str) -> str:
-        """Return the prompt that a new one makes together with the events that hold."""
+        """Set a new prompt without events; return the full prompt with the active events."""
         with self._lock:
             self._base = prompt
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Begin or end an event, by its name or key (None: whichever does not hold yet), and return the prompt. Raises
-        InputError for an event that the world has not."""
+        """Switch an event on or off, by its name or key (None: toggle it), and return the full prompt. Raises
+        InputError for an unknown event."""
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
         )
@@ -115,7 +116,7 @@ class Events:
             return self.prompt
 
     def at(self, seconds: float) -> str | None:
-        """Return the prompt where a second of the walk begins or ends an event, else None."""
+        """Return the full prompt if an event starts or ends by its time at this second of the walk, else None."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.holds(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -125,7 +126,7 @@ class Events:
             return self.prompt
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the events as objects of JSON, as `read_events` reads them."""
+        """Return the events as JSON objects that `read_events` accepts."""
         return [{name: value for name, value in asdict(event).items() if value is not None} for event in self.all]
 
 
