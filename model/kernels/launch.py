@@ -35,9 +35,7 @@ class Kernel:
         return launch
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
-        compiled = self._triton.warmup(
-            *arguments, grid=grid, **options
-        )  # compiles for these tensors unless already compiled
+        compiled = self._triton.warmup(*arguments, grid=grid, **options)  # cached if already compiled
         own = {name: value for name, value in options.items() if name in self._signature.parameters}
         bound = self._signature.bind(*arguments, **own).arguments.values()
         compiled[grid](*(each.data_ptr() if isinstance(each, Tensor) else each for each in bound))

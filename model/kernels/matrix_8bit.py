@@ -268,10 +268,7 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
     """Implement fp8.plain_scale. A token's channels must be adjacent; tokens may be strided."""
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
-    scale, factor = (
-        torch.empty_like(largest),
-        torch.empty_like(largest),
-    )  # separate tensors, because cuDNN requires alignment
+    scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
     with torch.cuda.device_of(x):
         _largest[parts_of(x)](largest, x, mean, x.stride(0), x.shape[1], BLOCK=PART)
         _power_of_two[(1,)](scale, factor, largest, headroom / LARGEST[torch.float8_e4m3fn])

@@ -1,4 +1,4 @@
-"""Triton kernels of 4-bit weights, for the loaders. Imported on GPUs with Triton only.
+"""Triton kernels of 4-bit weights, for quantized/decoding.py. Imported on GPUs with Triton only.
 
 A program processes full blocks and reads each block's scale once. The two values of a byte are written as one number of
 twice their width, so a thread reads and writes its bytes in order. Arithmetic is fp32; each product and each sum is

@@ -1,4 +1,4 @@
-"""A Triton kernel of the block formats of GGUF files, for the loaders. Imported on GPUs with Triton only.
+"""A Triton kernel of the block formats of GGUF files, for quantized/decoding.py. Imported on GPUs with Triton only.
 
 A thread computes one value: the bytes of its bits and scales are in the multiprocessor's cache, because neighbouring
 threads read them too. Arithmetic is fp32; each product and each sum is rounded, as in plain torch.

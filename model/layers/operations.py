@@ -27,7 +27,7 @@ Operations: TypeAlias = Any
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
     """Return the weight as a plain tensor with the device and dtype of `reference`; a quantized weight is decoded.
 
-    A quantized weight is the loaders' FourBitParameter, which has a `decode`, or comfy_kitchen's QuantizedTensor.
+    A quantized weight is a DecodedParameter, which has a `decode`, or comfy_kitchen's QuantizedTensor.
     """
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
