@@ -84,7 +84,7 @@ class SamplingPlan(Plan):
 
     @property
     def guided(self) -> bool:
-        """Whether a negative prompt is used."""
+        """Return whether a negative prompt is used."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 

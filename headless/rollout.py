@@ -104,7 +104,7 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 
 
 class _Frames:
-    """Decodes the chunks of a run and delivers their frames.
+    """The decoder of a run's chunks, which also delivers their frames.
 
     `decoding`: the processes that divide the frames. `written` returns the number of chunks in the video, because a
     state with more chunks would leave a gap before the next video."""

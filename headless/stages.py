@@ -159,8 +159,8 @@ def run_steps(
 
 
 class Experts:
-    """Loads the experts when `sample_videos` requests them. Records each load, and each expert's steps over all videos,
-    as stages."""
+    """The loader of the experts, which `sample_videos` calls when an expert's steps begin. It records each load, and
+    each expert's steps over all videos, as stages."""
 
     def __init__(
         self,

@@ -72,8 +72,9 @@ Part = tuple[Tensor, Callable[[], object]]
 
 
 class _Made(NamedTuple):
-    """A chunk's `latent`, its `copy` in host memory (valid after `wait()`, or once its frames are), the camera's
-    `steps` and `poses`, its `number`, its inputs, and the time when those were taken."""
+    """A chunk that was made, before delivery. `latent`, and its `copy` in host memory, which is valid after `wait()` or
+    once the frames are. `steps` and `poses` of the camera. `number` of the chunk, its inputs `wishes`, and the time
+    `began` when they were taken."""
 
     latent: Tensor
     copy: Tensor

@@ -32,7 +32,7 @@ class HostCopy(NamedTuple):
 
 
 class Delivery(Generic[T]):
-    """Delivers each chunk one chunk later than the loop makes it.
+    """A queue that delivers each chunk one chunk later than the loop makes it.
 
     `deliver(latent, item)` receives each chunk's latent in host memory and the item that was added with it. `latents`
     lists the delivered chunks, including the chunk now being delivered. Use `forward_done` as the loop's callback, and

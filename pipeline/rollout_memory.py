@@ -167,10 +167,10 @@ class RolloutPlanner:
         and values, and of the host's memory.
 
         The order of preference: the whole VAE, because tiles leave seams, if need be with its state in host memory
-        between chunks; then keys and values, then the model's blocks, then the camera cache. If the GPU has room
-        neither for all keys and values nor for all blocks, all weights are offloaded and the keys and values of some
-        blocks stay on the GPU: in host memory keys and values are pinned, while weights are pages of the file that the
-        system may drop. Raises InputError if nothing fits. `whole_video`: the run has no window, which the error
+        between chunks; then keys and values, then the model's blocks, then the camera cache. Sometimes the GPU has room
+        neither for all keys and values nor for all blocks. Then all weights are offloaded, and the keys and values of
+        some blocks stay on the GPU: in host memory keys and values are pinned, while weights are pages of the file that
+        the system may drop. Raises InputError if nothing fits. `whole_video`: the run has no window, which the error
         mentions."""
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))

@@ -106,8 +106,8 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class Video:
-    """The inputs of one video: its noise float32 [1, 16, f, h, w], a function that uploads its conditioning to the
-    noise's device when an expert starts on the video, and the rule for steps that skip the model."""
+    """The inputs of one video. `noise`: float32 [1, 16, f, h, w]. `conditioning` returns the conditioning on the
+    noise's device; it is called when an expert starts on the video. `reuse`: the rule for steps that skip the model."""
 
     noise: Tensor
     conditioning: Callable[[], Conditioning]

@@ -45,7 +45,7 @@ class _Frames(Protocol):
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """Writes a video as its frames arrive, and encodes in a thread while the caller makes the next ones.
+    """A writer of a video as its frames arrive; a thread encodes them while the caller makes the next ones.
 
     Files get their own names only when they are complete, so an interrupted run leaves no new file and an older video
     stays. With `keep_partial` an interrupted run leaves a playable video of the frames written so far. So does a killed
