@@ -1,0 +1,17 @@
+"""A world as an environment of gymnasium: `gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`."""
+
+from ..errors import require
+
+ID = "LingBotWorld-v0"
+
+__all__ = ["ID", "register_envs"]
+
+
+def register_envs() -> None:
+    """Register the environment. Raises DependencyError without gymnasium."""
+    registration = require("gymnasium.envs.registration", '"lingbot-world[gym]"')
+    if ID not in registration.registry:
+        registration.register(ID, entry_point="lingbot_world.gym.env:LingBotWorldEnv")
+
+
+register_envs()

@@ -1,0 +1,41 @@
+"""The action spaces of the environment, and what an action asks of a walk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from ..errors import InputError
+from ..live import Session
+from ..live.controls import KEYS, RUN
+
+PRESSED = (*KEYS, RUN)
+"""The keys of MultiBinary, in order. Discrete has 0 for no key, then one of `KEYS` each."""
+SPACES = ("discrete", "keys", "box")
+
+
+def action_space(name: str) -> Space[Any]:
+    """Return the space `discrete` (Discrete of 9), `keys` (MultiBinary of 9), or `box`: Box float32 [3] of velocity,
+    yaw and pitch, -1 to 1 each. Raises InputError for another name."""
+    if name == "discrete":
+        return spaces.Discrete(1 + len(KEYS))
+    if name == "keys":
+        return spaces.MultiBinary(len(PRESSED))
+    if name == "box":
+        return spaces.Box(-1.0, 1.0, (3,), np.float32)
+    raise InputError(f"`actions` is {name!r:.40}; expected {', '.join(SPACES[:-1])} or {SPACES[-1]}")
+
+
+def act(session: Session, space: Space[Any], action: Any) -> None:
+    """Ask a walk for an action of the space. Raises InputError for an action that is not of the space."""
+    if not space.contains(action):
+        raise InputError(f"the action is {action!r:.60}; expected one of {space}")
+    if isinstance(space, spaces.Discrete):
+        session.hold(KEYS[int(action) - 1] if action else ())
+    elif isinstance(space, spaces.MultiBinary):
+        session.hold(key for key, down in zip(PRESSED, action, strict=True) if down)
+    else:
+        velocity, yaw, pitch = (float(value) for value in action)
+        session.stick(velocity, 0.0, yaw, pitch)

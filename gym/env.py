@@ -1,0 +1,143 @@
+"""The environment: each step is a chunk of a walk, and the observation is the last frame of the chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from .. import open_live
+from ..errors import InputError
+from ..headless.files.pictures import read_image
+from ..headless.live.beginning import state_of
+from ..live import Engine, Frames, Session, Start
+from ..options import FPS
+from ..pipeline.geometry import Geometry, first_frame
+from ..pipeline.state import WorldState, load_state
+from .actions import act, action_space
+
+RESET = ("image", "prompt", "state")
+LARGEST_SEED = 2**31
+Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
+"""reward(observation, info) returns the reward, or the reward and whether the episode has ended."""
+
+
+class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
+    """A walk as an environment. The observation is uint8 [H, W, 3]; `info` has `pose` (c2w float64 [4, 4]), `seconds`
+    of the video, `chunk`, and `latent_frame`, the first latent frame of the walk that was made with the action.
+
+    Environments of the same arguments share one model. `unwrapped.session` is the walk, for events and prompts."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
+
+    def __init__(
+        self,
+        ckpt: str | Path,
+        image: Any = None,
+        prompt: str | None = None,
+        actions: str = "discrete",
+        render_mode: str | None = None,
+        reward: Reward | None = None,
+        session: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Open the model. `actions`: discrete, keys or box. `reward` left out: 0. `session`: options of `Session`, such
+        as speed and events. `options`: those of `open_live`, such as chunk, width and device. Raises a LingBotError."""
+        self.action_space = action_space(actions)
+        if render_mode not in (None, "rgb_array"):
+            raise InputError(f"`render_mode` is {render_mode!r:.40}; expected rgb_array, or none")
+        self.render_mode, self._reward, self._options = render_mode, reward, session or {}
+        self._engine, self._start = _opened(ckpt, {"image": image, "prompt": prompt, **options})
+        self.observation_space = spaces.Box(0, 255, (*self._engine.size, 3), np.uint8)
+        self._session: Session | None = None
+        self._seen: np.ndarray | None = None
+
+    @property
+    def session(self) -> Session:
+        """The walk of now. Raises InputError before `reset` and after `close`."""
+        if self._session is None:
+            raise InputError("no walk has begun; call `reset` first")
+        return self._session
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin a walk and make its first chunk. `options` may name `image`, `prompt` and `state` (a file, the folder
+        of a walk, or a WorldState). `seed` is that of the noise; None draws one. Raises InputError."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
+        start = replace(self._begin(options or {}), seed=drawn)
+        start.check(self._engine)
+        self.close()
+        self._session = Session(self._engine, start, **{"fps": 0, **self._options})
+        return self._chunk()
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Make a chunk with an action. An episode ends where `reward` ends it. Raises InputError for an action
+        that is not of the action space, and before `reset`."""
+        act(self.session, self.action_space, action)
+        seen, info = self._chunk()
+        reward = 0.0 if self._reward is None else self._reward(seen, info)
+        value, ended = reward if isinstance(reward, tuple) else (reward, False)
+        return seen, float(value), bool(ended), False, info
+
+    def render(self) -> np.ndarray | None:  # type: ignore[override]
+        """Return the last frame where the mode is rgb_array."""
+        return self._seen if self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        """End the walk. The model stays for other environments."""
+        if self._session is not None:
+            self._session.close()
+        self._session = self._seen = None
+
+    def _chunk(self) -> tuple[np.ndarray, dict[str, Any]]:
+        frames: Frames = next(self.session)
+        while not frames.last:
+            frames = next(self.session)
+        self._seen = frames.pixels[-1].copy()
+        assert frames.poses is not None  # a walk knows the poses of its frames
+        info = {
+            "pose": frames.poses[-1].copy(),
+            "seconds": (frames.first + len(frames.pixels)) / FPS,
+            "chunk": frames.chunk,
+            "latent_frame": frames.chunk * self._engine.chunk,
+        }
+        return self._seen.copy(), info
+
+    def _begin(self, options: dict[str, Any]) -> Start:
+        unknown = options.keys() - set(RESET)
+        if unknown:
+            raise InputError(f"`options` has {min(unknown)!r:.40}; expected {', '.join(RESET)}")
+        image, prompt, state = (options.get(name) for name in RESET)
+        if image is not None and state is not None:
+            raise InputError(
+                "`options` has an image and a state; a state has a first frame of its own: give one of both"
+            )
+        if state is not None:
+            found = state if isinstance(state, WorldState) else load_state(state_of(state))
+            return Start.after(found, prompt or "")
+        start = self._start if prompt is None else replace(self._start, prompt=prompt)
+        if image is None:
+            return start
+        frame = first_frame(read_image(image), Geometry(*self._engine.size, frames=1))
+        return Start(frame, start.prompt, start.lens)
+
+
+def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
+    """Return an opened model, the one that was opened with the same arguments before if those can be compared."""
+    try:
+        return _kept(ckpt, tuple(sorted(options.items())))
+    except TypeError:  # an image in memory
+        return open_live(ckpt, **options)
+
+
+@lru_cache(maxsize=1)
+def _kept(ckpt: str | Path, options: tuple[tuple[str, Any], ...]) -> tuple[Engine, Start]:
+    return open_live(ckpt, **dict(options))
