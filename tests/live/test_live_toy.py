@@ -1,4 +1,7 @@
-"""The trained toy follows the keys of a walk."""
+"""The trained toy follows the keys of a walk, and stands still without one."""
+
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -41,3 +44,26 @@ def test_pictures_move_as_w_is_held(tmp_path):
     ahead, still, behind = render(scene.rooms, (scene.c2w[0, :1] @ ways)[None])[0]
     assert decibels(last, ahead) > 2 + max(decibels(last, still), decibels(last, behind))
     assert np.linalg.norm(poses[-1, :3, 3]) > 3 * STEP
+
+
+@pytest.mark.slow
+def test_a_picture_stays_what_it_is_for_a_minute_without_an_input(tmp_path, monkeypatch):
+    """The minute is played: each look of the thread is a second later."""
+    package = write_toy_world(tmp_path / "toy")
+    engine, start = open_live(package, width=256, height=144, chunk=1, device="cpu")
+    made, looks, now = [], threading.Semaphore(0), [0.0]
+    with Session(engine, start, folder=tmp_path / "walks") as session:
+        stands = session._stands
+        monkeypatch.setattr(session, "_stands", lambda: (stands(), looks.release())[0])
+        for clocked in (session.pace, session.controls):
+            monkeypatch.setattr(clocked, "_clock", lambda: time.monotonic() + now[0])
+        session.start(made.append)
+        while now[0] < 60:
+            assert looks.acquire(timeout=120)
+            now[0] += session.still
+            session._wake()
+        assert session.still
+    image = engine.encode_image(start.frame)[:, :, :1]
+    picture = engine.new_decoder(False).decode(image)[0]
+    last = torch.from_numpy(made[-1].pixels[-1])
+    assert decibels(*(pixels / 127.5 - 1 for pixels in (last, picture))) > 40

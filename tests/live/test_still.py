@@ -121,6 +121,18 @@ def test_our_page_sees_a_still_picture_and_another_client_frames(toy_package, tm
         other.close()
 
 
+def test_a_client_of_sglangs_gets_frames_whatever_it_holds(toy_package, tmp_path):
+    """It sends the plain protocol, and knows nothing of a world that waits."""
+    with Server(toy_package, tmp_path / "walks") as server:
+        client = server.client(prompt="a castle")
+        for keys in ([], ["w"], []):
+            client.event("camera_actions", {"mode": "state", "transitions": [{"actions": keys}]}, 1)
+            client.chunk(client.batches[-1]["chunk_index"] + 4 if client.batches else 4)
+        assert {message["type"] for message in client.told} == {"chunk_stats"}
+        assert len(client.frames) == len(client.batches)
+        client.close()
+
+
 def test_inputs_of_a_chunk_that_is_dropped_are_taken_again():
     now = [100.0]
     controls = Controls(lambda: now[0])
