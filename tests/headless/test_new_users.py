@@ -44,7 +44,7 @@ def test_every_option_may_be_written_with_dashes(command, toy_package, tmp_path,
 
 def test_a_prompt_that_names_a_file_is_noted_and_a_file_is_read(command, tmp_path, capsys):
     file = tmp_path / "prompt.txt"
-    file.write_bytes("﻿ein Schloß\n".encode())
+    file.write_bytes("\ufeffein Schloß\n".encode())
     for prompt in ("prompt.txt", "@prompt.txt"):
         assert main([*command(prompt=prompt), "--dry_run"]) == 0
         assert "--prompt_file reads a file" in capsys.readouterr().out

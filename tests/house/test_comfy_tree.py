@@ -42,6 +42,7 @@ def test_a_python_without_a_requirement_is_no_host_and_the_command_that_installs
         "pillow",
         "tokenizers",
         "comfy-kitchen",
+        "filelock",
         "packaging",
         "tqdm",
     )

@@ -48,6 +48,8 @@ def test_what_is_unpickled_is_tensors_only(path):
 def test_modules_are_imported_by_fixed_names(path):
     place = path.relative_to(ROOT).as_posix()
     for name, call in calls(path):
+        if name == "np.require":  # of an array's memory
+            continue
         if name.rpartition(".")[2] in ("import_module", "require", "spec_from_file_location", "LoadLibrary"):
             first = call.args[0]
             assert isinstance(first, ast.Constant) or place in BY_NAME, f"{place}: {ast.unparse(call)}"

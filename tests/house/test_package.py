@@ -48,7 +48,7 @@ def run(code, *arguments):
 def test_importing_the_package_is_cheap_and_brings_nothing_along():
     listing = "import sys; before = set(sys.modules); import {}; print(*set(sys.modules) - before)"
     loaded = set(run(listing.format("lingbot_world")).split())
-    assert {name for name in loaded if name.startswith("lingbot_world")} == {"lingbot_world"}
+    assert {name for name in loaded if name.startswith("lingbot_world")} == {"lingbot_world", "lingbot_world.version"}
     assert {name.split(".")[0] for name in loaded} <= {"lingbot_world", "__editable__"} | sys.stdlib_module_names
     loaded = {name.split(".")[0] for name in run(listing.format("lingbot_world.headless.command.cli")).split()}
     assert loaded <= {"lingbot_world"} | sys.stdlib_module_names

@@ -72,7 +72,7 @@ def video(model, graphs):
 
 def test_a_recording_without_the_attention_is_not_used(right, caplog):
     model = with_state(CONFIG, {name: t.bfloat16() for name, t in random_state(CONFIG).items()}, torch.bfloat16)
-    model = model.to("cuda")
+    model = model.to(device="cuda")
     model.set_attention("8bit")
     exact, _ = video(model, graphs=False)
     got, world = video(model, graphs=True)
