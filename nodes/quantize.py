@@ -39,8 +39,9 @@ class LingBotWorldQuantize(io.ComfyNode):
                 choice(
                     "source",
                     sources,
-                    "Weights in bf16, fp16 or fp32: a package or a causal model of models/lingbot_world, a "
-                    "model of models/diffusion_models, a T5 of models/text_encoders. Press R when you have added one.",
+                    "Weights in bf16, fp16, fp32, fp8, int8, nvfp4, mxfp8 or GGUF: a package or a causal model of "
+                    "models/lingbot_world, a model of models/diffusion_models, a T5 of models/text_encoders. Press R "
+                    "when you have added one.",
                 ),
                 io.String.Input(
                     "name",

@@ -23,8 +23,8 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """What is not in 4 bits yet: packages, causal models, experts and text encoders. A file that cannot be read is
-    among them: choosing it tells why."""
+    """Return the names of packages, causal models, experts and text encoders that are not in NF4 or FP4 yet. A file
+    that cannot be read is among them: choosing it shows the error."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _fits(resolve_source(name)))

@@ -99,7 +99,9 @@ def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path, c
     assert "longer video" not in capsys.readouterr().out
     (tmp_path / "c" / "frame_00005.png").touch()
     assert main([*command(output=tmp_path / "c", sampling_steps=1), "--overwrite"]) == 0
-    assert f"{tmp_path / 'c'} holds a longer video: its files from frame_00005.png on stay" in capsys.readouterr().out
+    said = f"{tmp_path / 'c'} holds a longer video: its files from frame_00005.png to frame_00005.png are removed."
+    assert said in capsys.readouterr().out
+    assert not (tmp_path / "c" / "frame_00005.png").exists()
 
 
 @pytest.fixture

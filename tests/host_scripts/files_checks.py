@@ -1,6 +1,7 @@
 """Files as other programs write them inside ComfyUI. Argument: a base directory laid out by the test."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from embed import embed
@@ -120,7 +121,10 @@ def read_by_core(file):
 @check
 def gguf_files():
     """Of a causal model and a text encoder in GGUF: where they are offered, weights of the MODEL that are not the
-    engine's, the difference of a layer's product with a LoRA, and whether the prompt's embedding is the engine's."""
+    engine's, the difference of a layer's product with a LoRA, and whether the prompt's embedding is the engine's. None
+    where ComfyUI's Python has no gguf."""
+    if find_spec("gguf") is None:
+        return None
     name = next(name for name in folders.causal_choices() if name.endswith(".gguf"))
     encoder = next(name for name in folders.text_encoder_choices() if name.endswith(".gguf"))
     assert LingBotWorldLoadCausal.validate_inputs(name) is True

@@ -193,8 +193,8 @@ def test_a_full_disk_leaves_a_state_of_the_frames_that_are_written(causal, tmp_p
     assert main(words_of(causal(), frame_num=57, output=pictures, save_state=state)) == 2
     assert len(list(pictures.iterdir())) == load_state(state).frames == 9
     first = pictures / "frame_00000.png"
-    said = f"lingbot-world: {pictures}: No space left on device; what was done stays: {first}, {state}\n"
-    assert capsys.readouterr().err.endswith(said)
+    problem = f"lingbot-world: {pictures}: No space left on device; make room, or write elsewhere"
+    assert capsys.readouterr().err.endswith(f"\n{problem}; what was done stays: {first}, {state}\n")
 
 
 def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, interrupted, tmp_path):

@@ -53,7 +53,9 @@ def test_png_files_of_a_world_that_goes_on_follow_those_of_before(causal, tmp_pa
     assert np.array_equal(frames_of(folder)[:9], begun)
     (folder / "frame_00033.png").touch()
     assert main([*words, "--overwrite"]) == 0
-    assert f"{folder} holds a longer video: its files from frame_00033.png on stay" in capsys.readouterr().out
+    said = f"{folder} holds a longer video: its files from frame_00033.png to frame_00033.png are removed."
+    assert said in capsys.readouterr().out
+    assert len(list(folder.iterdir())) == 9 + 24
 
 
 def test_another_release_that_goes_on_with_a_video_is_told(causal, second_release, tmp_path):
@@ -94,7 +96,7 @@ def test_states_that_do_not_belong_are_refused(causal, tmp_path):
     damaged.write_bytes(state.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="truncated or corrupt.*; expected a whole file that --save"):
         make_plan(causal(continue_from=damaged))
-    with pytest.raises(InputError, match="is a folder; name the file, such as a walk's walk.state"):
+    with pytest.raises(InputError, match="not a walk that was kept .*; expected a folder with walk.json"):
         make_plan(causal(continue_from=tmp_path))
     other = tmp_path / "c.state"
     for metadata in (None, {"lingbot_world": "[" * 100_000}):

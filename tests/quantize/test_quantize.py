@@ -80,15 +80,13 @@ def test_search_leaves_a_third_less_error_for_inputs_that_are_alike_in_a_block()
 
 
 def test_search_keeps_a_trained_camera_layer_better_than_the_largest_value(tmp_path):
-    """The toy's were in 4 bits, then trained on with inputs of which 256 are alike. Scales of the least square error
-    alone bring back what they were before."""
-    expert = open_checkpoint(write_toy_world(tmp_path) / "low_noise_model_bnb_nf4")
+    """The toy's was trained with inputs of which 256 are alike, so the sums of its blocks count."""
+    expert = open_checkpoint(write_toy_world(tmp_path) / "low_noise_model")
     weight = expert.tensors["patch_embedding_wancamctrl.weight"].view().float()
     plain, squares, searched = (
         summed_error(weight, 256, first=3, **kw) for kw in ({}, {"search": True, "sums": 0}, {"search": True})
     )
-    assert squares > 1.2 * plain
-    assert searched < 0.8 * plain
+    assert searched < 0.8 * min(plain, squares)
 
 
 def summed_error(weight, count=64, first=None, **kw):

@@ -155,8 +155,12 @@ def test_a_full_disk_is_said_and_what_is_done_is_kept(golden, tmp_path, whole, m
 
 
 def test_what_could_not_begin_is_not_said_to_lie_anywhere(golden, tmp_path, monkeypatch):
-    def read_only(path, **_):
-        raise OSError(30, "Read-only file system", str(path))
+    make = Path.mkdir
+
+    def read_only(path, **keywords):
+        if path.suffix == ".part":
+            raise OSError(30, "Read-only file system", str(path))
+        make(path, **keywords)
 
     plan = plan_quantize(golden / "causal/model", tmp_path / "nf4", QuantizeOptions(device="cpu"))
     monkeypatch.setattr(Path, "mkdir", read_only)
@@ -167,9 +171,16 @@ def test_what_could_not_begin_is_not_said_to_lie_anywhere(golden, tmp_path, monk
 def test_a_destination_that_appears_meanwhile_costs_no_work(golden, tmp_path, whole, monkeypatch):
     source, target = golden / "causal/model", tmp_path / "nf4"
     plan = plan_quantize(source, target, QuantizeOptions(device="cpu"))
-    target.mkdir()
-    (target / "someone's").touch()
+
+    @contextlib.contextmanager
+    def appearing(_name, _unit):
+        target.mkdir(exist_ok=True)
+        (target / "someone's").touch()
+        yield lambda _done, _total: None
+
     with pytest.raises(InputError, match=r"nf4: Directory not empty\. Mend that and run it again: .*nf4\.part"):
+        quantize(plan, appearing)
+    with pytest.raises(InputError, match="nf4 exists already; name a folder that does not, or remove it"):
         quantize(plan, silent)
     shutil.rmtree(target)
     monkeypatch.setattr(TensorFile, "write", None)
