@@ -10,7 +10,7 @@ import comfy.model_management
 import comfy.utils
 import folder_paths
 
-from ...errors import CheckpointError, InputError
+from ...errors import CheckpointError, DependencyError, InputError
 from ...loaders.package import find_package, is_causal_folder, is_expert_folder
 from ...options import Progress
 from ...weights.files import read_tensors
@@ -24,7 +24,7 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 def source_choices() -> list[str]:
     """Return the names of packages, causal models, experts and text encoders that are not in NF4 or FP4 yet. A file
-    that cannot be read is among them: choosing it shows the error."""
+    that cannot be read is among them (GGUF without gguf): choosing it shows the error."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _fits(resolve_source(name)))
@@ -75,7 +75,7 @@ def _fits(path: Path) -> bool:
             package = find_package(path)
             models = [*(package.experts or ()), *([package.causal] if package.causal else [])]
         return any(_fits_as_it_is(model, folders.fingerprint([model])) for model in models)
-    except (CheckpointError, OSError):
+    except (CheckpointError, DependencyError, OSError):
         return True
 
 
