@@ -1,7 +1,8 @@
-"""This pack among ComfyUI's custom nodes: two folders of it, and the order of its templates.
+"""The pack's place among ComfyUI's custom nodes: the check for a second copy of the pack, and the order of its
+templates.
 
-Of two folders the one that loads first works, the other keeps still. Without that ComfyUI would take some nodes from
-the one, and addresses and the canvas's scripts from both."""
+Of two copies, the one that loads first works and the other registers nothing. Otherwise ComfyUI would take some nodes
+from one copy, and routes and the canvas's scripts from both."""
 
 import inspect
 import json
@@ -11,14 +12,14 @@ from pathlib import Path
 from ..version import __version__
 
 PREFIX = "LingBotWorld"
-"""How the ids of this pack's nodes begin, and of no other's."""
+"""The prefix of this pack's node ids, which no other pack uses."""
 HERE = Path(__file__).parent.parent
 TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
 
 
 def gives_way() -> bool:
-    """Whether another folder of the pack has loaded. Then the log says which of the two works and what to do, and the
-    canvas gets no scripts of this one."""
+    """Return whether another copy of the pack has loaded. If so, log which copy works and what to do, and remove this
+    copy's scripts from the canvas."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     theirs = (node for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX))
@@ -38,13 +39,13 @@ def gives_way() -> bool:
 
 
 def _pack_of(file: str) -> Path:
-    """Return the folder of the pack whose node class stands in `file`."""
+    """Return the folder of the pack that defines a node class in `file`."""
     return next(folder.parent for folder in Path(file).parents if folder.name == "nodes")
 
 
 def register(server) -> None:
-    """Sorts the pack's templates by their numbers, as ComfyUI lists them as the file system has them; `server` is its
-    PromptServer."""
+    """Sort the pack's templates by their numbers, because ComfyUI lists them in the file system's order. `server` is
+    ComfyUI's PromptServer."""
     from aiohttp import web
 
     @web.middleware

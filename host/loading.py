@@ -1,4 +1,4 @@
-"""Files to MODELs: an expert is mapped, checked and wrapped for ComfyUI's model management."""
+"""Load files as MODELs: each expert is mapped, checked and wrapped for ComfyUI's model management."""
 
 import logging
 import threading
@@ -33,8 +33,10 @@ def load_experts(
     arithmetic: Arithmetic = "auto",
     attention: AttentionMode = "auto",
 ) -> PerExpert[ExactPatches]:
-    """Both experts as MODELs; `progress(done, 2)` after each. Raises CheckpointError, also if they are not a pair, and
-    InputError for an arithmetic or an attention that the device lacks."""
+    """Return both experts as MODELs; `progress(done, 2)` is called after each.
+
+    Raises CheckpointError, also if the experts are not a pair, and InputError for an arithmetic or an attention that
+    the device lacks."""
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
     progress(1, 2)
@@ -46,8 +48,8 @@ def load_experts(
 def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
-    """A causal model as a MODEL; its release and licence are a line in the log. Raises CheckpointError, and InputError
-    for an arithmetic or an attention that the device lacks."""
+    """Return a causal model as a MODEL, and log its release and licence. Raises CheckpointError, and InputError for an
+    arithmetic or an attention that the device lacks."""
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
         logging.info("%s", line)
@@ -62,10 +64,10 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """An expert as a MODEL, whose weights stay views of the mapped file until sampling needs them.
+    """Return an expert as a MODEL, whose weights stay views of the mapped file until sampling needs them.
 
-    ComfyUI calls this too, when it has to make the MODEL anew. Raises CheckpointError, and InputError for an
-    `arithmetic` or `attention` that the device lacks."""
+    ComfyUI calls this too, to build the MODEL again. Raises CheckpointError, and InputError for an `arithmetic` or
+    `attention` that the device lacks."""
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
@@ -90,13 +92,14 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """See `attention_8bit.check_8_bits`; on ComfyUI's device."""
+    """Run `attention_8bit.check_8_bits` for ComfyUI's device."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """The dtype of that name; for `default` bf16, fp16 or fp32, the first of them that the device is good at."""
+    """Return the dtype called `weight_dtype`. For `default` return bf16, fp16 or fp32: the first of them that the
+    device runs well."""
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):
@@ -132,10 +135,10 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Tell ComfyUI's dynamic VRAM where in a file each weight lies; returns the number of weights marked.
+    """Mark each weight with its place in a file, for ComfyUI's dynamic VRAM; return the number of weights marked.
 
-    ComfyUI then reads them from the file to the GPU. Unmarked weights are copied out of the mapping by one thread, page
-    fault by page fault. The marks are those that ComfyUI's own safetensors loader leaves on its tensors."""
+    ComfyUI then reads marked weights from the file to the GPU. One thread copies unmarked weights out of the mapping,
+    page fault by page fault. The marks are the ones that ComfyUI's own safetensors loader leaves on its tensors."""
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()
@@ -144,7 +147,7 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
 
     @cache
     def opened(file: MappedFile):
-        """The file and the lock that its readers share."""
+        """Return the open file and the lock that its readers share."""
         return file.open(), threading.Lock()
 
     marked = 0

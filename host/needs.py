@@ -1,7 +1,8 @@
-"""The names of ComfyUI's own code that the nodes use.
+"""The names of ComfyUI's internals that the nodes use.
 
-ComfyUI changes its internals without notice. The names are looked up before the nodes load. Where one is missing, the
-nodes that need it are left out, the log says so, and the other nodes work. A test compares the names with the code."""
+ComfyUI changes its internals without notice, so the names are looked up before the nodes load. Where a name is missing,
+the nodes that need it are left out, the log reports this, and the other nodes work. A test compares the names with the
+code."""
 
 import logging
 import sys
@@ -10,11 +11,11 @@ from importlib import import_module
 from operator import attrgetter
 
 OLDEST = "0.33"
-"""The oldest ComfyUI that the pack works on; pyproject.toml says the same to ComfyUI's Manager."""
+"""The oldest ComfyUI that the pack supports; pyproject.toml declares the same version for ComfyUI's Manager."""
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """`module:name` of each name in a text such as `module: name name other_module: name`."""
+    """Return `module:name` for each name in a text such as `module: name name other_module: name`."""
     found, module = [], ""
     for word in text.split():
         if word.endswith(":"):
@@ -125,11 +126,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """),
     "toy": (),
 }
-"""For each module of nodes/ what it and the parts of host/ under it use, as `module:name`."""
+"""The names, as `module:name`, that each module of nodes/ and the parts of host/ under it use."""
 
 
 def usable(modules: Iterable[str], ours: str) -> list[str]:
-    """Those modules of nodes/ of which ComfyUI has everything. What is missing is said in the log; `ours` is the pack's
+    """Return the modules of nodes/ whose names ComfyUI all has. Missing names are logged; `ours` is the pack's
     version."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}

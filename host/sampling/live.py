@@ -44,14 +44,14 @@ from .rollout import NodeRollout, encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, room_on, run_prepared
 
 FOLDER = "walks"
-"""In ComfyUI's output folder: each walk's state, path and latents, whatever becomes of the run."""
+"""The folder in ComfyUI's output folder that keeps each walk's state, path and latents, even if the run fails."""
 VAE_SHARE = 0.25
-"""Of the room on a GPU: where the VAE takes more, it decodes in tiles."""
+"""The share of the room on a GPU above which the VAE decodes in tiles."""
 
 
 class Walked(NamedTuple):
-    """What a walk leaves: IMAGE [n, H, W, 3] of its frames, the LATENT of the whole video, the state, and the camera,
-    a pose a frame."""
+    """The results of a walk: the IMAGE [n, H, W, 3] of its frames, the LATENT of the whole video, the state, and the
+    camera with one pose a frame."""
 
     images: Tensor
     latent: dict
@@ -61,10 +61,12 @@ class Walked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRun:
-    """A walk that can begin: `rollout` has the plan. `path`: the poses that are walked where nobody steers; `steered`:
-    somebody may, who is waited for. `moving`: the world goes on where nothing is asked for. `decoder`: the file of
-    models/vae_approx that shows the frames. `frames`: how many are made at most. `text`: the prompt, if it is
-    known. `clip` encodes what the person says."""
+    """The checked inputs of a walk; `rollout` has the plan.
+
+    `path`: the recorded poses that the walk follows while nobody steers. `steered`: a client may steer, and the run
+    waits for one. `moving`: the world continues while no input arrives. `decoder`: the file of models/vae_approx that
+    decodes the preview. `frames`: the largest number of frames. `text`: the prompt, if it is known. `clip` encodes the
+    prompts that the client sends."""
 
     rollout: NodeRollout
     path: CameraPath | None
@@ -79,8 +81,8 @@ class LiveRun:
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """The CONDITIONING that a walk begins with, and its words: the one that is given, `prompt` by the CLIP, or the
-    state's last. Raises InputError where there is none."""
+    """Return the CONDITIONING that a walk begins with, and its text: `positive`, else `prompt` encoded by the CLIP,
+    else the state's last prompt. Raises InputError where all three are missing."""
     if positive is not None:
         return positive, ""
     if clip is not None and prompt.strip():
@@ -101,8 +103,8 @@ def prepare_live(
     steered: bool,
     **more: Any,
 ) -> LiveRun:
-    """Checks what a walk is asked for; `asked.frames` are the most that it makes, `more` goes to the LiveRun. Raises
-    InputError and CameraError before anything is loaded."""
+    """Check the inputs of a walk and build its LiveRun. `asked.frames` is the largest number of frames; `more` is
+    passed to the LiveRun. Raises InputError and CameraError before anything is loaded."""
     given = {"path": path, "steered": steered, "frames": asked.frames, **more}
     if steered:
         planned = 4 * latent_frames(asked.window) - (3 if state is None else 0)
@@ -119,7 +121,8 @@ def prepare_live(
 
 
 def _as_rollout(path: CameraPath, frames: int, spec: RolloutSpec) -> CameraPath:
-    """The path in as many poses as the walk has frames, where a Rollout's latent frames would lie on it."""
+    """Return the path resampled to one pose for each frame of the walk, at the positions where a Rollout's latent
+    frames would lie."""
     made = frame_count(frames, len(path), spec.chunk)
     if spec.state is not None:
         return path[:frames].resampled(made + 4)
@@ -127,8 +130,10 @@ def _as_rollout(path: CameraPath, frames: int, spec: RolloutSpec) -> CameraPath:
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
-    """Walks until the person stops, or the path ends, or so many frames are made. Raises InputError where nobody comes,
-    or nothing was made or kept; ComfyUI's interrupt ends it at the next forward. What was walked stays in a folder."""
+    """Walk until the client stops, the path ends, or `run.frames` frames are made.
+
+    ComfyUI's interrupt ends the walk at the next forward. The walk so far stays in its folder. Raises InputError where
+    no client connects, or no frame was made or kept."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = _Decoders(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
@@ -150,7 +155,8 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
 
 
 def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """What is walked by itself; None where somebody is there to steer. Raises InputError where there is neither."""
+    """Return the recorded path to follow; None where a client is there to steer. Raises InputError where there is
+    neither."""
     if run.steered and view.somebody(alone=run.path is not None):
         return None
     if run.path is None:
@@ -182,7 +188,7 @@ def _engine(
 
 
 def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
-    """Makes decoders of walks' frames by a file of models/vae_approx. Raises a LingBotError."""
+    """Return a factory of preview decoders from a file of models/vae_approx. Raises a LingBotError."""
     half = torch.float16 if device.type == "cuda" else torch.float32
     tiny = load_tiny_decoder(resolve_tiny_decoder(name), device=device, dtype=half)
     return lambda: PreviewDecoder(tiny.anew())
@@ -190,7 +196,7 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 @contextmanager
 def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
-    """A session whose walk is kept whole in ComfyUI's output folder, also where it is interrupted."""
+    """Yield a session that writes its whole walk to ComfyUI's output folder, even if the walk is interrupted."""
     spec = run.rollout.spec
     lens = None if path is None else path.intrinsics[0]
     folder = Path(folder_paths.get_output_directory()) / FOLDER
@@ -210,21 +216,22 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
         view.begin(session, steered=path is None, prompts=run.clip is not None)
         yield session
     finally:
-        with suppress(InputError):  # a restart failed: there is none
+        with suppress(InputError):  # a restart failed, so there is no walk
             logging.info("The walk is kept in %s", session.walk.kept.folder)
         session.close()
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Walked:
-    """Puts into `lost` why what it leaves could not be written, also when the session closes. Raises InputError where
-    nothing was made or kept."""
+    """Run the session and return the walk's results. Raises InputError where no frame was made or kept.
+
+    `lost` collects the reasons why files could not be written, also those that occur while the session closes."""
     walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
     album, kept = walking.album, session.walk.kept
     if run.decoder is not None and album.frames:
         album = _album_by_vae(session)
     if kept.failure:
-        lost[:] = [reason for reason in lost if reason != kept.failure]  # said below
+        lost[:] = [reason for reason in lost if reason != kept.failure]  # reported below
         _cut(album, kept)
     if not album.frames:
         raise InputError("the walk was stopped before it began: there is nothing to hand out")
@@ -234,7 +241,7 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
 
 
 def _album_by_vae(session: Session) -> "_Album":
-    """The frames of a walk whose frames were a preview."""
+    """Decode a previewed walk again with the VAE; in fp32 where fp16 overflows."""
     for exact in (False, True):
         album = _Album()
         try:
@@ -249,7 +256,9 @@ def _album_by_vae(session: Session) -> "_Album":
 
 
 def _cut(album: "_Album", kept: Kept) -> None:
-    """To the frames that are kept, as state and path are; the node says why. Raises InputError where none is."""
+    """Cut the album to the frames that were written, as the state and the path are, and warn on the node.
+
+    Raises InputError where no frame was written."""
     made = album.frames
     album.cut(kept.chunks)
     if not album.frames:
@@ -258,7 +267,7 @@ def _cut(album: "_Album", kept: Kept) -> None:
 
 
 class _Walking:
-    """What comes of a walk while it is made: the session hands its frames out here, and tells what happens."""
+    """The receiver of a running walk's frames and events."""
 
     def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):
         self._run, self._session, self._view, self._lost = run, session, view, lost
@@ -270,7 +279,7 @@ class _Walking:
         self._view.deliver(frames)
         self._bar.update_absolute(min(self.album.frames, self._bar.total))
         kept = self._session.walk.kept
-        all_lost = kept.failure and not kept.chunks  # and so is whatever would come
+        all_lost = kept.failure and not kept.chunks  # later frames would be lost too
         if frames.last and (all_lost or self.album.frames >= self._run.frames):
             self._session.stop()
 
@@ -281,13 +290,13 @@ class _Walking:
             self._lost.append(facts["reason"])
         if kind in ("back", "restarted"):
             self.album.cut(facts.get("chunk", 0))
-        if kind == "restarted":  # the view still shows the prompt that was said last
+        if kind == "restarted":  # the view still shows the latest prompt
             self._session.walk.prompt(self._said, self._session.engine.encode_prompt(self._said))
         self._view.tell(kind, facts)
 
 
 class _Album:
-    """The frames that a walk has made, without those that it went back on."""
+    """The frames of a walk, without the frames that a step back discarded."""
 
     def __init__(self) -> None:
         self._parts: list[Frames] = []
@@ -312,10 +321,11 @@ class _Album:
 
 
 class _Decoders:
-    """Makes decoders that go on part by part, of the weights of ComfyUI's VAE: that one decodes a video as a whole."""
+    """A factory of decoders that decode part by part, from the weights of ComfyUI's VAE. ComfyUI's own decoder takes
+    only a whole video."""
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Raises CheckpointError for another VAE than Wan 2.1's."""
+        """Plan tiling and memory. Raises CheckpointError for any VAE but Wan 2.1's."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
@@ -334,7 +344,8 @@ class _Decoders:
 
 
 class _Prompts:
-    """The embedding [1, L, D] of a prompt: of the first as it was given, of others by the CLIP."""
+    """A cached encoder of prompts to embeddings [1, L, D]. The first prompt has its embedding already; the CLIP encodes
+    others."""
 
     def __init__(self, run: LiveRun):
         self._run, self._kept = run, {run.text: run.rollout.contexts[0].cpu()}
@@ -345,7 +356,7 @@ class _Prompts:
         return self._kept[text]
 
     def _encoded(self, text: str) -> Tensor:
-        """By the CLIP, which ComfyUI may put in the model's place: this is loaded again behind it."""
+        """Encode `text` with the CLIP, then load the model again, because ComfyUI may have unloaded it for the CLIP."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

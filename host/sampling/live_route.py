@@ -1,4 +1,4 @@
-"""The address at which views of walks connect to ComfyUI's server."""
+"""The address at which live views connect to ComfyUI's server."""
 
 import asyncio
 import time
@@ -9,30 +9,31 @@ from ...errors import InputError
 
 ADDRESS = "/lingbot_world/live"
 MOST_BYTES = 1 << 17
-"""Of a message: the longest prompt, each letter written as an escape."""
+"""The limit of a message: the longest prompt, with each letter written as an escape."""
 MOST_VIEWS = 16
 PATIENCE = 10.0
-"""Seconds in which the node of a view has to begin: ComfyUI tells the page of it before the node runs."""
+"""The seconds that a view waits for its node: ComfyUI notifies the page before the node runs."""
 
 views: dict[str, Any] = {}
 """The `LiveView` of each running node, by its id."""
 
 
 def register(server) -> None:
-    """Adds the address; `server` is ComfyUI's PromptServer."""
+    """Add the routes of live views; `server` is ComfyUI's PromptServer."""
     from aiohttp import web
 
     connected = []
 
     @server.routes.get(ADDRESS + "/running")
     async def running(request: web.Request) -> web.Response:
-        """The nodes whose walks the page has asked for: it was loaded again, and their views with it."""
+        """Return the ids of the running nodes if this page queued the prompt, so that a reloaded page opens their views
+        again."""
         asked = server.client_id is not None and request.query.get("client") == server.client_id
         return web.json_response(sorted(views) if asked else [])
 
     @server.routes.get(ADDRESS + "/walks")
     async def walks(_request: web.Request) -> web.Response:
-        """Return how many walks run, whichever page has asked for them."""
+        """Return the number of running walks, for every page."""
         return web.json_response({"walks": len(views)})
 
     @server.routes.get(ADDRESS)
@@ -52,7 +53,7 @@ def register(server) -> None:
 
 
 async def _meet(node: str, socket, init, inbox) -> None:
-    """Raises InputError where the node does not run."""
+    """Wait for the node and serve the client. Raises InputError where the node does not run."""
     ends = time.monotonic() + PATIENCE
     while node not in views and time.monotonic() < ends and not inbox.ended.is_set():
         await asyncio.sleep(0.05)

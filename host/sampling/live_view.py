@@ -1,4 +1,4 @@
-"""Who looks at the walk of a node: their websocket on one side, the thread of the node on the other."""
+"""The view of a node's walk: the client's websocket on one side, the thread of the node on the other."""
 
 import asyncio
 import time
@@ -20,13 +20,13 @@ from ...options import FPS
 from .live_route import views
 
 STOPPED = 1000
-"""The code with which a view is closed by its Stop; a page that is left, a node that is taken off, or a connection that
-breaks, has another."""
+"""The websocket close code of a view whose Stop was pressed. A page that is closed, a removed node or a broken
+connection has another code."""
 
 
 @contextmanager
 def live_view(wait: float) -> Iterator["LiveView"]:
-    """The view of the node that ComfyUI is running."""
+    """Yield the view of the node that ComfyUI is running."""
     from server import PromptServer
 
     server, context = getattr(PromptServer, "instance", None), get_executing_context()
@@ -41,31 +41,33 @@ def live_view(wait: float) -> Iterator["LiveView"]:
 
 
 class LiveView:
-    """Whoever looks at a walk and steers it, one at a time. `meet` is the event loop's, all else is for the thread of
-    the node. `server` is ComfyUI's PromptServer, None where there is none."""
+    """The one client that views a walk and steers it. `meet` runs on the event loop; all other methods are for the
+    thread of the node. `server` is ComfyUI's PromptServer, or None."""
 
     def __init__(self, server, wait: float):
-        """`wait`: seconds in which somebody has to come."""
+        """Create a view that waits `wait` seconds for a client."""
         self._server, self._wait, self._rules = server, wait, Rules()
         self._session: Session | None = None
         self._client: Client | None = None
         self._ready, self._ended = asyncio.Event(), False
         self._steered = self._stopped = self._prompts = False
-        self._goes_on = True  # when somebody looks who had not paused it
+        self._goes_on = True  # whether a client that connects resumes the walk: false after a client left it paused
         self._alone_since = 0.0
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="lingbot-live")
 
     @property
     def nobody(self) -> str:
-        """What is said where nobody has come."""
+        """The error message for a view that no client opened."""
         return (
             f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
             "node's view opens by itself, or connect a camera path to `recorded path`, which is walked then"
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Whether somebody comes in time. If the walk can be made `alone`, nobody is waited for where no page is
-        connected that has asked for it. ComfyUI can interrupt it."""
+        """Wait for a client, and return whether one connected, or stopped the walk, in time. ComfyUI can interrupt the
+        wait.
+
+        If the walk can run `alone` and the page that queued the prompt is not connected, return at once."""
         asked = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and asked is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -74,7 +76,8 @@ class LiveView:
         return self._stopped or self._client is not None
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """There is a world; whether it is `steered`, and can be told what to show."""
+        """Attach the session, whose world is ready. `steered`: the client may steer; `prompts`: the client may change
+        the prompt."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._in_the_loop(self._ready.set)
@@ -83,11 +86,12 @@ class LiveView:
         self._in_the_loop(lambda: self._client and self._client.offer(frames))
 
     def tell(self, kind: str, told: dict[str, Any]) -> None:
-        """What the session tells."""
+        """Forward an event of the session to the client."""
         self._in_the_loop(self._tell, kind, told)
 
     def watch(self) -> None:
-        """Stops a walk that nobody walks any more. Raises ComfyUI's interrupt."""
+        """Stop a steered walk that the client stopped, left or no longer steers; pause one that is idle. Raises
+        ComfyUI's interrupt."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
@@ -99,12 +103,12 @@ class LiveView:
             session.pause()
 
     def end(self) -> None:
-        """The node is done. Whoever looks is told."""
+        """End the view because the node is done, and notify the client."""
         self._in_the_loop(self._end)
         self._threads.shutdown(wait=False)
 
     async def meet(self, socket, init: Init, inbox) -> None:
-        """A client from its init to its end; one that looked before has to go."""
+        """Serve a client from its init message to its end. A client that was connected before is replaced."""
         client = Client(socket, init, self._threads, JSON)
         before, self._client = self._client, client
         if before is not None:
@@ -118,7 +122,7 @@ class LiveView:
         finally:
             gone.cancel()
             self._left(client, inbox.ended.is_set() and inbox.code == STOPPED)
-            client.finish()  # what was told last is still sent
+            client.finish()  # the last messages are still sent
             await asyncio.wait({sending}, timeout=2)
             sending.cancel()
 
@@ -143,8 +147,9 @@ class LiveView:
                 task.cancel()
 
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Of the walk that is walked. Who comes back while it is begun anew waits for the next one; None where the run
-        has ended meanwhile, or the client has gone or been replaced."""
+        """Return the current walk's facts. A client that connects during a restart waits for the new walk.
+
+        Returns None where the run has ended, or the client has left or been replaced."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)

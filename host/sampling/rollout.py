@@ -1,4 +1,5 @@
-"""A rollout of a causal model as a node runs it: checked, sampled chunk by chunk, decoded, and kept as a state."""
+"""A rollout of a causal model as a node runs it: check the inputs, sample chunk by chunk, decode, and build the
+state."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -32,8 +33,10 @@ ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does with
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRollout:
-    """What a node's rollout needs beside the engine's `spec`. With `start`, a latent [1, 16, n, h, w] as VAEs take it,
-    the video begins with that latent's last frame, which `run_rollout` decodes first."""
+    """The inputs of a node's rollout besides the engine's `spec`.
+
+    With `start`, a latent [1, 16, n, h, w] as VAEs take it, the video begins with that latent's last frame.
+    `run_rollout` decodes that frame first."""
 
     patcher: object
     spec: RolloutSpec
@@ -43,13 +46,14 @@ class NodeRollout:
 
     @property
     def contexts(self) -> list[Tensor]:
-        """The prompts' embeddings [1, L, D], as long as the model reads them; the negative prompt's where it takes
-        part."""
+        """The embeddings [1, L, D] of the prompts, cut to the model's text length; with guidance also the negative
+        prompt's."""
         return [prompt[0][0][:, : self.spec.config.text_len].float() for prompt in self.prompts]
 
 
 class Made(NamedTuple):
-    """What a rollout leaves: the LATENT of the whole video, the IMAGE [n, H, W, 3] of the new frames, the state."""
+    """The results of a rollout: the LATENT of the whole video, the IMAGE [n, H, W, 3] of the new frames, and the
+    state."""
 
     latent: dict
     images: Tensor
@@ -66,8 +70,8 @@ def prepare_rollout(
     state: WorldState | None = None,
     latent: dict | None = None,
 ) -> NodeRollout:
-    """Checks what a rollout is asked for. The video begins with an image, with the last frame of a LATENT, or goes on
-    from a state. `prompts`: positive and, for causal-pretrain, negative.
+    """Check the inputs of a rollout and build its plan. The video begins with an image or with the last frame of a
+    LATENT, or continues a state. `prompts`: positive and, for causal-pretrain, negative.
 
     Raises InputError and CameraError before anything is loaded."""
     if is_causal(patcher) is None:
@@ -110,7 +114,8 @@ def prepare_rollout(
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """The MODEL without what a rollout goes without, and what is said of that."""
+    """Return the MODEL without the options that a rollout does not use, and notes for the node about what was
+    removed."""
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
@@ -122,7 +127,7 @@ def _without_steps(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> Made:
-    """Samples and decodes. ComfyUI shows the newest frame after each chunk, and can interrupt every forward."""
+    """Sample and decode. ComfyUI shows the newest frame after each chunk, and can interrupt every forward."""
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec = run.spec
@@ -147,8 +152,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 class _Chunks:
-    """The new chunks of a rollout, and what ComfyUI shows of them: a bar that goes on with each forward, and the newest
-    frame of each chunk."""
+    """The new chunks of a rollout and their display in ComfyUI: a progress bar that advances with each forward, and the
+    newest frame of each chunk."""
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
         self._spec, self._done = spec, spec.made // spec.chunk
@@ -160,13 +165,13 @@ class _Chunks:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """The loop's callback: show the chunk before, and the progress of this one."""
+        """Show the previous chunk and the progress of this one; the loop's callback."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Queue a chunk. One of the state is only counted."""
+        """Queue a chunk for delivery. A chunk that the state already holds only advances the bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:
@@ -178,7 +183,7 @@ class _Chunks:
         self._show(self._frames(number + 1), picture)
 
     def _frames(self, number: int) -> int:
-        """How many new frames there are before this chunk."""
+        """Return the number of new frames before this chunk."""
         return self._spec.frames_until((number - self._done) * self._spec.chunk)
 
     def _show(self, frames: int, picture: tuple | None = None) -> None:
@@ -186,14 +191,17 @@ class _Chunks:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """The one that ComfyUI is set to; where previews are off, the cheapest: it is used only once a chunk."""
+    """Return the previewer that ComfyUI is set to. Where previews are off, return the cheapest: it runs only once a
+    chunk."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """The first frame as the VAE is given it, [3, H, W], -1..1."""
+    """Return the first frame as the VAE takes it, [3, H, W], -1..1: the state's, or else the image's.
+
+    Raises InputError for an image whose size is not a multiple of STEP or differs from the state's."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -212,12 +220,13 @@ def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
 
 
 def _as_frame(image: Tensor) -> Tensor:
-    """The first of an IMAGE as [3, H, W], -1..1."""
+    """Return the first image of an IMAGE as [3, H, W], -1..1."""
     return image[0, ..., :3].permute(2, 0, 1).float().cpu() * 2 - 1
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """`samples` if they are a video's [1, 16, n, h, w], of a size that can be made. Raises InputError."""
+    """Return `samples`. Raises InputError unless they are one video's [1, 16, n, h, w] whose height and width are
+    multiples of STEP."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(
@@ -231,7 +240,8 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """The start image and grey frames after it as a normalised latent [1, 16, n, h, w], up to where they repeat."""
+    """Encode the start image followed by grey frames as a normalized latent [1, 16, n, h, w]. `n` ends at the latent
+    frame after which the values repeat."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
@@ -240,6 +250,8 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Frames, IMAGE [n, H, W, 3], that end with those of the last so many latent frames, as in the whole video."""
+    """Decode the last `latent_frames` latent frames, with REACH more before them as context.
+
+    Returns an IMAGE [n, H, W, 3]. Its frames that belong to `latent_frames` equal those of the whole decoded video."""
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

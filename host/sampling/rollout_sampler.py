@@ -1,8 +1,8 @@
-"""The sampler of a rollout: the engine's loop makes chunk after chunk, and ComfyUI runs each of its forwards.
+"""The sampler of a rollout: the engine's loop makes chunk after chunk, and ComfyUI runs each forward.
 
-ComfyUI prepares the run for the latent frames of one chunk. What changes from chunk to chunk travels with each
-forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert gives to the
-model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
+ComfyUI prepares the run for the latent frames of one chunk. Everything that changes between chunks travels with each
+forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert passes to
+the model. So LoRAs, hooks, wrappers and memory management remain ComfyUI's own."""
 
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
@@ -25,7 +25,7 @@ from .guider import WhenPrepared
 
 LATENT_CHANNELS = 16
 BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
-"""Keys of transformer_options whose functions are called in the middle of a forward."""
+"""The keys of transformer_options whose functions run in the middle of a forward."""
 
 
 def run_prepared(
@@ -37,8 +37,8 @@ def run_prepared(
     seed: int,
     held: int = 0,
 ) -> None:
-    """Calls `work(model, device)` with a MODEL that ComfyUI has prepared for a chunk of this prompt, and that is
-    prepared as long as it runs. `held`: bytes on the device beside the weights."""
+    """Call `work(model, device)` with a MODEL that ComfyUI has prepared for a chunk of this prompt. The MODEL stays
+    prepared until `work` returns. `held`: bytes on the device besides the weights."""
     guider = comfy.samplers.CFGGuider(patcher)
     guider.inner_set_conds({"positive": prompt})
     chunk = torch.zeros(1, LATENT_CHANNELS, loop.chunk, *loop.size)
@@ -46,16 +46,19 @@ def run_prepared(
     patcher.model.key_value_bytes = held
     try:
         sampler = WhenPrepared(lambda *given: work(_PreparedModel(*given, loop.schedule), patcher.load_device))
-        guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)  # zeros: the chunks went to `work`
+        guider.sample(
+            chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed
+        )  # zeros: `work` has delivered the chunks
     finally:
         patcher.model.key_value_bytes = 0
 
 
 class _PreparedModel:
-    """ComfyUI's prepared model, called as World calls the engine's: it gives the velocity of a forward.
+    """ComfyUI's prepared model with the signature of the engine's model: a call returns the velocity of a forward.
 
-    ComfyUI gives x - sigma * velocity. A forward may be recorded and replayed where no node has put anything between
-    the blocks or around the model, and, which LingBotWorldExpert sees to, all weights are on the GPU as loaded."""
+    ComfyUI returns x - sigma * velocity. A forward may be recorded and replayed only if no node has added functions
+    between the blocks or around the model. All weights must also be on the GPU, unpatched, which LingBotWorldExpert
+    checks."""
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
@@ -73,7 +76,7 @@ class _PreparedModel:
         step = options["timestep"]
         sigma = torch.full((1,), self._sigmas[step], device=x.device)
         model, given = self._wrap.inner_model, self._extra["model_options"]
-        history = options["kv_cache"]  # a prompt's own
+        history = options["kv_cache"]  # each prompt has its own
         context = self._kept(history, context, lambda: model.padded(context.to(x.device, self.compute_dtype)))
         if camera is not None:
             camera = self._kept(self, camera, lambda: camera.to(self.compute_dtype, copy=True))
@@ -91,25 +94,29 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """What is made of a tensor: the same one where the same comes back, which the camera cache knows. `key` says
-        whose it is: a cache of keys and values, which is not kept for that, or this model."""
+        """Return `make()`, computed once for each tensor `given`, so that the camera cache recognizes a repeated input.
+
+        `key` owns the entry: a cache of keys and values, or this object. The entry does not keep `key` alive."""
         if key not in self._made or self._made[key][0] is not given:
-            with torch.inference_mode(False):  # torch counts then how often it was written to
+            with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._made[key] = given, make()
         return self._made[key][1]
 
 
 def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
-    """The video's noise [1, 16, frames, h, w] and what draws the noise of later steps, from one generator on the CPU:
-    the same as `lingbot-world generate --seed`."""
+    """Return the video's noise [1, 16, frames, h, w] and a function that draws the noise of later steps.
+
+    Both use one generator on the CPU, in the same order as `lingbot-world generate --seed`."""
     generator = torch.Generator("cpu").manual_seed(seed)
     noise = torch.randn((1, LATENT_CHANNELS, frames, *size), generator=generator)
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """What a rollout keeps where, beside the weights, which ComfyUI manages, and `reserved` bytes; and what it and
-    these take on the device. Raises InputError where keys and values do not fit anywhere."""
+    """Return the memory plan of a rollout, and the bytes that the plan and `reserved` take on the device.
+
+    ComfyUI manages the weights, so these are not counted. Raises InputError where keys and values do not fit
+    anywhere."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
@@ -121,7 +128,7 @@ def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 
 
 
 def room_on(device: torch.device) -> int:
-    """What would be free on a GPU if ComfyUI unloaded everything there; 0 where there is none."""
+    """Return the bytes that would be free on a GPU if ComfyUI unloaded every model there; 0 on other devices."""
     if device.type != "cuda":
         return 0
     there = (each for each in management.current_loaded_models if each.device == device and each.model is not None)
