@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
+from scipy.spatial.transform import Rotation
 
 from ...errors import CameraError
 from ...fields import Field
+from ...outputs import written_whole
 from ..conventions import CONVENTIONS, to_opencv
+from ..path import CameraPath
 from ..pose_folder import check_file
-from ..rotation import from_quaternions, rigid
+from ..poses import LENS_HEIGHT, LENS_WIDTH
+from ..rotation import from_quaternions, inverse, rigid
 from .frame_names import in_name_order
 from .lens import COLMAP_MODELS, MODELS, OTHER_LENSES, PINHOLES, refuse_model
 from .reading import Recording, float_fields, lens_notes, lens_rows, read_text
@@ -190,3 +194,28 @@ def _take(file: IO[bytes], form: str, path: Path) -> tuple:
         return struct.unpack(f"<{form}", data)
     except struct.error as error:
         raise CameraError(f"{path}: breaks off after {file.tell()} bytes; copy it again") from error
+
+
+def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tuple[int, int]) -> None:
+    """Write the path as COLMAP's text model without points: cameras.txt, images.txt, points3D.txt. `names`: the frames'
+    files. `size`: height and width of the frames."""
+    height, width = size
+    sides = np.array([width / LENS_WIDTH, height / LENS_HEIGHT] * 2)
+    lenses, numbers = np.unique(path.intrinsics * sides, axis=0, return_inverse=True)
+    w2c = inverse(path.c2w)
+    turns = Rotation.from_matrix(w2c[:, :3, :3]).as_quat()[:, [3, 0, 1, 2]]
+    cameras = [f"{index} PINHOLE {width} {height} {_numbers(lens)}" for index, lens in enumerate(lenses, 1)]
+    images = [
+        f"{index} {_numbers(turn)} {_numbers(shift)} {number + 1} {name}\n"
+        for index, (turn, shift, number, name) in enumerate(
+            zip(turns, w2c[:, :3, 3], numbers.ravel(), names, strict=True), 1
+        )
+    ]
+    files = [folder / name for name in ("cameras.txt", "images.txt", "points3D.txt")]
+    with written_whole(*files) as parts:
+        for part, lines in zip(parts, (cameras, images, []), strict=True):
+            part.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def _numbers(values: np.ndarray) -> str:
+    return " ".join(repr(float(value)) for value in values)

@@ -1,7 +1,7 @@
 """Camera paths in JSON: nerfstudio's transforms.json and camera_path.json, and plain lists of matrices."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ MATRIX_FIELDS = (
     Field(("sensor_fit", "sensor_height"), "applied", "VERTICAL: the lens is measured from top to bottom."),
     Field(("resolution_x", "resolution_y", "shift_x", "shift_y"), "applied", "The picture and the lens's centre."),
 )
+LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 SENSOR_MM = 36.0
 """The width of Blender's sensor unless a file says otherwise."""
 
@@ -226,13 +227,22 @@ def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, t
     return lens, lens_notes(lens, width, height)
 
 
-def write_transforms(path: CameraPath, file: Path) -> None:
-    """The path as nerfstudio's transforms.json for 832x480 frames frame_00001.png and on."""
-    fx, fy, cx, cy = path.intrinsics[0]
-    frames = [
-        {"file_path": f"frame_{index:05d}.png", "transform_matrix": matrix.tolist()}
-        for index, matrix in enumerate(path.c2w @ OPENGL_TO_OPENCV, 1)
+def write_transforms(
+    path: CameraPath, file: Path, *, names: Sequence[str] | None = None, size: tuple[int, int] | None = None
+) -> None:
+    """Write the path as nerfstudio's transforms.json. `names`: the frames' files, frame_00001.png and on if left out.
+    `size`: height and width of the frames, 480x832 if left out."""
+    height, width = size or (LENS_HEIGHT, LENS_WIDTH)
+    lenses = [
+        dict(zip(("fl_x", "fl_y", "cx", "cy"), map(float, row), strict=True))
+        for row in path.intrinsics * (np.array([width, height, width, height]) / LENS_SIDES)
     ]
-    lens = {"fl_x": fx, "fl_y": fy, "cx": cx, "cy": cy, "w": LENS_WIDTH, "h": LENS_HEIGHT}
+    varies = any(lens != lenses[0] for lens in lenses)
+    named = names or [f"frame_{index:05d}.png" for index in range(1, len(path) + 1)]
+    frames = [
+        {"file_path": name, **(lens if varies else {}), "transform_matrix": matrix.tolist()}
+        for name, lens, matrix in zip(named, lenses, path.c2w @ OPENGL_TO_OPENCV, strict=True)
+    ]
+    head = {"camera_model": "PINHOLE", **({} if varies else lenses[0]), "w": width, "h": height}
     with written_whole(file) as (part,):
-        part.write_text(json.dumps({"camera_model": "PINHOLE", **lens, "frames": frames}, indent=1), "utf-8")
+        part.write_text(json.dumps({**head, "frames": frames}, indent=1), "utf-8")

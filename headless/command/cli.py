@@ -21,6 +21,7 @@ from ..process.interrupts import Written, end_at_further_ones, told_by_signals
 from ..process.starting import let_waiting_threads_sleep, spared_imports
 from .completion import add_completion_command
 from .doctor import add_doctor_command
+from .export import add_export_command
 from .flags import Help, Parser, add_settings, add_size, count, seed, settings_of, some_path, with_flags
 from .generate import add_generate_command
 from .live import add_live_command
@@ -115,6 +116,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_queue_command(commands)
     add_live_command(commands, progress_bar)
     add_measure_command(commands)
+    add_export_command(commands)
     add_completion_command(commands, parser)
     if argv[:1] in (["camera"], ["completion"]):
         from .camera import add_camera_command

@@ -1,0 +1,40 @@
+"""The frames that are worth exporting: the sharpest of each few, without those that are blurred."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+BLURRED = 0.6
+"""The share of its neighbours' sharpness below which a frame is left out: the bound of `measure`."""
+NEIGHBOURS = 4
+"""Chosen frames on each side that a frame is compared with."""
+
+
+def sharpness(pixels: np.ndarray) -> float:
+    """Return the variance of the Laplacian over that of the grey values of a frame uint8 [H, W, 3]."""
+    grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
+    around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
+    return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
+
+
+def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
+    """Yield the number, the pixels and the sharpness of the sharpest of each `every` frames."""
+    best: tuple[int, np.ndarray, float] | None = None
+    for number, pixels in enumerate(frames):
+        found = number, pixels, sharpness(pixels)
+        best = found if best is None or found[2] > best[2] else best
+        if number % every == every - 1:
+            yield best
+            best = None
+    if best is not None:
+        yield best
+
+
+def blurred(values: Sequence[float]) -> list[int]:
+    """Return the positions of the sharpness values that are far below those around them."""
+    around = [
+        [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
+    ]
+    return [at for at, value in enumerate(values) if around[at] and value < BLURRED * np.median(around[at])]
