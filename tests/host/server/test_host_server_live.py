@@ -16,7 +16,8 @@ import torch
 import websocket
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
 from lingbot_world.pipeline.state import load_state
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from tiny_cases import tiny_weights
 from toy_prompt import ToyPrompt, as_toy
 
 pytestmark = pytest.mark.host
@@ -160,6 +161,20 @@ def test_a_recorded_path_is_walked_as_a_rollout_makes_it(comfy_server, walk):
     frames = {name: pictures(comfy_server, run, f"pictures of {name}") for name in ("live", "rollout")}
     assert frames["live"].shape == (17, 48, 64, 3)
     assert np.abs(frames["live"].astype(int) - frames["rollout"]).max() <= 1  # one is cut to 8 bits before
+
+
+def test_a_walk_shown_by_the_tiny_decoder_leaves_the_vaes_pictures(comfy_server, walk, golden):
+    file = comfy_server.base / "models/vae_approx/taew2_1.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tiny_weights(golden, "f5_4x6"), file)
+    prompt = walk.set(LIVE, decoder=file.name)
+    prompt = prompt.add("by the VAE", LIVE, **{**walk["live"]["inputs"], "decoder": "the VAE"})
+    for name in ("live", "by the VAE"):
+        prompt = prompt.add(f"pictures of {name}", "SaveImage", images=[name, 0], filename_prefix="tiny")
+    run = comfy_server.queue(prompt)
+    shown, made = (pictures(comfy_server, run, f"pictures of {name}") for name in ("live", "by the VAE"))
+    assert shown.shape == (17, 48, 64, 3)
+    assert np.array_equal(shown, made)
 
 
 def pictures(server: ComfyServer, run: Run, node: str) -> np.ndarray:
