@@ -4,7 +4,7 @@
 
 from .controls import Controls
 from .engine import Engine, Start
-from .kept import load_walk
+from .folder.reading import load_walk
 from .session import Session
 from .walk import Frames
 

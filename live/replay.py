@@ -14,8 +14,9 @@ from ..sampling import FewStepSchedule
 from ..sampling.noise import StepNoise
 from .controls import Controls, Wishes
 from .engine import Engine, Start
+from .folder.reading import BEFORE, HEAD, START, load_tensors, load_walk, read_head
 from .inputs import read_inputs, rows_by_frame, wishes_of
-from .kept import BEFORE, HEAD, START, engine_facts, load_tensors, load_walk, read_head
+from .kept import engine_facts
 
 if TYPE_CHECKING:
     from .walk import Walk

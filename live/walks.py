@@ -15,7 +15,7 @@ from ..errors import InputError, LingBotError
 from ..model.host_memory import give_back_memory
 from ..pipeline.state import WorldState
 from .engine import Start, WalkVideo
-from .kept import save_whole
+from .folder.reading import save_whole
 from .walk import Walk
 
 log = logging.getLogger(__name__)

@@ -50,7 +50,7 @@ def state_of(path: str | Path | None) -> Path | None:
     missing."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
-    from ...live.kept import whole_state
+    from ...live.folder.reading import whole_state
 
     return whole_state(Path(path))
 
