@@ -9,7 +9,7 @@ from threading import get_ident
 
 import torch
 
-from .walk import Frames
+from .shown.frames import Frames
 
 
 class DecodingThread:

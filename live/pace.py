@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from .controls import FRAMES_OF_ONE
-from .walk import Frames
+from .shown.frames import Frames
 
 SPARE = 0.03
 """The margin in seconds by which a chunk's first frames may be early, for inaccuracies of a page's clock and of

@@ -27,7 +27,8 @@ from .drift import HINT, DriftWatch
 from .engine import Engine, Start, WalkVideo
 from .pace import Pace
 from .replay import Replay
-from .walk import Frames, Walk
+from .shown.frames import Frames
+from .walk import Walk
 from .walks import Walks
 from .worlds.events import Events, read_events
 

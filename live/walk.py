@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,11 +26,12 @@ from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
 from ..vae import PreviewDecoder, VideoDecoder
-from ..vae.decoding import REACH
 from .camera import PITCH_DEG, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
-from .controls import FRAMES_OF_ONE, Controls, Wishes
+from .controls import FRAMES_OF_ONE, Controls
 from .engine import Engine, Start
 from .kept import Kept
+from .shown.decoders import decode_kept, decode_parts, decoder_of_last
+from .shown.frames import Frames, KeyChangedError, Made, Part
 
 log = logging.getLogger(__name__)
 
@@ -41,56 +40,6 @@ PREEMPT = 0.3
 MOST_REPLAYED = 256
 """The longest walk, in latent frames, for which a step back recomputes all keys and values. For a longer walk those of
 the window are enough: the sink's, and the last."""
-
-
-@dataclass(frozen=True)
-class Frames:
-    """Frames `pixels` uint8 [n, H, W, 3] for delivery: `part` 0 of a chunk's `parts` belongs to its first latent frame,
-    part 1 to the others. `first`: the number in the walk of the first of them. `event`: the last input that the chunk
-    includes. `seconds`: the time since the inputs were taken. `poses`: c2w float64 [n, 4, 4] of these frames, None if
-    unknown. `waited`: seconds from the arrival of the last input until it was taken, None if an earlier chunk already
-    included it."""
-
-    pixels: np.ndarray
-    chunk: int
-    first: int
-    part: int
-    parts: int
-    event: int | None
-    seconds: float
-    poses: np.ndarray | None = None
-    waited: float | None = None
-
-    @property
-    def last(self) -> bool:
-        """Return whether these are the last frames of the chunk."""
-        return self.part == self.parts - 1
-
-
-Part = tuple[Tensor, Callable[[], object]]
-"""Frames, which are valid after the function has returned."""
-
-
-class _Made(NamedTuple):
-    """A chunk that was made, before delivery. `latent`, and its `copy` in host memory, which is valid after `wait()` or
-    once the frames are. `steps` and `poses` of the camera. `number` of the chunk, its inputs `wishes`, and the time
-    `began` when they were taken."""
-
-    latent: Tensor
-    copy: Tensor
-    wait: Callable[[], object]
-    steps: np.ndarray
-    poses: np.ndarray
-    number: int
-    wishes: Wishes
-    began: float
-
-
-class _KeyChangedError(Exception):
-    """An error that drops a chunk, because a key has changed since it began. `camera`: the camera before the chunk."""
-
-    def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
-        self.camera = camera
 
 
 class Walk:
@@ -168,7 +117,7 @@ class Walk:
         ahead, apart = self._world.replays, self._decoder.device != made.latent.device
         if ahead and apart:
             self.remember()
-        parts = self._parts(made)
+        parts = decode_parts(made, self._decoder)
         if ahead and not apart:
             self.remember()
         for frames in self._handed_out(made, parts):
@@ -183,7 +132,7 @@ class Walk:
         """Make and save the next chunk before returning. The returned iterator decodes the frames on request, in order.
         Until it ends, this walk may only be asked to `remember` and to make the next chunk."""
         made = self._next_chunk()
-        frames = self._handed_out(made, self._parts(made))
+        frames = self._handed_out(made, decode_parts(made, self._decoder))
         self._keep(made)
         return frames
 
@@ -191,7 +140,7 @@ class Walk:
         """Update the cache with the keys and values of the last chunk, for the next one."""
         self._world.remember()
 
-    def _next_chunk(self) -> _Made:
+    def _next_chunk(self) -> Made:
         """Make the next chunk. If chunks are slow and a key has changed since this one began, the chunk is dropped
         after its first forward and begun again with the current keys, once."""
         turns = self.controls.turns
@@ -204,20 +153,20 @@ class Walk:
                 return
             queued_on(self.engine.device)()
             if self.controls.turns != turns:
-                raise _KeyChangedError(before)
+                raise KeyChangedError(before)
 
         slow = (
             self._answer > PREEMPT and self._noise.order == StepNoise.order and len(self.engine.schedule.timesteps) > 1
         )
         try:
             return self._make_chunk(look_again if slow and self.preempts else None)
-        except _KeyChangedError as change:
+        except KeyChangedError as change:
             self.camera = change.camera
             self.controls.put_back()
             self.preempted += 1
             return self._make_chunk(None)
 
-    def _make_chunk(self, tell: Callable[[int], None] | None) -> _Made:
+    def _make_chunk(self, tell: Callable[[int], None] | None) -> Made:
         began, size = time.perf_counter(), self.engine.chunk
         first_of_all = self._first_of_all
         before = None if first_of_all else self.camera.pose
@@ -231,9 +180,9 @@ class Walk:
         given = self._noise.begin(self._made), self._y(self._made), self._camera(steps)
         latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, tell)
         copy = HostCopy.of(latent)
-        return _Made(latent, copy.latent, copy.wait, steps, poses, self._made, wishes, began)
+        return Made(latent, copy.latent, copy.wait, steps, poses, self._made, wishes, began)
 
-    def _handed_out(self, made: _Made, parts: Iterable[Part]) -> Iterator[Frames]:
+    def _handed_out(self, made: Made, parts: Iterable[Part]) -> Iterator[Frames]:
         shown = 0
         for part, (pixels, wait) in enumerate(parts):
             wait()
@@ -246,7 +195,7 @@ class Walk:
             self.frames += len(pixels)
             yield frames
 
-    def _keep(self, made: _Made) -> None:
+    def _keep(self, made: Made) -> None:
         if self._made == 0 and self.engine.device.type == "cpu":
             self.kept.note("threads", torch.get_num_threads())  # another number of threads would add in another order
         self.kept.append(made.copy, made.steps, made.poses, made.wishes)
@@ -302,7 +251,7 @@ class Walk:
             camera = self._camera(self.kept.steps(*frames))
             self._world.replay(self.kept.latent(*frames), self._y(index), camera)
         self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
-        self._decoder = self._new_decoder(exact=False)
+        self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=False)
 
     def _settling(self, image: Tensor) -> list[Tensor]:
         """Return the y of a video's first chunks; all later chunks use the last one."""
@@ -334,18 +283,6 @@ class Walk:
         sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
         return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
 
-    def _new_decoder(self, *, exact: bool) -> VideoDecoder | PreviewDecoder:
-        """Return a decoder that has decoded the last frames, as far as a decoder reaches back."""
-        preview, made = self.engine.new_preview, self.kept.latent_frames
-        decoder = self.engine.new_decoder(exact) if preview is None else preview()
-        parts = [self.kept.latent(max(0, made - REACH), made)] if made else []
-        if self._state is not None and made < REACH:
-            parts.insert(0, self._state.latent[:, :, made - REACH :])
-        for part in parts:
-            for latent in part.split(1, dim=2):
-                decoder.decode(latent)
-        return decoder
-
     @property
     def frames_before(self) -> int:
         """The number of frames of the video that the walk continues."""
@@ -354,25 +291,7 @@ class Walk:
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
         """Decode everything that is saved with the VAE, also after `close`. Raises OverflowError as a VideoDecoder
         does."""
-        decoder, first = self.engine.new_decoder(exact), self.frames_before
-        if self._state is not None:
-            decoder.decode(self._state.latent[:, :, -REACH:])
-        for number in range(self.kept.latent_frames):
-            pixels = decoder.decode(self.kept.latent(number, number + 1)).numpy()
-            yield Frames(pixels, number // self.engine.chunk, first, 0, 1, None, 0.0)
-            first += len(pixels)
-
-    def _parts(self, made: _Made) -> Iterable[Part]:
-        """Return the frames of the first latent frame, then of the others. A GPU queues all of them now; a CPU decodes
-        each on request. A GPU other than the model's receives the latent through host memory, for which Python waits: a
-        direct copy would run after all work queued on the first GPU."""
-        latent = made.latent
-        if self._decoder.device != latent.device:
-            made.wait()
-            latent = made.copy
-        parts = (part for part in latent.split((1, latent.shape[2] - 1), dim=2) if part.shape[2])
-        queue = ((self._decoder.decode(part, later=True), queued_on(self._decoder.device)) for part in parts)
-        return list(queue) if self._decoder.device.type == "cuda" else queue
+        return decode_kept(self.engine, self.kept, self._state, exact=exact)
 
     def _check_frames(self) -> None:
         """Decode in fp32 from now on if a value was too large for fp16. The chunk that revealed it was already
@@ -383,7 +302,7 @@ class Walk:
         except OverflowError as error:
             log.warning("The next frames are decoded in fp32: %s.", error)
         del self._decoder  # frees its memory before the new one is built
-        self._decoder = self._new_decoder(exact=True)
+        self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=True)
 
     def _new_noise(self, seed: int, path: np.ndarray | None) -> Noise:
         size, cells = self.engine.chunk, self.engine.cells

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from ..camera import whole_numbers
-from ..walk import Frames
+from ..shown.frames import Frames
 from .codec import Codec, Socket
 from .encoder import Encoder
 from .protocol import Init, Output

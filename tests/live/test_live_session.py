@@ -716,7 +716,7 @@ def test_the_thread_that_runs_a_walk_watches_it_and_is_told_what_was_asked_in_va
             session.run(made.append, lambda *what: told.append(what), watch)
         session.close(whole=True)  # asks for it: the session was not told to keep whole walks
     assert {*looks} == {threading.get_ident()}
-    assert ("prompt", {"text": "a lake"}) in told
+    assert ("prompt", {"text": "a lake", "events": []}) in told
     assert "back to chunk 1000" in told[-1][1]["reason"]
     assert (tmp_path / "walk-1" / "walk.state").is_file()
     assert (tmp_path / "walk-1" / "camera" / "poses.npy").is_file()

@@ -1,0 +1,1 @@
+"""The frames of a walk, and their decoders."""

@@ -1,0 +1,52 @@
+"""The decoders of a walk: one that goes on where the frames end, and one that decodes everything again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...model.host_memory import queued_on
+from ...pipeline.state import WorldState
+from ...vae import PreviewDecoder, VideoDecoder
+from ...vae.decoding import REACH
+from ..engine import Engine
+from ..kept import Kept
+from .frames import Frames, Made, Part
+
+
+def decoder_of_last(
+    engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
+) -> VideoDecoder | PreviewDecoder:
+    """Return a decoder that has decoded the last frames, as far as a decoder reaches back."""
+    preview, made = engine.new_preview, kept.latent_frames
+    decoder = engine.new_decoder(exact) if preview is None else preview()
+    parts = [kept.latent(max(0, made - REACH), made)] if made else []
+    if state is not None and made < REACH:
+        parts.insert(0, state.latent[:, :, made - REACH :])
+    for part in parts:
+        for latent in part.split(1, dim=2):
+            decoder.decode(latent)
+    return decoder
+
+
+def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
+    """Decode everything that is saved with the VAE. Raises OverflowError as a VideoDecoder does."""
+    decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
+    if state is not None:
+        decoder.decode(state.latent[:, :, -REACH:])
+    for number in range(kept.latent_frames):
+        pixels = decoder.decode(kept.latent(number, number + 1)).numpy()
+        yield Frames(pixels, number // engine.chunk, first, 0, 1, None, 0.0)
+        first += len(pixels)
+
+
+def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
+    """Return the frames of the first latent frame, then of the others. A GPU queues all of them now; a CPU decodes
+    each on request. A GPU other than the model's receives the latent through host memory, for which Python waits: a
+    direct copy would run after all work queued on the first GPU."""
+    latent = made.latent
+    if decoder.device != latent.device:
+        made.wait()
+        latent = made.copy
+    parts = (part for part in latent.split((1, latent.shape[2] - 1), dim=2) if part.shape[2])
+    queue = ((decoder.decode(part, later=True), queued_on(decoder.device)) for part in parts)
+    return list(queue) if decoder.device.type == "cuda" else queue
