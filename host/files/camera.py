@@ -1,7 +1,6 @@
-"""Camera paths inside ComfyUI: where their files lie, and how one becomes conditioning.
+"""Camera paths inside ComfyUI: their files, and their conversion to conditioning.
 
-A LINGBOT_CAMERA is a `camera.path.CameraPath`.
-"""
+A LINGBOT_CAMERA is a `camera.path.CameraPath`."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -40,34 +39,34 @@ VIDEO_LATENTS = (
     "WanFunInpaintToVideo",
     "EmptyHunyuanLatentVideo",
 )
-"""ComfyUI's nodes whose `length` in frames is that of their latent."""
+"""ComfyUI's nodes whose `length` input is the number of frames of their latent."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
-    """Folders with a poses.npy and other .npy files of poses, in the input folder and in packages."""
+    """List the folders with a poses.npy and other .npy files of poses, in the input folder and in packages."""
     found = _named(looks_like_poses, ".npy")
     return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
 
 def lens_choices() -> list[str]:
-    """The lens beside the poses, the official examples', then every .npy that may be one."""
+    """List the lens next to the poses, the lens of the official examples, then every .npy that may be a lens."""
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
 def camera_files() -> list[str]:
-    """Files that a camera format reads, in the input folder and in packages."""
+    """List the files that a camera format reads, in the input folder and in packages."""
     return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
-    """Names, with forward slashes, of files of these kinds that look right."""
+    """Return the names, with forward slashes, of files with these suffixes that `looks` accepts."""
     files = ((name, root / name) for root in _roots() for name in _below(root) if name.lower().endswith(suffixes))
     return sorted({name for name, path in files if looks(path)})
 
 
 def resolve(name: str) -> Path:
-    """The file or folder that a name stands for. Raises InputError for a name that leaves the input folder, and
+    """Return the file or folder called `name`. Raises InputError for a name that leaves the input folder, and
     CameraError where nothing is there."""
     parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
@@ -78,7 +77,8 @@ def resolve(name: str) -> Path:
 
 
 def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
-    """Files of the poses, of the lens (None for the default one) and of the actions, which need not exist."""
+    """Return the files of the poses, of the lens (None for the default lens) and of the actions, which need not
+    exist."""
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -94,23 +94,22 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def _inside(path: Path) -> bool:
-    """Whether a path that was found below the input folder or a package is there when links are followed."""
+    """Return whether a path found below the input folder or a package still lies there after links are followed."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
 def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
-    """Raises CameraError for pose and lens files that are missing or damaged, and for too few poses. ComfyUI itself
-    refuses a lens that is not in the list."""
+    """Raise CameraError for pose and lens files that are missing or damaged, and for too few poses. ComfyUI itself
+    rejects a lens that is not in the list."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """The 4n+1 poses of a file from frame `start` on that a video of `frames` frames uses. Raises CameraError.
+    """Return the 4n+1 poses of a file, from frame `start` on, that a video of `frames` frames uses. Raises CameraError.
 
-    What of the files is not used is said on the node.
-    """
+    The node shows which parts of the files are not used."""
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("")
@@ -125,19 +124,19 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """The number of poses from frame `start` on. Raises CameraError for fewer than `least`."""
+    """Return the number of poses from frame `start` on. Raises CameraError for fewer than `least`."""
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
-    """Paths one after the other, at the first one's frame rate."""
+    """Join the paths one after the other, at the first one's frame rate."""
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 
 def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
-    """What the model is given of a path for a video latent [B, 16, f, h, w]. Raises CameraError."""
+    """Return the model's embedding of a path for a video latent [B, 16, f, h, w]. Raises CameraError."""
     samples = latent["samples"]
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
@@ -156,8 +155,8 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """The path's actions where `control` takes them. Raises CameraError for a path without them, and for one that has
-    not as many frames as the latent."""
+    """Return the path's actions where `control` takes them, else None. Raises CameraError for a path without actions,
+    and for one whose number of frames differs from the latent's."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(
@@ -172,7 +171,8 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Says on the running node what was read of a path's file, and warns if that makes little sense; gives both."""
+    """Show on the running node how a path's file was read, and warn if the result makes little sense; return both as
+    lines."""
     said, doubted = explained(path), doubts(path)
     for words in doubted:
         show_warning(words)
@@ -182,14 +182,15 @@ def show_origin(path: CameraPath) -> list[str]:
 
 
 def show_warnings(path: CameraPath, frames: int) -> None:
-    """What the model will not follow of a path in a video of `frames` frames, on the running node."""
+    """Warn on the running node about the parts of a path that the model will not follow in a video of `frames`
+    frames."""
     show_warning("")
     for words in warnings(path, frames):
         show_warning(words)
 
 
 def with_camera(conditioning, embedding: torch.Tensor):
-    """Conditioning that carries a camera, in the place of another one, which is said."""
+    """Return the conditioning with a camera. It replaces an earlier camera, with a warning on the node."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
@@ -201,13 +202,13 @@ def with_camera(conditioning, embedding: torch.Tensor):
 def preview_image(
     path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
 ) -> torch.Tensor:
-    """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame; for a `light` page."""
+    """Draw a path as an IMAGE [1, H, W, 3]. `image` [B, h, w, 3] is the first frame; `light` is for a light page."""
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return as_image(render_preview(path, first, frames, size, light))
 
 
 def check_camera_fits() -> None:
-    """Raises CameraError where the Apply Camera that ComfyUI is validating gets a path that does not fit its latent."""
+    """Raise CameraError where the Apply Camera that ComfyUI is validating gets a path that does not fit its latent."""
     try:
         prompt, node = node_in_question()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)
@@ -216,7 +217,7 @@ def check_camera_fits() -> None:
         if video["class_type"] not in VIDEO_LATENTS:
             return
         latent_frames = (values.of(video["inputs"]["length"]) - 1) // 4 + 1
-    except Exception:  # what is not known yet, or wrong with another node, which says so itself
+    except Exception:  # a value not known yet, or another node's error, which that node reports
         return
     check_fit(path, latent_frames, control)
 

@@ -1,4 +1,4 @@
-"""What the canvas asks for while nobody runs anything: the drawing of a path from its values, and its warnings."""
+"""The canvas's requests while no prompt runs: the drawing of a path from its values, and its warnings."""
 
 import asyncio
 import io
@@ -14,17 +14,19 @@ from ..prompt.queue import PromptValues, UnknownError
 ADDRESS, WARNINGS = "/lingbot_world/camera_preview", "/lingbot_world/camera_warnings"
 MOST_FRAMES = 10_001
 WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
-"""Pixels of a drawing, at least and at most."""
+"""The least and the most pixels of a drawing's sides."""
 
 
 def register(server) -> None:
-    """Adds the addresses that preview nodes and editors ask; `server` is ComfyUI's PromptServer."""
+    """Add the routes that preview nodes and editors request; `server` is ComfyUI's PromptServer."""
     from aiohttp import web
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Answers with the drawing as a PNG; with JSON that says why there is no path (the toy is not made yet, say);
-        with status 204 where the path is known only when the prompt runs; with 400 where no preview node is asked."""
+        """Return the drawing as a PNG.
+
+        Other answers: JSON with the reason why there is no path (for example, the toy is not made yet); status 204
+        where the path is known only when the prompt runs; status 400 where the node is not a preview node."""
         try:
             picture = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -37,7 +39,8 @@ def register(server) -> None:
 
     @server.routes.post(WARNINGS)
     async def warn(request: web.Request) -> web.Response:
-        """As JSON, what the model will not follow of an editor's document; 400 for what is no document."""
+        """Return as JSON the warnings about an editor's document: moves that the model will not follow. Status 400 for
+        an invalid document."""
         try:
             path = await asyncio.to_thread(path_from_editor, await request.json())
             said = await asyncio.to_thread(warnings, path, len(path))
@@ -47,10 +50,10 @@ def register(server) -> None:
 
 
 def drawing_of(asked: dict[str, Any]) -> bytes:
-    """The PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first frame;
-    `asked["light"]` on a light page.
+    """Return the PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first
+    frame; `asked["light"]` is for a light page.
 
-    Raises UnknownError where a path is known only when the prompt runs, CameraError where there is none."""
+    Raises UnknownError where a path is known only when the prompt runs, and CameraError where there is no path."""
     prompt = asked["prompt"]
     inputs, values = prompt[asked["node"]]["inputs"], PromptValues(prompt)
     if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

@@ -1,8 +1,7 @@
-"""The model files that nodes offer: of ComfyUI's own folders and of `models/lingbot_world/<package>`.
+"""The model files that nodes offer, from ComfyUI's own folders and from `models/lingbot_world/<package>`.
 
 A package is a folder exactly as `hf download` leaves it. Names may come from a stranger's workflow, so they are looked
-up below these folders only. Nodes list names with forward slashes, and read both kinds of slash.
-"""
+up below these folders only. Nodes list names with forward slashes and accept both kinds of slash."""
 
 import logging
 import os
@@ -38,44 +37,44 @@ _EXAMPLE = Path(__file__).parents[2] / "toy" / "maze" / "example" / "image.png"
 _GGUF = ".gguf"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth", _GGUF)
 _WITH_GGUF = ("diffusion_models", "text_encoders")
-"""ComfyUI's folders in which people keep GGUF files, which ComfyUI itself does not list."""
+"""The folders of ComfyUI in which people keep GGUF files, which ComfyUI itself does not list."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""A causal folder is listed by its one file, or by this for all its shards: a canvas marks what is missing only where
-the name ends as a file of weights does."""
+"""The names under which a causal folder is listed: its one file, or a pattern for all its shards. A canvas marks a
+missing model only where the name ends like a weight file."""
 
 
 def register() -> None:
-    """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names."""
+    """Register `lingbot_world` as a model folder of ComfyUI, after the folders that extra_model_paths.yaml names."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
-    for name in _WITH_GGUF:  # the list of folders itself: folders that are added to it later are searched as well
+    for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
         folder_paths.folder_names_and_paths[_gguf_files(name)] = (folders, {_GGUF})
 
 
 def _gguf_files(model_folder: str) -> str:
-    """ComfyUI's name of the GGUF files in one of its folders."""
+    """Return the name under which ComfyUI lists the GGUF files of one of its folders."""
     return f"{PACKAGES}_gguf_{model_folder}"
 
 
 def toy_folder() -> Path:
-    """Where the toy package is, or goes: the first folder of packages that ComfyUI looks into."""
+    """Return the folder of the toy package: where it exists, else in ComfyUI's first folder of packages."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
     return next((root / TOY for root in roots if _tells(Path.is_dir, root / TOY)), roots[0] / TOY)
 
 
 def lay_out_example() -> None:
-    """An `example.png` for an input folder without any file, as ComfyUI's own has one: workflows begin with it."""
+    """Write `example.png` into an input folder without any file, as ComfyUI's own has one: workflows begin with it."""
     folder = Path(folder_paths.get_input_directory())
-    with suppress(OSError):  # a folder that cannot be written to: Load Image says what it lacks
+    with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
         if not any(path.is_file() for path in folder.iterdir()):
             shutil.copyfile(_EXAMPLE, folder / "example.png")
 
 
 def package_choices() -> list[str]:
-    """Names of the packages: folders of `models/lingbot_world` that hold a high-noise expert."""
+    """Return the names of the packages: folders of `models/lingbot_world` that hold a high-noise expert."""
     return sorted(
         {
             folder.name
@@ -86,23 +85,26 @@ def package_choices() -> list[str]:
 
 
 def resolve_package(name: str) -> Path:
-    """The folder of a package. Raises InputError for a name that leaves the model folders or is not there."""
+    """Return the folder of a package. Raises InputError for a name that leaves the model folders or does not exist."""
     return resolve(name, (PACKAGES,), "package", Path.is_dir)
 
 
 def expert_choices() -> list[str]:
-    """Weight files of `diffusion_models` and expert files of packages; shards are listed once, by their folder."""
+    """List the weight files of `diffusion_models` and the expert files of packages; shards appear once, as their
+    folder."""
     return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """The file or folder of an expert, which errors call `what`. Raises InputError."""
+    """Return the file or folder of an expert; errors use `what` as its name. Raises InputError."""
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
-    """Folders of causal models (LingBot-World Fast, 2.0; see `is_causal_folder`): in `diffusion_models`, packages
-    themselves, and folders in them; and single files of `diffusion_models` that are named as causal models are."""
+    """List the causal models (LingBot-World Fast, 2.0).
+
+    These are folders that `is_causal_folder` accepts: in `diffusion_models`, packages themselves, and folders in
+    packages. Single files of `diffusion_models` count if their names are those of causal models."""
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -116,7 +118,7 @@ def causal_choices() -> list[str]:
 
 
 def _by_its_file(root: Path, name: str) -> str:
-    """The folder's name, with the file or the shards in it."""
+    """Return the folder's name followed by its one file or by the pattern of its shards."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -124,8 +126,8 @@ def _by_its_file(root: Path, name: str) -> str:
 
 
 def resolve_causal(name: str) -> Path:
-    """The folder or file of a causal model; the folder, where it is named by its file or its shards. Raises InputError,
-    also for what holds something else."""
+    """Return the folder or file of a causal model. A name that ends with the folder's one file or shards means the
+    folder. Raises InputError, also for a path that holds something else."""
     folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", name)
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
@@ -137,24 +139,24 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Text encoder files of `text_encoders` and the T5 of each package, the best default first."""
+    """List the text encoder files of `text_encoders` and the T5 of each package, the best default first."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """The file of a text encoder, or its folder in diffusers' layout. Raises InputError."""
+    """Return the file of a text encoder, or its folder in diffusers' layout. Raises InputError."""
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
-    """VAE files of `vae` and the VAE of each package, the best default first."""
+    """List the VAE files of `vae` and the VAE of each package, the best default first."""
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """The file of a VAE, or its folder in diffusers' layout. Raises InputError."""
+    """Return the file of a VAE, or its folder in diffusers' layout. Raises InputError."""
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
 
@@ -163,13 +165,14 @@ def _holds_weights(path: Path) -> bool:
 
 
 def tiny_decoder_choices() -> list[str]:
-    """The files of `models/vae_approx` that the names of TAEHV's and LightTAE's decoders of Wan 2.1 begin."""
+    """List the files of `models/vae_approx` whose names contain `taew2_1`, as TAEHV's and LightTAE's decoders of Wan
+    2.1 do."""
     found = [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("vae_approx")]
     return [name for name in found if "taew2_1" in name.lower()]
 
 
 def resolve_tiny_decoder(name: str) -> Path:
-    """The file of a choice. Raises InputError."""
+    """Return the file of a tiny decoder. Raises InputError."""
     path = folder_paths.get_full_path("vae_approx", name)
     if path is None:
         raise InputError(f"{name} is no longer in models/vae_approx; choose another decoder, or the VAE")
@@ -177,14 +180,16 @@ def resolve_tiny_decoder(name: str) -> Path:
 
 
 def tokenizer_choices() -> list[str]:
-    """`auto` (beside the text encoder), then the tokenizer folder of each package."""
+    """List `auto` (next to the text encoder), then the tokenizer folder of each package."""
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
     return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs if _tells(tokenizer_in, folder / name)})]
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """The folder of a tokenizer, or a file with one inside. `auto` looks beside the encoder, in the packages, in the
-    encoder's own file and in the umt5 files of `text_encoders`. Raises InputError where there is none."""
+    """Return the folder of a tokenizer, or a file that contains one. Raises InputError where there is none.
+
+    `auto` looks next to the encoder, in the packages, in the encoder's own file and in the umt5 files of
+    `text_encoders`."""
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     candidates = (folder / name for folder in (encoder.parent, *_folders()) for name in TOKENIZER_FOLDERS)
@@ -199,7 +204,7 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """A string that changes when one of the files, or a file in one of the folders, is written again."""
+    """Return a string that changes when one of the files, or a file in one of the folders, is written again."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -216,15 +221,15 @@ def _with_tokenizer_inside(encoder: Path) -> Iterator[Path]:
 
 
 def _folders() -> Iterator[Path]:
-    """Folders of `models/lingbot_world`: packages, complete or still being downloaded. One that nobody may look into,
-    such as a drive's `lost+found`, is passed over."""
+    """Yield the folders of `models/lingbot_world`: packages, complete or still being downloaded. A folder without read
+    permission, such as a drive's `lost+found`, is skipped."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if _tells(_is_open, root) else []
         yield from (folder for folder in folders if _tells(_is_open, folder) and not _unfinished(folder))
 
 
 def _is_open(path: Path) -> bool:
-    """Whether a path is a folder. Raises OSError for one that nobody may look into."""
+    """Return whether a path is a folder. Raises OSError for a folder without read permission."""
     if not path.is_dir():
         return False
     with os.scandir(path):
@@ -233,7 +238,7 @@ def _is_open(path: Path) -> bool:
 
 
 def _tells(look: Callable[[Path], object], path: Path) -> bool:
-    """What a look at a path tells; False where nobody may look there, which is logged."""
+    """Return `bool(look(path))`; log an OSError, such as a missing permission, and return False."""
     try:
         return bool(look(path))
     except OSError as error:
@@ -247,7 +252,7 @@ def _log_once(words: str) -> None:
 
 
 def _unfinished(folder: Path) -> bool:
-    """Whether a quantization is still writing to a folder, or was stopped."""
+    """Return whether a quantization is still writing to a folder, or was stopped."""
     return folder.name.endswith(".part")
 
 
@@ -265,7 +270,7 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Files of packages whose names fit the pattern, and folders called `part`."""
+    """Yield the files of packages whose names match the pattern, and the folders called `part`."""
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
@@ -281,7 +286,8 @@ def _listed(model_folder: str) -> Iterator[str]:
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:
-    """The shards of a folder become that folder; of shards outside any folder only the first is listed."""
+    """Yield the names with the shards of a folder replaced by that folder. Of shards outside any folder only the first
+    is listed."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)
@@ -292,7 +298,7 @@ def _shards_merged(names: Iterable[str]) -> Iterator[str]:
 
 
 def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Names sorted by the first pattern that they match, then by name; those that match none come last."""
+    """Return the names sorted by the first pattern that they match, then by name; names without a match come last."""
 
     def rank(name: str) -> int:
         return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
@@ -301,7 +307,7 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """What is called `name` in the first of ComfyUI's model folders that has it. Raises InputError."""
+    """Return the path called `name` in the first of ComfyUI's model folders that has one. Raises InputError."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:

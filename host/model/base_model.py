@@ -1,4 +1,4 @@
-"""An expert as the model that ComfyUI samples: its conditioning, the memory of a step, and its camera cache."""
+"""An expert as a model that ComfyUI samples: its conditioning, the memory of a step, and its camera cache."""
 
 import logging
 import threading
@@ -29,20 +29,23 @@ from .patches import foreign
 from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
-"""Key of the camera in a conditioning: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
+"""The key of the camera in a conditioning: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
 
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
-"""Key in transformer_options of a CameraCacheMode; without it `auto`. auto: the cache takes memory that is free anyway.
-gpu: ComfyUI unloads other models for it first. off: nothing is kept."""
+"""The key in transformer_options of a CameraCacheMode; the default is `auto`.
+
+auto: the cache uses memory that is free anyway. gpu: ComfyUI unloads other models for the cache first. off: no
+cache."""
 
 BATCH_HEADROOM = 1.5
-"""ComfyUI runs prompt and negative prompt as one batch only if this many times the step's memory is free."""
+"""The factor of a step's memory that has to be free before ComfyUI runs prompt and negative prompt as one batch."""
 
 _FREEING = threading.Lock()
-"""MultiGPU CFG Split runs one thread a device, and ComfyUI's list of loaded models is not made for two at once."""
+"""The lock for ComfyUI's list of loaded models, which is not thread-safe: MultiGPU CFG Split runs one thread per
+device."""
 
 CHUNK_INPUTS = "lingbot_world_chunk"
-"""Key in transformer_options: the `ChunkInputs` of a rollout's running chunk."""
+"""The key in transformer_options of the `ChunkInputs` of a rollout's current chunk."""
 
 ONLY_ROLLOUT = (
     "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: connect it to "
@@ -51,8 +54,10 @@ ONLY_ROLLOUT = (
 
 
 class ChunkInputs(NamedTuple):
-    """What a rollout gives the model for the f latent frames of a chunk, in place of what ComfyUI has prepared: image
-    conditioning [1, 20, f, h, w], prompt [1, L, D] and camera [1, 384, f, h, w] (448 of an action model)."""
+    """A rollout's model inputs for the f latent frames of a chunk, which replace the inputs that ComfyUI has prepared.
+
+    Image conditioning [1, 20, f, h, w], prompt [1, L, D] and camera [1, 384, f, h, w] (448 channels for an action
+    model)."""
 
     y: Tensor
     context: Tensor
@@ -60,18 +65,20 @@ class ChunkInputs(NamedTuple):
 
 
 Role = Literal["high", "low"]
-"""Which of the loader's two outputs an expert is."""
+"""The output of the loader that an expert comes from."""
 
 
 class _Sizes(dict):
-    """Sizes of a model, as ComfyUI and its nodes look them up."""
+    """The sizes of a model, as ComfyUI and its nodes look them up. Raises InputError for a size that only a U-Net
+    has."""
 
     def __missing__(self, name):
         raise InputError(f"a node asks for the {name} of a U-Net; LingBot-World's models are transformers: take it off")
 
 
 class ExpertConfig(comfy.supported_models.WAN21_T2V):
-    """What ComfyUI has to know of an expert. ComfyUI does not list it, so no other file is detected as one."""
+    """The configuration of an expert for ComfyUI. ComfyUI's list of models does not contain this class, so it detects
+    no other file as an expert."""
 
     sampling_settings = {"shift": SHIFT}
 
@@ -92,7 +99,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera of one row for the whole batch: prompt and negative prompt share it."""
+    """A camera of one batch element for the whole batch, which prompt and negative prompt share."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -108,7 +115,7 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 
 
 class LingBotWorldExpert(comfy.model_base.WAN21):
-    """Wan's conditioning (image latent, mask, text) with a camera, around the engine's transformer."""
+    """A model with Wan's conditioning (image latent, mask, text) and a camera, around the engine's transformer."""
 
     def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
@@ -119,9 +126,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.last_memory_required, self.solver_timestep = 0, None
         self.usual_options: set[str] | None = None
         self.told = ""
-        self.key_value_bytes = 0  # of the running rollout's cache, on the device
+        self.key_value_bytes = 0  # bytes of the running rollout's cache on the device
         self.camera_cache = CameraCache()
-        self.kept_by_rollout: WeakSet[ForwardGraphs | CameraCache] = WeakSet()  # they go with their world
+        self.kept_by_rollout: WeakSet[ForwardGraphs | CameraCache] = WeakSet()  # released with their world
         management.archive_model_dtypes(model)
 
     def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
@@ -143,19 +150,24 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _weights_held(self, options: dict) -> AbstractContextManager[Hashable]:
-        """Around the model alone: before it ComfyUI asks for free memory, and warns of each page that is held then."""
+        """Return the context that keeps the weights in place for one call of the model.
+
+        The context covers only the model, because ComfyUI queries the free memory before the call and warns of each
+        pinned page."""
         return self.current_patcher.weights_held() if "graphs" in options else nullcontext()
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Of a step that is not recorded; only a sampling run frees it."""
+        """Return the camera cache of a step that is not recorded; None without a camera or outside of a sampling run,
+        because only a sampling run frees the cache."""
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
-        """Called when a run begins. The options of its first step are its usual ones; what transformer_options ask for
-        beyond them in a later step is said on its node."""
+        """Reset the record of usual options at the beginning of a run.
+
+        The options of the first step are the usual ones. The node shows a warning if a later step requests others."""
         self.usual_options, self.told = None, ""
 
     def _watch(self, options: dict) -> None:
@@ -166,7 +178,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """The integer that the official code gives the model: the solver's own, or else the truncated sigma * 1000."""
+        """Return the integer timestep of the official code: the solver's own, or else the truncated sigma * 1000."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)
@@ -182,8 +194,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def padded(self, text: torch.Tensor) -> torch.Tensor:
-        """The prompt [rows, tokens, dim] at the model's length, so that prompt and negative prompt run as one batch. A
-        longer one (Conditioning Concat) stays as it is."""
+        """Return the prompt [B, tokens, dim] padded to the model's text length, so that prompt and negative prompt run
+        as one batch. A longer prompt (Conditioning Concat) is returned unchanged."""
         missing = self.diffusion_model.config.text_len - text.shape[1]
         return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 
@@ -197,8 +209,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
-        """Bytes that a step with a camera needs besides the weights, for a latent [rows, 16, f, h, w]; a rollout's keys
-        and values included."""
+        """Return the bytes that a step with a camera needs besides the weights, for a latent [B, 16, f, h, w]. A
+        rollout's keys and values are included."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required
 
@@ -212,9 +224,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def camera_cache_for_step(
         self, mode: CameraCacheMode, latent_size: tuple[int, int, int], step_bytes: int
     ) -> CameraCache | None:
-        """The camera cache with its limit set for the next step, or None if that step has to run without it.
+        """Return the camera cache with its limit set for the next step, or None if that step has to run without a
+        cache.
 
-        latent_size: frames, height and width. step_bytes: what the step needs besides the weights."""
+        `latent_size`: frames, height and width. `step_bytes`: the bytes that the step needs besides the weights."""
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")
         if mode == "off" or (mode == "auto" and in_main_memory) or cache.given_up:
@@ -240,8 +253,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return cache
 
     def free_camera_cache(self) -> int:
-        """Empty the camera cache and return its bytes; so is what a rollout keeps beside the weights. The memory goes
-        back to the driver, because ComfyUI's dynamic VRAM cannot use what torch holds in reserve."""
+        """Free the camera cache and the rollout's recorded graphs and caches; return the bytes freed.
+
+        The memory goes back to the driver, because ComfyUI's dynamic VRAM cannot use memory that torch holds in
+        reserve."""
         freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.kept_by_rollout)
         if freed:
             management.soft_empty_cache()
@@ -249,5 +264,5 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
 
 def is_causal(patcher) -> bool | None:
-    """Whether a MODEL is a causal LingBot-World model; None for a MODEL of another kind."""
+    """Return whether a MODEL is a causal LingBot-World model; None for a MODEL of another kind."""
     return patcher.model.diffusion_model.config.causal if isinstance(patcher.model, LingBotWorldExpert) else None

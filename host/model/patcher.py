@@ -27,28 +27,28 @@ from .lora_files import completed
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
-"""What ComfyUI's patchers keep of a weight before they change it."""
+"""The record that ComfyUI's patchers keep of a weight before they change it."""
 
 _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 
 
 _ENOUGH = 2**62
-"""Bytes."""
+"""The answer to ComfyUI's question for free memory, in bytes: more than any batch of prompts needs."""
 _AS_LORA = "model_as_lora"
-"""ComfyUI's kind of patch for the weights of another model."""
+"""ComfyUI's patch kind for the weights of another model."""
 
 
 class ExactPatches(_AnyPatcher):
-    """Mixin for ModelPatcher and ModelPatcherDynamic.
+    """A mixin for ModelPatcher and ModelPatcherDynamic.
 
     It keeps each layer's patches in the layer's `weight_function` and `bias_function` up to date, and frees the camera
-    cache whenever ComfyUI asks for memory."""
+    cache whenever ComfyUI needs memory."""
 
     made_by: str | None = None
-    """Id of the node that made this clone."""
+    """The id of the node that made this clone."""
     _hooked_sigma = math.inf
-    """Sigma of the last forward whose hooks have keyframes."""
+    """The sigma of the last forward whose hooks have keyframes."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches
@@ -61,8 +61,10 @@ class ExactPatches(_AnyPatcher):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _fitting(self, patches: dict, strength: float) -> dict:
-        """A LoRA's patches without those for weights of another shape, which are logged once. Without this, ComfyUI
-        logs them as errors at every use of the weight. Raises InputError if none or hardly any fits."""
+        """Return a LoRA's patches without the ones for weights of another shape, which are logged once.
+
+        ComfyUI would log these as errors at every use of the weight. Raises InputError if none or fewer than half of
+        the patches fit."""
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
         weights = dict(self.model.named_parameters())
@@ -84,15 +86,16 @@ class ExactPatches(_AnyPatcher):
     def patch_weight_to_device(self, key, device_to=None, inplace_update=False, return_weight=False, force_cast=False):
         if return_weight or not self._applied_by_layer(key):
             return super().patch_weight_to_device(key, device_to, inplace_update, return_weight, force_cast)
-        if force_cast:  # moved as it is
+        if force_cast:  # moved without a change
             weight = comfy.utils.get_attr(self.model, key)
             self.backup.setdefault(key, _Backup(weight, False))
             comfy.utils.set_attr_param(self.model, key, weight.to(device_to))
         return None
 
     def get_free_memory(self, device):
-        """Before each forward ComfyUI asks for it, to know how many prompts fit at once. Those of a causal model have
-        one, and CUDA takes its time to answer."""
+        """Return the free bytes, which ComfyUI reads before each forward to choose how many prompts run at once.
+
+        For a causal model, return a constant: its forwards have one prompt, and CUDA's query is slow."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
@@ -131,7 +134,7 @@ class ExactPatches(_AnyPatcher):
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """ComfyUI calls this at the end of every sampling run, also after an error."""
+        """Free all caches. ComfyUI calls this at the end of every sampling run, also after an error."""
         self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
         self.model.kept_by_rollout.clear()
@@ -156,15 +159,18 @@ class ExactPatches(_AnyPatcher):
             self._attach_patches()
 
     def unpatch_hooks(self, whitelist_keys_set=None):
-        """Detach the hooks from the layers. ComfyUI calls this wherever hooks end: a new group, a new keyframe, a load,
-        an unload, the end of a run. At the end `current_hooks` may be None already."""
+        """Detach the hooks from the layers.
+
+        ComfyUI calls this wherever hooks end: a new group, a new keyframe, a load, an unload, the end of a run. At the
+        end `current_hooks` may already be None."""
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Begin the keyframes again with each chunk of a rollout: ComfyUI's only go forward, through one run."""
+        """Restart the hooks' keyframes with each chunk of a rollout, because ComfyUI's keyframes only advance within
+        one run."""
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
             before, self._hooked_sigma = self._hooked_sigma, float(t[0])
@@ -176,8 +182,10 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """No weight is moved meanwhile. Gives what tells the weights, where they lie, from weights anywhere else; None
-        where some are not on the GPU, or have patches."""
+        """Keep all weights in place while the context is open.
+
+        Yields a key that changes when the weights' addresses change; None where some weights are not on the GPU or have
+        patches."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -186,7 +194,7 @@ class ExactPatches(_AnyPatcher):
 
     def clone(self, *args, **kwargs):
         copy = super().clone(*args, **kwargs)
-        if not isinstance(copy, ExactPatches):  # core's own class, if the clone is to do without dynamic VRAM
+        if not isinstance(copy, ExactPatches):  # core's own class, if the clone runs without dynamic VRAM
             copy.__class__ = ExpertPatcher
         copy.made_by = running_node()
         return copy
@@ -200,7 +208,7 @@ class ExactPatches(_AnyPatcher):
         return super().state_dict_for_saving(*args, **kwargs)
 
     def _applied_by_layer(self, key: str) -> bool:
-        """Whether the layer applies the patches of this weight or bias itself, at each use."""
+        """Return whether the layer itself applies the patches of this weight or bias, at each use."""
         owner, _, name = key.rpartition(".")
         layer = comfy.utils.get_attr(self.model, owner) if owner else self.model
         if name not in ("weight", "bias") or not hasattr(layer, "weight_function"):
@@ -208,14 +216,16 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Replace every layer's patches: conditioning hooks act first, because Create Hook Model as LoRA subtracts the
-        model's own weight, then the model's own patches."""
+        """Replace every layer's patches.
+
+        Conditioning hooks run first, because Create Hook Model as LoRA subtracts the model's own weight. The model's
+        own patches run after them."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the patches of a kind, and of its subclasses, among the layers' functions by those of `source`. The
-        functions of other packs stay."""
+        """Replace the patches of a kind, and of its subclasses, among the layers' functions with the patches of
+        `source`. Functions of other packs stay."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -229,13 +239,13 @@ class ExactPatches(_AnyPatcher):
                     setattr(layer, f"{name}_lowvram_function", None)
 
     def keep_loras_on(self, device: torch.device) -> bool:
-        """Copy the LoRAs' tensors to the device, if enough memory for sampling stays free; returns whether it does.
-        Without a copy there they are sent at each use."""
+        """Copy the LoRAs' tensors to the device if enough memory for sampling stays free; return whether it does.
+        Without a copy there, the tensors are sent at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI asks only the first device's model what a step needs. The parent of a copy on another device has it.
         step = max(each.model.last_memory_required for each in (self, self.parent) if isinstance(each, ExactPatches))
-        if wanted + step > super().get_free_memory(device):  # a causal model has an answer of its own
+        if wanted + step > super().get_free_memory(device):  # this class returns a constant for a causal model
             return False
         for patch in patches:
             patch.prepare(torch.empty(patch.memory_required(), dtype=torch.uint8, device=device), None)
@@ -257,7 +267,7 @@ class ExactPatches(_AnyPatcher):
 
 
 class _HookPatch(LowVramPatch):
-    """A layer's patches of the running conditioning hooks."""
+    """A layer's patches from the active conditioning hooks."""
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]
@@ -267,8 +277,8 @@ class _HookPatch(LowVramPatch):
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Shape of what a LoRA adds to a weight, for the common kinds (lora_up and lora_down, diff, the weights of another
-    model); else None."""
+    """Return the shape of a LoRA's change to a weight, for the common kinds (lora_up and lora_down, diff, the weights
+    of another model); else None."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
@@ -289,8 +299,10 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """As for other MODELs. ComfyUI's pages of weights have a signature, which changes when one had to be given up;
-        it holds them until they are unpinned."""
+        """Keep all weights in place while the context is open, as `ExactPatches.weights_held` does.
+
+        ComfyUI's pages of weights have a signature, which changes after ComfyUI evicts a page. The pages stay pinned
+        until the context ends."""
         vbar = None if self._is_patched else self._vbar_get()
         pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
         signature = None if pages is None else model_vbar.vbar_fault(pages)
@@ -302,12 +314,12 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """The patcher that ComfyUI itself would use on this device and with this command line."""
+    """Return the patcher class that ComfyUI itself would use on this device and with this command line."""
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher
 
 
 def copies_on_other_devices(patcher) -> list:
-    """The patchers that MultiGPU CFG Split made of a MODEL, one for each further device."""
+    """Return the patchers that MultiGPU CFG Split made of a MODEL, one for each further device."""
     return patcher.get_additional_models_with_key("multigpu")

@@ -1,8 +1,8 @@
-"""What nodes have put on a MODEL, and what becomes of it: options, patches, wrappers and replaced objects.
+"""The additions of nodes to a MODEL and their effect: options, patches, wrappers and replaced objects.
 
-ComfyUI itself calls most of them, around an expert as around any model. What is never called, what only other models
-read, and what nobody here knows is said on the running node. A rollout goes without those that are about the steps of
-a whole video."""
+ComfyUI itself calls most of them around an expert, as around any model. A warning on the running node lists additions
+that are never called, that only other models read, or that this pack does not know. A rollout removes the additions
+that concern the steps of a whole video."""
 
 import traceback
 from collections.abc import Iterator, Mapping
@@ -23,10 +23,10 @@ from ..prompt.queue import kind_of, loras_of
 PACK = Path(__file__).parents[2]
 
 KEY = "lingbot_world"
-"""The name of our own wrapper."""
+"""The name of this pack's own wrapper."""
 
 _OURS = "lingbot"
-"""What our own keys of transformer_options begin with."""
+"""The prefix of this pack's own keys of transformer_options."""
 
 _GUIDANCE = {
     "sampler_cfg_function",
@@ -40,7 +40,8 @@ _ABOUT_STEPS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""Model options that a rollout has no use for: it has steps, guidance and a window of its own, and no mask."""
+"""Model options that a rollout does not use, with their names for the user. A rollout has steps, guidance and a window
+of its own, and no mask."""
 
 _RUN_OPTIONS = {
     "transformer_options",
@@ -51,7 +52,7 @@ _RUN_OPTIONS = {
     "multigpu_options",
 }
 OPTIONS = {*_ABOUT_STEPS, *_RUN_OPTIONS, "model_function_wrapper", "torch_compile_kwargs"}
-"""Keys of model_options that ComfyUI's sampling uses."""
+"""The keys of model_options that ComfyUI's sampling uses."""
 
 TRANSFORMER_OPTIONS = {
     "patches",
@@ -62,13 +63,13 @@ TRANSFORMER_OPTIONS = {
     "rope_options",
     "easycache",
 }
-"""Keys of transformer_options that nodes set, and that LingBot-World or a wrapper of ComfyUI's reads."""
+"""The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""What ComfyUI's Wan calls of the patches that nodes put on a MODEL, and LingBot-World's model too."""
+"""The patches of nodes that ComfyUI's Wan calls, and LingBot-World's model too."""
 
 _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
-"""Keys of transformer_options that nodes for other models set in the middle of a run."""
+"""The keys of transformer_options that nodes for other models set in the middle of a run."""
 
 WRAPPERS = {
     KEY,
@@ -79,17 +80,17 @@ WRAPPERS = {
     "ContextWindows_sampler_sample",
     "None",
 }
-"""Names of the wrappers that are known. Those without a name count as known: nothing can be said of them."""
+"""The names of known wrappers. A wrapper without a name counts as known, because nothing identifies it."""
 
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
-"""Objects of a model that ComfyUI's nodes replace, and a rollout does not."""
+"""Objects of a model that ComfyUI's nodes replace and a rollout restores, with their names for the user."""
 
 _INJECTED = {"bypass_lora"}
 
 
 def check_sampling(patcher) -> None:
-    """Raises InputError where a node has replaced the model's sampling by one for models of another kind."""
+    """Raise InputError where a node has replaced the model's sampling with one for models of another kind."""
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
@@ -100,8 +101,8 @@ def check_sampling(patcher) -> None:
 
 
 def raise_for_node(error: Exception) -> None:
-    """Raises InputError where an error comes out of what another node has put on the model, or of a patch that cannot
-    be called as ComfyUI's Wan calls patches."""
+    """Raise InputError where `error` comes from another node's addition to the model, or from a patch that cannot be
+    called as ComfyUI's Wan calls patches."""
     if comfy.model_management.is_oom(error):
         return
     frames = traceback.extract_tb(error.__traceback__)
@@ -127,7 +128,7 @@ def raise_for_node(error: Exception) -> None:
 
 
 def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
-    """Names of the patches in transformer_options that a model of so many blocks never calls."""
+    """Return the names of the patches in transformer_options that a model with `blocks` blocks never calls."""
     replaced = options.get("patches_replace", {})
     missing = set()
     for key in replaced.get(REPLACED, {}):  # such as ("double_block", 3)
@@ -138,7 +139,7 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
-    """The words for what transformer_options ask for in the middle of a run, beyond their usual keys."""
+    """Return a message about transformer_options that a node requests in the middle of a run, beyond the usual keys."""
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
     return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
 
@@ -155,7 +156,7 @@ def _changes_nothing(does: str, names: list[str]) -> str:
 
 
 def not_called_words(patcher) -> Iterator[str]:
-    """The words for patches on a MODEL that are for models of another kind."""
+    """Yield a message about the patches on a MODEL that are for models of another kind, if any."""
     blocks = len(patcher.model.diffusion_model.blocks)
     names = not_called(patcher.model_options.get("transformer_options", {}), blocks)
     if names:
@@ -163,7 +164,7 @@ def not_called_words(patcher) -> Iterator[str]:
 
 
 def unknown(patcher) -> Iterator[str]:
-    """The words for what nodes have put on a MODEL and LingBot-World does not know."""
+    """Yield a message about the additions to a MODEL that LingBot-World does not know, if any."""
     transformer = patcher.model_options.get("transformer_options", {})
     names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
     names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OURS)}
@@ -177,7 +178,7 @@ def unknown(patcher) -> Iterator[str]:
 
 
 def on_one_only(high, low) -> str:
-    """The words for what one expert of a run has and the other has not. LoRAs, shifts and dtypes may differ."""
+    """Return a message about the additions that only one expert of a run has. LoRAs, shifts and dtypes may differ."""
     first, second = _features(high), _features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
@@ -202,19 +203,18 @@ def _features(patcher) -> set[str]:
 
 
 def _wrappers(patcher) -> set[str]:
-    """Names of the wrappers on a MODEL."""
     return {str(name) for _, _, name in _all_wrappers(patcher)}
 
 
 def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
-    """Where each lies, its kind and its name."""
+    """Return (the dict that holds the wrapper, its kind, its name) for each wrapper on a MODEL."""
     places = (patcher.wrappers, patcher.model_options.get("transformer_options", {}).get("wrappers", {}))
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
 
 def changed_nothing(patcher) -> Iterator[str]:
-    """The words for nodes between loader and sampler that have left the MODEL as it was, mostly because they are for
-    models of another kind."""
+    """Yield a message for each node between loader and sampler that left the MODEL unchanged, mostly because the node
+    is for models of another kind."""
     after, here = patcher, running_node()
     while after is not None:
         node, before = getattr(after, "made_by", None), after
@@ -226,7 +226,7 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """The words for LoRAs that are the other expert's, by the names of the files that the nodes before have loaded."""
+    """Yield a message for each LoRA whose file name says that it belongs to the other expert."""
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):
@@ -240,7 +240,7 @@ def loras_of_the_other(patcher) -> Iterator[str]:
 
 
 def _same(before, after) -> bool:
-    """Whether two clones of a MODEL are alike."""
+    """Return whether two clones of a MODEL have the same additions."""
     names = (
         "patches_uuid",
         "object_patches",
@@ -255,12 +255,12 @@ def _same(before, after) -> bool:
     try:
         counts = [len(each.additional_models) for each in (before, after)]
         return counts[0] == counts[1] and all(getattr(before, name) == getattr(after, name) for name in names)
-    except RuntimeError:  # tensors that differ have no single truth
+    except RuntimeError:  # comparing different tensors has no single truth value
         return False
 
 
 def for_rollout(patcher) -> tuple[Any, list[str]]:
-    """The MODEL without what a rollout goes without, and the words for that."""
+    """Return the MODEL without the additions that a rollout does not use, and messages about what was removed."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}
@@ -280,7 +280,7 @@ def for_rollout(patcher) -> tuple[Any, list[str]]:
 
 
 def _take_off(patcher, wrappers: set[str | None]) -> None:
-    """Take what is about the steps off a clone of a MODEL."""
+    """Remove the additions that concern the steps from a clone of a MODEL."""
     for name in _ABOUT_STEPS:
         patcher.model_options.pop(name, None)
     patcher.model_options.get("transformer_options", {}).pop("easycache", None)

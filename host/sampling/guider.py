@@ -2,8 +2,8 @@
 
 `ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and holds a second CFGGuider for the low-noise expert.
 ComfyUI prepares both before the first step, conditioning, hooks and wrappers included. The solver then runs once over
-all sigmas, so that its history crosses the switch. It calls a `_Switch` as its model, which looks at the timestep,
-loads that expert's weights if they are not loaded, and lets that expert's guider predict with its own CFG and LoRAs."""
+all sigmas, so that its history crosses the switch. The solver calls a `_Switch` as its model. The switch chooses the
+expert by timestep, loads its weights if needed, and calls that expert's guider with its own CFG and LoRAs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,18 +24,18 @@ from ..model.patcher import copies_on_other_devices
 from ..model.transformer import TIMESTEP, truncated_timesteps
 
 READ_AHEAD_STEPS = 2
-"""The low-noise expert's file is read into the page cache this many steps before its first step; earlier where these
-steps may go without the model."""
+"""The number of steps before the low-noise expert's first step at which its file is read into the page cache. The read
+starts earlier where these steps may skip the model."""
 
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
-"""Model options that ComfyUI's samplers set on their own (CFG++), and that both experts have to get."""
+"""Model options that ComfyUI's samplers set themselves (CFG++), and that both experts have to get."""
 
 
 class ExpertGuider(comfy.samplers.CFGGuider):
-    """Guider of both experts: the low-noise expert predicts below the boundary (0 to 1), the high-noise expert above.
+    """A guider of both experts: the low-noise expert predicts below the boundary (0 to 1), the high-noise expert above.
 
-    Raises InputError for one model given twice, for swapped experts, for a causal model and for a boundary outside
-    of 0 to 1."""
+    Raises InputError for one model given twice, for swapped experts, for a causal model and for a boundary outside of 0
+    to 1."""
 
     def __init__(self, models: PerExpert, boundary: float):
         if any(map(is_causal, models)):
@@ -55,19 +55,19 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             raise InputError(f"boundary is {boundary}, expected 0 to 1 ({BOUNDARY} is the official one)")
         super().__init__(models.high)
         self.low, self.boundary = comfy.samplers.CFGGuider(models.low), boundary
-        self.low.switches = True  # which steps are whose is decided here, not by the wiring
+        self.low.switches = True  # the guider chooses each step's expert, not the wiring
 
     def set_conds(self, positive, negative):
-        """Both experts get both prompts."""
+        """Set both prompts for both experts."""
         super().set_conds(positive, negative)
         self.low.set_conds(positive, negative)
 
     def set_cfg(self, cfg: float | PerExpert[float]):
-        """Guidance scale of each expert, or one for both."""
+        """Set the guidance scale of each expert, or one for both."""
         self.cfg, self.low.cfg = cfg if isinstance(cfg, PerExpert) else (cfg, cfg)
 
     def set_camera_cache(self, mode: CameraCacheMode):
-        """How both experts keep what they compute of the camera between steps. Raises InputError."""
+        """Set the mode of both experts' camera caches, which keep computed values between steps. Raises InputError."""
         if mode not in CAMERA_CACHE_MODES:
             raise InputError(f"camera_cache is {mode!r}, expected one of {', '.join(CAMERA_CACHE_MODES)}")
         for guider in (self, self.low):
@@ -75,24 +75,25 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Shifts of ModelSamplingSD3 and its like on the experts, which ComfyUI's schedulers read."""
+        """Return the shifts that ModelSamplingSD3 and similar nodes set on the experts, which ComfyUI's schedulers
+        read."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
         return [shift for shift in dict.fromkeys(shifts) if shift not in (None, own)]
 
     def is_high(self, timestep: float) -> bool:
-        """Whether the high-noise expert predicts at this timestep."""
+        """Return whether the high-noise expert predicts at this timestep."""
         return is_high_noise(timestep, self.boundary)
 
     def get_models(self) -> list:
-        """Both experts' patchers."""
+        """Return both experts' patchers."""
         return [self.model_patcher, self.low.model_patcher]
 
     def sample(
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
-        """As CFGGuider.sample. An expert that has no step in `sigmas` is not loaded."""
+        """Sample as CFGGuider.sample does. An expert that has no step in `sigmas` is not loaded."""
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
         try:
             if low_from == 0:
@@ -107,7 +108,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Index of the first sigma at which the low-noise expert predicts; the number of sigmas if it never does."""
+        """Return the index of the first sigma at which the low-noise expert predicts; the number of sigmas if it never
+        does."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -115,14 +117,14 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 
 
 class _SwitchingSampler(comfy.samplers.Sampler):
-    """Runs another sampler with a `_Switch` for its model.
+    """A sampler that runs another sampler with a `_Switch` as its model.
 
-    ComfyUI calls it with the high-noise expert prepared. It has the low guider prepare the low-noise expert in the same
-    way, by a sampling run of that guider whose sampler is `WhenPrepared`, and starts the other sampler inside."""
+    ComfyUI calls it with the high-noise expert prepared. The low guider then prepares the low-noise expert in the same
+    way, in a sampling run whose sampler is `WhenPrepared`. The other sampler runs inside that run."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
-        self.raw_inputs = raw_inputs  # noise, latent and mask as the guider got them; ComfyUI prepares them anew
+        self.raw_inputs = raw_inputs  # noise, latent and mask as the guider got them; ComfyUI prepares them again
 
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
@@ -152,7 +154,7 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 
 
 class WhenPrepared(comfy.samplers.Sampler):
-    """Calls `run(model, its arguments)` with its guider's prepared model instead of sampling."""
+    """A sampler that calls `run(model, extra_args)` with its guider's prepared model instead of sampling."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -163,9 +165,9 @@ class WhenPrepared(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The model that the sampler calls: at each call the expert of that timestep, with its weights loaded.
+    """The model that the sampler calls: each call runs the expert of the timestep, with its weights loaded.
 
-    A `wrap` is what ComfyUI gives a sampler as the model: the guider, prepared for the run."""
+    A `wrap` is the model that ComfyUI passes to a sampler: the guider, prepared for the run."""
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at
@@ -180,9 +182,10 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """PREPARE_SAMPLING wrapper of the low-noise expert: ComfyUI prepares its conditioning at once, but `load_low`
-        loads its weights at its first step. The copies that MultiGPU CFG Split made for other devices are returned at
-        once too: ComfyUI gives prompts only to models that were prepared."""
+        """Prepare the low-noise expert's conditioning at once, but let `load_low` load its weights at its first step.
+
+        A PREPARE_SAMPLING wrapper. It also returns the copies that MultiGPU CFG Split made for other devices, because
+        ComfyUI passes prompts only to models that were prepared."""
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]
@@ -216,7 +219,7 @@ class _Switch:
             return
         for patcher in self.guider.get_models():
             for copy in (patcher, *copies_on_other_devices(patcher)):
-                if hasattr(copy.model, "free_camera_cache"):  # the other expert's weights need the memory more
+                if hasattr(copy.model, "free_camera_cache"):  # frees memory for the other expert's weights
                     copy.model.free_camera_cache()
         load()
         self.loaded = role
@@ -232,8 +235,8 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """The low-noise expert's own options, and what the sampler has added to the high-noise expert's (CFG++, the
-        timestep)."""
+        """Return the low-noise expert's own options with the sampler's additions to the high-noise expert's options
+        (CFG++, the timestep)."""
         options, inner = _copies(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}
@@ -243,7 +246,7 @@ class _Switch:
 
 
 def _copies(options: dict) -> tuple[dict, dict]:
-    """Model options and the transformer options in them."""
+    """Return copies of the model options and of the transformer options in them."""
     return dict(options), dict(options.get("transformer_options", {}))
 
 
