@@ -1,9 +1,8 @@
-"""Camera paths: making, reading, checking and drawing them, computing the model's camera input from them, and measuring
-how a video follows them.
+"""Camera paths: build, read, check and draw them, and compute the model's camera input from them.
 
-The files here (poses, path, conventions, explained, rotation, easing, plucker, advice, track, pose_folder) import none
-of the folders. `moves`, `formats`, `preview` and `measure` import these files, but not each other; `measure` draws on
-the sheets of `preview`.
+The modules here (poses, path, conventions, explained, rotation, easing, plucker, advice, track, pose_folder) import
+none of the subpackages. `moves`, `formats` and `preview` import these modules, but not each other. The package
+`measure`, next to this one, measures how well a video follows a path, and draws on the sheets of `preview`.
 """
 
 from .moves import actions_from_keys, poses_from_keys

@@ -1,4 +1,4 @@
-"""What a user should know of a path before the model gets it, in plain words: one list for every front."""
+"""Warnings and hints about a camera path in plain English, shared by the nodes and the command line."""
 
 import numpy as np
 
@@ -9,17 +9,17 @@ from .pose_folder import PoseFolder
 from .poses import LENS_HEIGHT, LENS_WIDTH, frame_count, lens_change
 from .rotation import angle_deg
 
-EVEN_SPEED = 0.02  # shortest and longest step this close to each other, relative to the longest
-JUMP = 4.0  # times the usual step
+EVEN_SPEED = 0.02  # the largest difference of the shortest and longest step, relative to the longest
+JUMP = 4.0  # in units of the median step
 # the longest turn between latent frames in the official example paths is 28.7 degrees, 99 % are under 19
 FASTEST_TURN_DEG = 30.0
-SHARES = 10.0  # a lens with no larger number is in shares of the picture, not in pixels
-OFF_CENTRE = 0.1  # of the picture's side, from its middle to the lens's centre
-FIELDS_DEG = 5.0, 150.0  # that a picture shows across
+SHARES = 10.0  # a lens whose largest number is below this is in fractions of the image size, not in pixels
+OFF_CENTRE = 0.1  # the largest distance of the principal point from the image centre, as a fraction of the side
+FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """What of `path` the model will not follow as asked in a video of `frames` frames, a sentence each; often none."""
+    """Return a message for everything in `path` that the model will not follow in a video of `frames` frames."""
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
@@ -35,8 +35,8 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
 
 
 def motion_warnings(poses: np.ndarray) -> list[str]:
-    """What is unusual in poses [f, 4, 4] as the model is given them, each in the frame of the one before it. The
-    first one of a new video is the identity."""
+    """Return warnings about jumps, fast turns or a camera that stands still. `poses` [f, 4, 4] are the model's input:
+    each pose relative to the one before it. The first pose of a new video is the identity."""
     steps, turns_deg = _motion(poses)
     if not steps.any() and turns_deg.max() <= 1e-3:
         return ["The camera does not move: the model gets a standing camera."]
@@ -44,7 +44,7 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """What makes fx, fy, cx, cy [4] no lens of an 832x480 picture, and what they may have been meant for."""
+    """Return a warning if fx, fy, cx, cy [4] are implausible for an 832x480 image, with the likely intended values."""
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:
@@ -71,7 +71,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """What is good to know of a path that the model follows, a sentence each; none of one that cannot be used."""
+    """Return hints about a path that the model can follow; an empty list for a path that cannot be used."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -85,7 +85,7 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Step (the longest is 1) and turn in degrees from each latent frame to the next."""
+    """Return the step lengths (the longest is 1) and the turns in degrees from each latent frame to the next."""
     return _motion(model_poses(path.c2w, frames))
 
 

@@ -1,4 +1,4 @@
-"""What the matrices of other programs mean, and how each becomes camera-to-world in OpenCV axes."""
+"""The matrix conventions of other programs, and their conversion to camera-to-world in OpenCV axes."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from .rounding import made_rigid, settled
 
 @dataclass(frozen=True)
 class Convention:
-    """What a matrix means: which way it maps, the camera's axes, and how 16 numbers in a row are laid out."""
+    """A matrix convention: the direction of the mapping, the camera's axes, and the storage order of 16 numbers."""
 
     description: str
     camera_to_world: bool = True
@@ -31,9 +31,10 @@ CONVENTIONS: dict[str, Convention] = {
 
 
 def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
-    """Matrices [n, 4, 4], [n, 3, 4] or [n, 16] under a convention, as checked c2w float64 [n, 4, 4] in OpenCV axes.
+    """Convert matrices [n, 4, 4], [n, 3, 4] or [n, 16] to checked c2w float64 [n, 4, 4] in OpenCV axes.
 
-    Places that differ by rounding errors become one. `written` [n, k] are the file's numbers where these are others.
+    Positions that differ by rounding errors only are made equal. `written` [n, k] are the file's own numbers if the
+    matrices were computed from them; None: the matrices are. Raises CameraError, which begins with `name`.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] == 16:
@@ -54,7 +55,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
 
 
 def read_otherwise(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """What c2w [n, 4, 4] that were read under one convention are under another."""
+    """Reinterpret c2w [n, 4, 4] that were read under the convention `read` as if they had been read under `other`."""
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
     return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

@@ -1,4 +1,4 @@
-"""How a move speeds up and slows down: progress 0..1 as a function of time 0..1."""
+"""Easing curves of camera moves: progress 0..1 as a function of time 0..1."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ EASINGS: dict[str, Curve] = {
 
 
 def eased(name: str, time: np.ndarray) -> np.ndarray:
-    """Progress at each `time` in 0..1 under the easing `name`; CameraError for an unknown one."""
+    """Return the progress at each `time` in 0..1 under the easing `name`. Raises CameraError for an unknown name."""
     if not isinstance(name, str) or name not in EASINGS:
         raise CameraError(f"easing {name!r}: expected one of {', '.join(EASINGS)}")
     return EASINGS[name](np.asarray(time, dtype=np.float64))

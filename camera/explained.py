@@ -1,5 +1,5 @@
-"""What was read from another program's file, in words: which convention was taken, whether the path bears it out, the
-scale that the model will see."""
+"""A report on a path that was read from a file: the matrix convention, whether the path supports it, and the scale that
+the model will see."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,20 +13,22 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""A convention is the worse one if the camera goes that many times as far under it: read the wrong way round, a turn
-swings the camera about the world's origin."""
+"""A convention is implausible if it makes the path longer by this factor: an inverted matrix turns a rotation on the
+spot into a swing around the world's origin."""
 SENSE, APART = 0.5, 0.5
-"""A path makes sense if a sign of it is that clear, of 1; two conventions differ if their signs are so far apart."""
+"""The score above which a plausibility test of a path passes, and the difference of two conventions' scores that
+decides between them. Scores are from -1 to 1."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""Views meet at one point if their axes pass it within that share of its distance, and turn by that much in all."""
+"""Views meet at one point if their axes pass it within MEETING times its distance and turn by TURNED_DEG in total."""
 Z_IS_UP = ("transforms", "camera_path")
-"""Formats whose world has its z axis up: nerfstudio's, after it has turned the scene, and Blender's."""
+"""The formats with a z-up world: Blender's, and nerfstudio's because it rotates the scene."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
 class _Other(NamedTuple):
-    """A convention that was not taken: 1 if the path makes less `sense` under it, -1 if more, 0 if that cannot be told;
-    why, in words; and the sense that it makes, from -1 to 1, and 2 more if the path is so much shorter."""
+    """The comparison of an alternative convention with the chosen one. `value`: 1 if the path is less plausible under
+    the alternative, -1 if more, 0 if undecided. `why` is the reason as a message. `sense` is the alternative's score
+    from -1 to 1, plus 2 if the alternative makes the path much shorter."""
 
     value: int
     why: str
@@ -35,7 +37,7 @@ class _Other(NamedTuple):
 
 @dataclass(frozen=True)
 class _Sign:
-    """By what a path makes sense, from -1 to 1; in words what it does then, and what it does the other way."""
+    """A plausibility score of a path from -1 to 1, and messages for a path that passes (`yes`) or fails (`no`)."""
 
     value: float
     yes: str
@@ -43,8 +45,8 @@ class _Sign:
 
 
 def explained(path: CameraPath, frames: int | None = None) -> list[str]:
-    """What was read of a file, as which convention and why, and the scale of a video of `frames` frames (None: of all
-    of the path); nothing of a path that comes from no file, or is no longer as it was read."""
+    """Return messages on the file's content, its convention and the reason for it, and the scale of a video of `frames`
+    frames (None: the full path). The list is empty for a path without an `origin`."""
     if path.origin is None:
         return []
     read = f"Read as {path.origin.format}: {len(path)} poses, the lens sees {path.fov_deg:.1f} degrees across."
@@ -52,7 +54,7 @@ def explained(path: CameraPath, frames: int | None = None) -> list[str]:
 
 
 def in_short(path: CameraPath) -> str:
-    """One line for a drawing; empty for a path that comes from no file."""
+    """Return a one-line summary of the convention for the preview; an empty string for a path without an `origin`."""
     if path.origin is None:
         return ""
     verdict = {1: "borne out by the path", 0: "the path alone cannot tell", -1: "the path speaks against it"}
@@ -61,7 +63,7 @@ def in_short(path: CameraPath) -> str:
 
 
 def doubts(path: CameraPath) -> list[str]:
-    """A warning if the path would make more sense under another convention than as it was read; often none."""
+    """Return a warning if the path is more plausible under another convention; usually an empty list."""
     better = {} if path.origin is None else {n: other for n, other in _compared(path).items() if other.value < 0}
     if not better:
         return []
@@ -92,7 +94,7 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compared(path: CameraPath) -> dict[str, _Other]:
-    """What each other convention would make of the path."""
+    """Compare the path's convention with each different one, on every fourth pose."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -106,7 +108,7 @@ def _compared(path: CameraPath) -> dict[str, _Other]:
 
 
 def _against(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Other:
-    """One convention: poses [f, 4, 4] as they were read and as they would be."""
+    """Compare poses [f, 4, 4] as they were `read` with the same poses under another convention."""
     mine, yours = (_signs(each, z_up) for each in (read, other))
     sense = next((sign.value for sign in yours.values() if abs(sign.value) > SENSE), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]
@@ -129,7 +131,7 @@ def _times(more: float, less: float) -> str:
 
 
 def _signs(c2w: np.ndarray, z_up: bool) -> dict[str, _Sign]:
-    """By what poses [f, 4, 4] make sense: the camera goes where it looks, looks at one point, stands upright."""
+    """Score poses [f, 4, 4]: the camera stands upright, moves where it looks, and looks at what it goes around."""
     steps = framewise_relative(c2w)[1:, :3, 3]
     gone = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / gone if gone else 0.0
@@ -142,7 +144,7 @@ def _signs(c2w: np.ndarray, z_up: bool) -> dict[str, _Sign]:
 
 
 def _meets(c2w: np.ndarray) -> float:
-    """1 if all views meet at a point in front of the cameras, -1 at one behind them, 0 if at none."""
+    """Return 1 if all views meet at a point in front of the cameras, -1 for a point behind them, 0 without a point."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0
@@ -155,12 +157,12 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """What becomes of the file's units and speed."""
+    """Return a message on how the model's input scales the file's units and speed."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)
         longest = longest_step(path.c2w, frames=frames)
-    except CameraError:  # too few poses, which a warning says
+    except CameraError:  # too few poses: `advice.warnings` reports this
         return []
     turned = f"It turns by up to {turns_deg.max():.1f} degrees a step, official paths by up to {FASTEST_TURN_DEG:.0f}."
     if not longest:

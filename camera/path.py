@@ -1,4 +1,4 @@
-"""A camera path as an immutable value, and the operations that make one path from others."""
+"""The camera path as an immutable value, and the operations that derive one path from others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_FRAMES = 100_000
 
 
 def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
-    """Intrinsics [4] at 832x480 of a lens that sees `fov_deg` degrees across, square pixels, centred."""
+    """Return fx, fy, cx, cy [4] at 832x480 for a horizontal field of view: square pixels, centred principal point."""
     if not 1 <= fov_deg <= 170:
         raise CameraError(f"field of view {fov_deg} degrees: expected 1 to 170, measured across the picture")
     focal = LENS_WIDTH / 2 / np.tan(np.deg2rad(fov_deg) / 2)
@@ -26,8 +26,8 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Origin:
-    """The file a path was read from: its `format`, the `convention` that its matrices were read under, a name in
-    CONVENTIONS, and whether the user `named` that; else the format settled it."""
+    """The file that a path was read from: its `format` and the `convention` of its matrices, a name in CONVENTIONS.
+    `named`: the user chose the convention; otherwise the format did."""
 
     format: str
     convention: str
@@ -36,11 +36,12 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class CameraPath:
-    """Poses c2w [n, 4, 4] (camera-to-world, OpenCV axes), lens rows [n, 4] at 832x480 and frames a second.
+    """A camera path: poses c2w [n, 4, 4] (camera-to-world, OpenCV axes), lens rows [n, 4] at 832x480, and frames a
+    second.
 
-    `actions` [n, 4] are the W, A, S, D flags that an action checkpoint wants besides, if there are any. Arrays are
-    read-only; rotations are made orthonormal. One lens row is repeated for every frame. `origin` is the file's as long
-    as the poses are still in its world and order. Raises CameraError.
+    `actions` [n, 4] are the optional W, A, S, D flags for an action checkpoint. Arrays are read-only; rotations are
+    made orthonormal. A single lens row is repeated for every frame. `origin` is None for a path without a file, and
+    after an operation that changes the file's world or frame order. Raises CameraError for invalid arrays.
     """
 
     c2w: np.ndarray
@@ -71,18 +72,18 @@ class CameraPath:
         return len(self.c2w)
 
     def __getitem__(self, frames: slice) -> CameraPath:
-        """Some of the frames, their poses unchanged; `path[::-1]` reverses."""
+        """Return a slice of the frames with their poses unchanged; `path[::-1]` reverses the order."""
         actions = None if self.actions is None else self.actions[frames]
         origin = None if (frames.step or 1) < 0 else self.origin
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """This path, then `other` moved to begin at this path's last pose; the pose they share is kept once."""
+        """Join this path and `other`, which is moved to begin at this path's last pose; the shared pose stays once."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
         moved, actions = other.starting_at(self.c2w[-1]), None
         if self.actions is not None and other.actions is not None:
-            actions = np.concatenate([self.actions[:-1], other.actions])  # of the pose they share, the second path's
+            actions = np.concatenate([self.actions[:-1], other.actions])  # the second path's action for the shared pose
         return replace(
             self,
             c2w=np.concatenate([self.c2w, moved.c2w[1:]]),
@@ -93,39 +94,39 @@ class CameraPath:
 
     @property
     def positions(self) -> np.ndarray:
-        """Camera centres [n, 3] in world units."""
+        """The camera centres [n, 3] in world units."""
         return self.c2w[:, :3, 3]
 
     @property
     def rotations(self) -> np.ndarray:
-        """Camera-to-world rotations [n, 3, 3]."""
+        """The camera-to-world rotations [n, 3, 3]."""
         return self.c2w[:, :3, :3]
 
     @property
     def fov_deg(self) -> float:
-        """Degrees the first frame's lens sees across."""
+        """The horizontal field of view of the first frame, in degrees."""
         return float(np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / self.intrinsics[0, 0])))
 
     def moved(self, world: np.ndarray) -> CameraPath:
-        """The whole path after a rigid transform [4, 4] of the world."""
+        """Return the path after a rigid transform [4, 4] of the world."""
         return replace(self, c2w=world @ self.c2w, origin=None)
 
     def starting_at(self, pose: np.ndarray) -> CameraPath:
-        """The same move from another first pose [4, 4]."""
+        """Return the same move with another first pose [4, 4]."""
         return self.moved(pose @ inverse(self.c2w[0]))
 
     def relative(self) -> CameraPath:
-        """The path seen from its first pose, which becomes the identity."""
+        """Return the path relative to its first pose, which becomes the identity."""
         return self.starting_at(np.eye(4))
 
     def reversed(self) -> CameraPath:
-        """The frames in reverse order: the camera goes back without turning round."""
+        """Return the frames in reverse order: the camera moves back without turning around."""
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Poses at fractional frame numbers: positions on straight lines, rotations on shortest arcs.
+        """Return the path at fractional frame numbers [m]: positions are interpolated linearly, rotations by slerp.
 
-        Times before the first frame or after the last one take that frame. Actions are those of the frame before.
+        Times outside the path are clamped to its ends. Actions are taken from the frame before each time.
         """
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
@@ -134,22 +135,22 @@ class CameraPath:
         return replace(self, c2w=interpolate(self.c2w, times), intrinsics=lens, actions=actions)
 
     def resampled(self, frames: int) -> CameraPath:
-        """The whole path in `frames` poses, ends kept."""
+        """Return the full path resampled to `frames` poses, with the same first and last pose."""
         if not 1 <= frames <= MOST_FRAMES:
             raise CameraError(f"resample to {frames} frames: expected 1 to {MOST_FRAMES}")
         return self.at(np.linspace(0, len(self) - 1, frames))
 
     def for_video(self, frames: int) -> CameraPath:
-        """The whole path in the 4n+1 poses that a video of `frames` frames uses."""
+        """Return the full path resampled to the 4n+1 poses that a video of `frames` frames uses."""
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:
-        """The path at a speed that changes as an easing says (see `easing.EASINGS`)."""
+        """Return the path retimed by an easing curve, a name in `easing.EASINGS`."""
         last = len(self) - 1
         return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
 
     def scaled(self, factor: float) -> CameraPath:
-        """The path with distances from its first pose multiplied by `factor`; rotations stay."""
+        """Return the path with distances from its first pose multiplied by `factor`; rotations are unchanged."""
         if not np.isfinite(factor):
             raise CameraError(f"scale {factor}: expected a finite number")
         c2w, start = self.c2w.copy(), self.positions[0]
@@ -157,7 +158,7 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def smoothed(self, radius: float) -> CameraPath:
-        """Jitter averaged away by a Gaussian of `radius` frames; 0 leaves the path as it is."""
+        """Return the path smoothed by a Gaussian with a sigma of `radius` frames; 0 returns the path unchanged."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
         reach = min(int(np.ceil(3 * radius)), len(self) - 1)
@@ -171,7 +172,7 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def looped(self) -> CameraPath:
-        """The path forwards and backwards: it ends where it began."""
+        """Return the path forwards, then backwards, so that it ends at its first pose."""
         return self + self.reversed()
 
 

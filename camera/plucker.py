@@ -1,7 +1,7 @@
-"""From a camera path to the model's camera input: a ray for every pixel of every latent frame.
+"""Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame.
 
-The numbers are those of the official `get_plucker_embeddings` and the steps before it. They are computed in float64 and
-written as float32 in the layout of the latent's cells.
+The values equal those of the official `get_plucker_embeddings` and the steps before it. They are computed in float64
+and written as float32 in the layout of the latent's cells.
 """
 
 from functools import lru_cache
@@ -20,22 +20,23 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """The poses [f, 4, 4] of a path's latent frames: every fourth one of the 4n+1 frames that are used.
+    """Return the poses [f, 4, 4] of a path's latent frames: every fourth pose of the 4n+1 frames that are used.
 
-    If `chunk` cuts latent frames off, the poses that remain are taken at even distances from the whole path.
+    If `chunk` cuts latent frames off, the remaining ones are spread evenly over the full path.
     """
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Where on a path of so many poses the latent frames lie: whole numbers, or with frames cut off by `chunk` not."""
+    """Return the frame numbers [f] of the latent frames on a path of `n_poses` poses: integers, or float64 if `chunk`
+    cuts latent frames off."""
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
 
 def framewise_relative(c2w: np.ndarray) -> np.ndarray:
-    """Each pose [f, 4, 4] in the frame of the one before it; the first is the identity."""
+    """Return each pose [f, 4, 4] relative to the one before it; the first is the identity."""
     relative = np.tile(np.eye(4), (len(c2w), 1, 1))
     to_previous = np.swapaxes(c2w[:-1, :3, :3], 1, 2)
     relative[1:, :3, :3] = to_previous @ c2w[1:, :3, :3]
@@ -44,14 +45,15 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """The length up to which a step between poses [n, 4, 4] is a rounding error."""
+    """Return the length up to which a step between poses [n, 4, 4] counts as a rounding error."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """What the model receives of a path [n, 4, 4]: float64 [f, 4, 4], frame to frame, the longest step of length 1.
+    """Return the poses that the model receives for a path [n, 4, 4]: float64 [f, 4, 4], each relative to the one before
+    it, scaled so that the longest step has length 1.
 
     `scale` and `before` as in `camera_embedding`.
     """
@@ -61,11 +63,11 @@ def model_poses(
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A path [n, 4, 4] that goes on where a video ended, as (`model_poses` [f, 4, 4], world poses [f, 4, 4]).
+    """Return the poses of a path [n, 4, 4] that continues a video: (`model_poses` [f, 4, 4], world poses [f, 4, 4]).
 
     The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame. The new
-    `latent_frames` take their poses at even distances from it. Translations are divided by `scale`, the first path's;
-    if that is 0, because the camera stood still, by this path's own longest step. Raises CameraError.
+    `latent_frames` are spread evenly over the path. Translations are divided by `scale`, the first path's; if `scale`
+    is 0 because the camera stood still, by this path's own longest step. Raises CameraError.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -74,22 +76,23 @@ def continued_poses(
 
 
 def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
-    """The longest step of latent frames [f, 4, 4] that go on from the pose `before` [4, 4], in world units."""
+    """Return the longest step of latent frames [f, 4, 4] that continue from the pose `before` [4, 4], in world
+    units."""
     return _steps(world, before)[1]
 
 
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
-    """The longest step between two latent frames of a path, in world units: the scale of `camera_embedding`.
+    """Return the longest step between two latent frames of a path, in world units: the scale of `camera_embedding`.
 
-    0 for a camera that stands still. Raises CameraError.
+    The result is 0 for a camera that stands still. Raises CameraError.
     """
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Poses [f, 4, 4] of latent frames, each in the frame of the one before it, and their longest translation.
+    """Return each pose [f, 4, 4] relative to the one before it, and the longest translation.
 
-    A translation as small as a rounding error counts as 0: scaling would otherwise enlarge it to length 1.
+    A translation as small as a rounding error counts as 0, because scaling would enlarge it to length 1.
     """
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
@@ -100,7 +103,7 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scaled(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """The poses with translations divided by `scale`, or by the longest one; 0 where the camera stands still."""
+    """Divide the translations by `scale`, or by the longest one if None; all are 0 if the camera stands still."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
@@ -108,14 +111,14 @@ def _scaled(relative: np.ndarray, longest: float, scale: float | None) -> np.nda
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The first row of `intrinsics` in pixels of a height x width image."""
+    """Return the first row of `intrinsics` (at 832x480) in pixels of a height x width image."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
     return intrinsics[0] * [across, down, across, down]
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Unit ray directions of the pixel centres in camera axes, [3, 64, cells]: row-major inside a cell, then cells. The
-    last ones are kept, since a video's chunks all have the same: do not write into them."""
+    """Return the unit ray directions of the pixel centres in camera axes, float64 [3, 64, cells]: row-major inside a
+    cell, then cells. The last result is cached, because all chunks of a video share it: do not write into it."""
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
 
@@ -142,16 +145,16 @@ def camera_embedding(
     scale: float | None = None,
     before: ArrayLike | None = None,
 ) -> torch.Tensor:
-    """Pluecker map (ray origin, unit ray direction) of a path, folded to latent cells.
+    """Return the Pluecker map (ray origin, unit ray direction) of a path, folded to latent cells.
 
     `c2w` [n, 4, 4] camera-to-world, OpenCV axes; `intrinsics` [n, 4] or [4] at 832x480, first row used; `height` and
     `width` in pixels. Fewer poses than `frames` shorten the result: see `frame_count`. A causal model wants `chunk` 3:
-    latent frames are cut to a multiple of it, and all of the path is spread over those that remain.
+    latent frames are cut to a multiple of it, and the full path is spread over the remaining ones.
 
-    Translations are divided by `scale`, or else by the path's longest step (`longest_step`), as officially. For a later
-    part of a path give the first part's `scale`, so that the speed stays the same, and as `before` [4, 4] the pose of
-    the latent frame before this part; without it the first pose is the identity. For a path that a user steers, whose
-    longest step is not known beforehand, give the length of four frames at full speed.
+    Translations are divided by `scale`, or else by the path's longest step (`longest_step`), as in the official code.
+    For a later part of a path pass the first part's `scale`, so that the speed stays the same, and as `before` [4, 4]
+    the pose of the latent frame before this part; without `before` the first pose is the identity. A steered path has
+    no longest step known in advance: pass the length of four frames at full speed as `scale`.
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError.
     """
@@ -163,8 +166,8 @@ def camera_embedding(
 def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
-    """`camera_embedding` of latent frames [f, 4, 4] as `model_poses` gives them: all of a video's, or some of them.
-    With the `flags` [f, 4] of an action model it is their `action_embedding`."""
+    """Return the `camera_embedding` of poses [f, 4, 4] from `model_poses`, for all or some latent frames of a video.
+    With the `flags` [f, 4] of an action model, return the `action_embedding` instead."""
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
     if flags is not None:
@@ -175,8 +178,8 @@ def pose_embedding(
 
 
 def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
-    """Into `out`, float32 [1, 384, f, height/8, width/8] in host memory: `pose_embedding` of these poses, with the rays
-    that `pixel_rays` gave. New memory would take longer than the numbers: a walk has both already."""
+    """Write `pose_embedding` of the poses into `out`, float32 [1, 384, f, height/8, width/8] in host memory. `rays` are
+    from `pixel_rays`. A live walk reuses `out` and `rays`, because allocating `out` takes longer than filling it."""
     embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
     _write_directions(embedding[3:], poses, rays)
@@ -185,7 +188,7 @@ def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> N
 def action_embedding(
     c2w: ArrayLike, intrinsics: ArrayLike, actions: ArrayLike, *, frames: int, height: int, width: int
 ) -> torch.Tensor:
-    """Ray directions (3 values a pixel) and W, A, S, D flags (4 values) for a 7-value ("act") checkpoint.
+    """Return ray directions (3 values a pixel) and W, A, S, D flags (4 values) for a 7-value ("act") checkpoint.
 
     `actions` [n, 4], one row a frame, every fourth used. Otherwise as `camera_embedding`.
     Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError.
@@ -213,5 +216,5 @@ def _check_size(height: int, width: int) -> None:
 
 def _write_directions(out: np.ndarray, poses: np.ndarray, rays: np.ndarray) -> None:
     rotations = poses[:, :3, :3].transpose(1, 0, 2).reshape(-1, 3)
-    for pixel in range(rays.shape[1]):  # one pixel of the cells at a time: the float64 product stays small
+    for pixel in range(rays.shape[1]):  # one pixel of each cell at a time, so that the float64 product stays small
         out[:, pixel] = (rotations @ rays[:, pixel]).reshape(3, len(poses), -1)

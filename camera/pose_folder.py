@@ -1,4 +1,4 @@
-"""poses.npy, intrinsics.npy and action.npy of a folder, read by one rule for every front."""
+"""The reader of poses.npy, intrinsics.npy and action.npy in a folder, shared by the nodes and the command line."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +17,9 @@ FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 
 @dataclass(frozen=True)
 class PoseFolder:
-    """A path as its files have it: c2w [n, 4, 4], lens rows [n, 4] or [1, 4], actions [n, 4] if read, all float64.
+    """The content of a pose folder: c2w [n, 4, 4], lens rows [n, 4] or [1, 4], actions [n, 4] if read, all float64.
 
-    `notes` say what of the files is not used. Rotations are as they were stored, orthonormal only to within 1e-3.
+    `notes` report the parts of the files that are not used. Rotations are as stored, orthonormal to within 1e-3.
     """
 
     c2w: np.ndarray
@@ -29,7 +29,7 @@ class PoseFolder:
 
 
 def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Poses float64 [n, 4, 4] and lens rows float64 [n, 4] or [1, 4] of a folder: see `read_pose_folder`."""
+    """Return poses float64 [n, 4, 4] and lens rows float64 [n, 4] or [1, 4] of a folder: see `read_pose_folder`."""
     folder = read_pose_folder(path, actions=False)
     return folder.c2w, folder.intrinsics
 
@@ -37,13 +37,12 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """A folder, a zip file of one, or the pose file in it, with the intrinsics.npy and action.npy beside the poses.
+    """Read a pose folder, a zip file of one, or a pose file with the intrinsics.npy and action.npy next to it.
 
-    Raises CameraError.
-
-    `lens` is another lens file, or lens rows, in place of intrinsics.npy. action.npy is read if it is there; True
-    demands it, False leaves it. The model uses the first lens row only: rows that are neither one nor as many as the
-    poses are cut to the first. Poses and actions of unequal number are cut to the smaller. Notes say so.
+    `lens` replaces intrinsics.npy by another lens file or by lens rows. action.npy is read if it exists; `actions=True`
+    requires it, False skips it. If the number of lens rows is neither 1 nor the number of poses, only the first row is
+    kept, because the model uses no other. Poses and actions of unequal number are cut to the smaller one. Both cuts are
+    reported in `notes`. Raises CameraError.
     """
     path = Path(path)
     if path.suffix.lower() == ".zip":
@@ -67,7 +66,7 @@ def read_pose_folder(
 
 
 def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | None) -> PoseFolder:
-    """`read_pose_folder` of a zip file such as live's camera.zip. Errors and notes name the zip file."""
+    """Read a zip file, such as live's camera.zip, as a pose folder. Errors and notes name the zip file."""
     check_file(path)
     with TemporaryDirectory() as folder:
         try:
@@ -79,14 +78,14 @@ def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | Non
 
 
 def _unzip(path: Path, folder: Path) -> None:
-    """Write the arrays of a path, whichever folder of the zip file holds them. Raises CameraError."""
+    """Extract the arrays of a path from any folder of the zip file into `folder`. Raises CameraError."""
     try:
         with ZipFile(path) as archive:
             members = [(info, Path(info.filename).name) for info in archive.infolist()]
             for info, name in members:
                 if name in FILES and info.file_size <= LARGEST_FILE:
                     (folder / name).write_bytes(archive.read(info))
-    except Exception as error:  # all that zipfile may raise
+    except Exception as error:  # zipfile raises errors of many types
         raise CameraError(f"{path}: not a zip file that can be read ({error})") from error
 
 
@@ -100,18 +99,18 @@ def _lens_rows(lens: Path | np.ndarray, n_poses: int, notes: list[str]) -> np.nd
 
 
 def load_array(path: str | Path) -> np.ndarray:
-    """One plain .npy array of at most 64 MiB; pickled objects are refused."""
+    """Load a plain .npy array of at most 64 MiB. Raises CameraError for any other file, and for pickled objects."""
     path = Path(path)
     check_file(path)
     try:
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
-    except Exception as error:  # numpy reads the header as Python: any error of its tokenizer and parser can come out
+    except Exception as error:  # numpy parses the header as Python, so any error of its tokenizer and parser can occur
         raise CameraError(f"{path}: not a plain .npy array ({error})") from error
 
 
 def check_file(path: Path, largest: int = LARGEST_FILE) -> None:
-    """CameraError unless `path` is a file with something in it, small enough to be a camera path."""
+    """Raise CameraError unless `path` is a file of 1 to `largest` bytes."""
     if not path.is_file():
         raise CameraError(f"{path}: no such file")
     size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Checked pose and intrinsics arrays, and how many frames they are good for.
+"""Checks of pose, intrinsics and action arrays, and the number of frames that poses are enough for.
 
 Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward); intrinsics are
 fx, fy, cx, cy in pixels of an 832x480 image, whatever the size of the video.
@@ -15,10 +15,11 @@ RIGID_TOLERANCE = 1e-3
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """The 4n+1 frames that a video of `requested` frames gets; a shorter pose file shortens it.
+    """Return the number of frames, 4n+1, of a video of `requested` frames; fewer poses shorten the video.
 
-    A causal model takes latent frames (n + 1 of them) in chunks; those that do not fill a `chunk` are cut.
-    Raises CameraError for fewer than five poses (less than two latent frames cannot move), no frames, or no chunk.
+    A causal model processes the n + 1 latent frames in chunks; an incomplete `chunk` at the end is cut.
+    Raises CameraError for fewer than five poses (two latent frames), for `requested` below 1, and for less than a
+    chunk.
     """
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
@@ -33,7 +34,8 @@ def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> i
 
 
 def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
-    """`poses` as float64 [n, 4, 4]; CameraError when it is not a list of finite rigid transforms, naming the frame."""
+    """Return `poses` as float64 [n, 4, 4]. Raises CameraError, which names the frame, unless all are finite rigid
+    transforms."""
     c2w = as_float64(poses, name)
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
@@ -47,7 +49,7 @@ def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
 
 
 def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
-    """W, A, S, D flags as float64 [n, 4]; CameraError for anything else."""
+    """Return W, A, S, D flags as float64 [n, 4]. Raises CameraError for anything else."""
     flags = as_float64(actions, name, "fiub")
     if flags.ndim != 2 or flags.shape[1] != 4:
         raise CameraError(f"{name}: shape {list(flags.shape)}, expected [n, 4] (W, A, S, D)")
@@ -56,7 +58,7 @@ def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
 
 
 def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndarray:
-    """`intrinsics` as float64 [n, 4], from [n, 4] or one row [4]; CameraError for anything a lens cannot be."""
+    """Return `intrinsics`, [n, 4] or one row [4], as float64 [n, 4]. Raises CameraError for invalid intrinsics."""
     rows = np.atleast_2d(as_float64(intrinsics, name))
     if rows.ndim != 2 or rows.shape[1] != 4 or not len(rows):
         raise CameraError(f"{name}: shape {list(rows.shape)}, expected [n, 4] (fx, fy, cx, cy at 832x480)")
@@ -66,13 +68,14 @@ def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndar
 
 
 def lens_change(rows: np.ndarray) -> list[str]:
-    """A note when the focal lengths of lens rows [n, 4] are not those of the first row throughout."""
+    """Return a note if the focal lengths of lens rows [n, 4] differ from the first row's by more than 0.1 %."""
     change = np.abs(rows[:, :2] / rows[0, :2] - 1).max() if rows[0, :2].all() else 0
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """`values` as a float64 array; CameraError when rows are unequal or the dtype is of none of numpy's `kinds`."""
+    """Return `values` as a float64 array. Raises CameraError for rows of unequal length and for dtypes outside numpy's
+    `kinds`."""
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -1,34 +1,33 @@
-"""Rotations [..., 3, 3] and rigid transforms [..., 4, 4], as float64 matrices.
+"""Rotations [..., 3, 3] and rigid transforms [..., 4, 4] as float64 matrices.
 
-Functions import scipy when they are called: importing it takes longer than most of what is done here. A live walk does
-without it.
+Functions import scipy when they are called, because the import is slow and a live walk does not need scipy.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
-"""Camera axes with y and z reversed: up and back become down and forward."""
+"""The transform that reverses the y and z axes: up and back become down and forward."""
 STRAIGHT = 1e-7
-"""The cosine of a pitch below which a camera counts as looking straight up or down."""
+"""A camera whose cosine of the pitch is below this value counts as looking straight up or down."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Transforms [n, 4, 4] of rotations [n, 3, 3], or of one [3, 3], and positions [n, 3]."""
+    """Build transforms [n, 4, 4] from rotations [n, 3, 3], or a single [3, 3], and positions [n, 3]."""
     transforms = np.tile(np.eye(4), (len(positions), 1, 1))
     transforms[:, :3, :3], transforms[:, :3, 3] = rotations, positions
     return transforms
 
 
 def nearest_rotation(matrices: np.ndarray) -> np.ndarray:
-    """The rotation closest to each 3x3 matrix (polar decomposition)."""
+    """Return the rotation closest to each 3x3 matrix (polar decomposition)."""
     left, _, right = np.linalg.svd(matrices)
     left[..., 2] *= np.sign(np.linalg.det(left @ right))[..., None]
     return left @ right
 
 
 def inverse(poses: np.ndarray) -> np.ndarray:
-    """Inverse of rigid transforms [..., 4, 4]."""
+    """Return the inverse of rigid transforms [..., 4, 4]."""
     result = np.zeros_like(poses)
     back = np.swapaxes(poses[..., :3, :3], -1, -2)
     result[..., :3, :3] = back
@@ -38,14 +37,14 @@ def inverse(poses: np.ndarray) -> np.ndarray:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length one along the last axis."""
+    """Normalize vectors to length 1 along the last axis."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
-    """Right-handed rotations [n, 3, 3] by `degrees` [n] about one of the axes "X", "Y", "Z", or by [n, k] about k.
+    """Return right-handed rotations [n, 3, 3] by `degrees` [n] about one axis ("X", "Y", "Z"), or [n, k] about k axes.
 
-    "YX" is Y @ X. In OpenCV axes +x looks up, +y turns right and +z rolls clockwise as the camera sees it.
+    "YX" is Y @ X. In OpenCV axes +x looks up, +y turns right and +z rolls clockwise from the camera's view.
     """
     angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
     rotations = np.tile(np.eye(3), (len(angles), 1, 1))
@@ -60,9 +59,9 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
 
 def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
-    """The degrees about Y, X and Z, the second from -90 to 90, that `from_angles("YXZ", ...)` makes the rotation [3, 3]
-    of. Of one that looks straight up or down the third is 0."""
-    level = float(np.hypot(rotation[1, 0], rotation[1, 1]))  # the cosine of the angle about X
+    """Return the degrees about Y, X (-90 to 90) and Z of a rotation [3, 3]: the inverse of `from_angles("YXZ", ...)`.
+    The angle about Z is 0 for a camera that looks straight up or down."""
+    level = float(np.hypot(rotation[1, 0], rotation[1, 1]))  # cosine of the angle about X
     pitch = np.arctan2(-rotation[1, 2], level)
     if level < STRAIGHT:
         yaw, roll = np.arctan2(-rotation[2, 0], rotation[0, 0]), 0.0
@@ -74,45 +73,46 @@ def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
 
 
 def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
-    """Rotations of quaternions [..., 4] in the order x, y, z, w, of any length but zero."""
+    """Return the rotations of quaternions [..., 4] in the order x, y, z, w, of any length above zero."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_quat(quaternions).as_matrix()
 
 
 def from_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Rotations about the direction of each vector [n, 3] by its length in radians."""
+    """Return the rotations about each vector [n, 3] by its length in radians."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_rotvec(vectors).as_matrix()
 
 
 def to_vectors(rotations: np.ndarray) -> np.ndarray:
-    """The axis times the angle, 0 to pi, of each rotation [n, 3, 3]: the inverse of `from_vectors`."""
+    """Return the axis times the angle, 0 to pi, of each rotation [n, 3, 3]: the inverse of `from_vectors`."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_matrix(rotations).as_rotvec()
 
 
 def angle_deg(rotations: np.ndarray) -> np.ndarray:
-    """How far each rotation [n, 3, 3] turns, in degrees, 0 to 180."""
+    """Return the angle of each rotation [n, 3, 3] in degrees, 0 to 180."""
     return np.rad2deg(np.linalg.norm(to_vectors(rotations), axis=-1))
 
 
 def slerp(start: np.ndarray, end: np.ndarray, fraction: np.ndarray) -> np.ndarray:
-    """Rotations [n, 3, 3] on the shortest arcs from `start` [n, 3, 3] to `end`, `fraction` [n] (0 to 1) of the way."""
+    """Return rotations [n, 3, 3] on the shortest arcs from `start` [n, 3, 3] to `end`, at `fraction` [n] from 0 to
+    1."""
     turn = to_vectors(np.swapaxes(start, -1, -2) @ end)
     return start @ from_vectors(fraction[:, None] * turn)
 
 
 def interpolate(c2w: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Poses [n, 4, 4] at fractional frame numbers [n]: positions on straight lines, rotations on shortest arcs."""
+    """Return poses [n, 4, 4] at fractional frame numbers [n]: positions linearly interpolated, rotations by slerp."""
     before = np.minimum(times.astype(int), len(c2w) - 1)
     after = np.minimum(before + 1, len(c2w) - 1)
     fraction = times - before
     poses = c2w[before]
     if not fraction.any():
-        return poses  # that are all there
+        return poses  # all times are integers
     poses[:, :3, :3] = slerp(c2w[before, :3, :3], c2w[after, :3, :3], fraction)
     poses[:, :3, 3] += fraction[:, None] * (c2w[after, :3, 3] - c2w[before, :3, 3])
     return poses

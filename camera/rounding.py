@@ -1,4 +1,4 @@
-"""How far rounded numbers may move a camera that stands still."""
+"""Detection of rounding errors in pose files, so that they do not count as camera motion."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ SINGLE = 2.0**-24
 """The relative rounding error of float32."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""Frames whose numbers are looked at."""
+"""The number of frames whose numbers are inspected."""
 EXACT = 1e-9
-"""Rotations orthonormal to within this were not rounded."""
+"""Rotations that are orthonormal to within this value count as not rounded."""
 
 
 class Rounding:
@@ -41,10 +41,10 @@ def _written(values: np.ndarray, form: str) -> bool:
 
 
 def place_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
-    """Return how far apart rounding may put two places of one camera.
+    """Return the largest distance that rounding can create between two positions of a camera that stands still.
 
-    `away` is the largest translation in the file. A world-to-camera matrix (`inverted`) gives the place -R^T t, which
-    rounded rotations move by a share of the distance from the origin.
+    `away` is the largest distance from the origin. A world-to-camera matrix (`inverted`) has the position -R^T t, so
+    rounded rotations (`exact_turns` is False) move the position in proportion to that distance.
     """
     shift = rounding.at(away)
     if inverted and not exact_turns:
@@ -58,10 +58,10 @@ def place_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bo
 def settled(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return poses c2w [n, 4, 4] with one place for all, if the places [n, 3] differ by rounding errors only.
+    """Return c2w [n, 4, 4] with all positions set to their median, if they differ by rounding errors only.
 
-    `numbers` [n, ...] are the file's own: matrices, or quaternions and translations. Their digits or their `dtype`, and
-    the distance from the origin, decide how far apart places of one camera may be.
+    `numbers` [n, ...] are the file's own: matrices, or quaternions and translations. The tolerance follows from their
+    digits or their `dtype`, and from the distance to the origin.
     """
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
@@ -78,7 +78,7 @@ def settled(
 
 
 def made_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 4, 4] with the nearest rotations, if their own are no rotations for want of digits only."""
+    """Replace the 3x3 parts of matrices [n, 4, 4] by the nearest rotations, if they are inexact only by rounding."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)
@@ -91,6 +91,6 @@ def made_rigid(matrices: np.ndarray) -> np.ndarray:
 
 
 def _skew(matrices: np.ndarray) -> np.ndarray:
-    """How far the 3x3 parts of [n, 4, 4] are from rotations: the largest error of their products [n]."""
+    """Return the largest absolute element [n] of R^T R - I, for the 3x3 parts R of matrices [n, 4, 4]."""
     turns = matrices[:, :3, :3]
     return np.abs(np.swapaxes(turns, 1, 2) @ turns - np.eye(3)).max((1, 2), initial=0.0)

@@ -1,4 +1,4 @@
-"""A camera over the latent frames of a causal model's run, which begins a video or goes on from one."""
+"""The camera poses of a causal model's run, which begins a new video or continues one."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from .path import lens_from_fov
 from .plucker import continued_poses, latent_poses, latent_times, longest_step, longest_step_after, model_poses
 from .poses import FEWEST_POSES, frame_count
 
-FRAMES_OF_ONE = 4  # frames of a latent frame: fewer poses that are left over are no step
-LONGEST_KNOWN = 1.05  # of a first path the longest step is 1; a little more comes of where frames lie on a path
+FRAMES_OF_ONE = 4  # frames of a latent frame: fewer unused poses are not worth a note
+LONGEST_KNOWN = 1.05  # a first path's longest step is 1; resampling can make the steps of a later path slightly longer
 
 
 @dataclass(frozen=True)
 class CameraTrack:
-    """A camera over the latent frames of a run: `poses` [f, 4, 4] as the model is given them, `lens` [4] at 832x480,
-    `world` [f, 4, 4] the same poses in the path's own world, and the `scale`, the length that translations were divided
-    by: 0 as long as the camera has not moved. The run follows the first `used` of a path's `given` poses; without a
-    path both are 0. `flags` [f, 4]: the keys W, A, S, D of an action model's latent frames."""
+    """The camera of a run's latent frames: `poses` [f, 4, 4] for the model, `lens` [4] at 832x480, and `world`
+    [f, 4, 4], the same poses in world coordinates. `scale` is the length that translations were divided by, 0 until
+    the camera moves. The run uses the first `used` of a path's `given` poses; without a path both are 0. `flags`
+    [f, 4]: the keys W, A, S, D of an action model."""
 
     poses: np.ndarray
     lens: np.ndarray
@@ -30,8 +30,8 @@ class CameraTrack:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the path: poses that are left over, steps that the model does
-        not know, and what else it will not follow."""
+        """Messages to the user about unused poses, steps longer than the model was trained on, and other motion that
+        it will not follow."""
         notes = []
         if self.given >= self.used + FRAMES_OF_ONE:
             notes.append(
@@ -51,15 +51,16 @@ class CameraTrack:
 
 
 def standing_still(frames: int) -> np.ndarray:
-    """Poses [n, 4, 4] of a camera that does not move."""
+    """Return identity poses [n, 4, 4], at least FEWEST_POSES of them: a camera that does not move."""
     return np.tile(np.eye(4), (max(FEWEST_POSES, frames), 1, 1))
 
 
 def begin_track(
     c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, chunk: int, actions: np.ndarray | None = None
 ) -> CameraTrack:
-    """The path [n, 4, 4] over the latent frames of a new video of `frames` frames; None stands still. `lens` [4], None
-    is the official examples'. `actions` [n, 4]: an action model's, those of a path's nearest poses. Raises CameraError.
+    """Return the track of a path [n, 4, 4] for a new video of `frames` frames; without a path the camera stands still.
+    `lens` [4], None: the official examples' lens. `actions` [n, 4]: W, A, S, D flags for an action model; each latent
+    frame takes the flags of the nearest pose. Raises CameraError.
     """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w
@@ -84,8 +85,8 @@ def continue_track(
     scale: float,
     actions: np.ndarray | None = None,
 ) -> CameraTrack:
-    """The first `frames` poses of a path over latent frames that go on from the pose `before`; see `continued_poses`.
-    The first path that moves sets the scale. Raises CameraError."""
+    """Return the track of the first `frames` poses of a path that continues from the pose `before`: see
+    `continued_poses`. If `scale` is 0, this path's longest step becomes the scale. Raises CameraError."""
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w
     latent_frames = (frame_count(frames, len(c2w), chunk) - 1) // 4 + 1
