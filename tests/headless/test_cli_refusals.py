@@ -93,7 +93,7 @@ OPTIONS = {
     "more frames a second than are counted": ({"fps": 99999999999}, "--fps 99999999999: expected 1 to 1000"),
     "a preset without an end": (
         {"action_path": None, "preset": "pan_left", "frame_num": 10**12},
-        "expected 1 to 100000",
+        "--frame_num 1000000000000: expected at most 100,000 frames at a time",
     ),
     "a folder as image": ({"image": "/proc"}, "--image /proc: a folder; name a file in it"),
     "a suffix alone": ({"output": "out/.mp4"}, "--output 'out/.mp4': the file has no name"),
