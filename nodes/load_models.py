@@ -99,7 +99,8 @@ class LingBotWorldLoadExperts(io.ComfyNode):
     def validate_inputs(cls, package):
         known = known_inputs()
         experts = known.get("high_noise_expert"), known.get("low_noise_expert")
-        return refusal(_check, _expert_paths, package, *experts, *_modes(known))
+        found = refusal(_check, _expert_paths, package, *experts, *_modes(known))
+        return refusal(_check_graph) if found is True else found
 
     @classmethod
     def fingerprint_inputs(
@@ -117,6 +118,13 @@ class LingBotWorldLoadExperts(io.ComfyNode):
         bar = comfy.utils.ProgressBar(2)
         paths = _expert_paths(package, high_noise_expert, low_noise_expert)
         return io.NodeOutput(*load_experts(paths, weight_dtype, bar.update_absolute, arithmetic, attention))
+
+
+def _check_graph() -> None:
+    """Of the prompt that ComfyUI is validating. Raises InputError."""
+    from ..host.checks.graph import check_steps
+
+    check_steps()
 
 
 class LingBotWorldLoadCausal(io.ComfyNode):

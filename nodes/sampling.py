@@ -258,11 +258,6 @@ class LingBotWorldSampler(io.ComfyNode):
         shifts = " and ".join(f"{patched:g}" for patched in guider.patched_shifts() if patched != shift)
         if shifts:
             show_warning(f"Shift {shifts} of a model sampling node is not used: this node's own shift is {shift:g}.")
-        if denoise < 1 and not latent["samples"].any():
-            show_warning(
-                f"The latent is empty, and denoise {denoise:g} keeps it in part: for a new video set denoise "
-                "to 1; to change a video connect its latent, from VAE Encode."
-            )
         sigmas, timesteps = _schedule(steps, shift, solver, denoise)
         return io.NodeOutput(
             sample_latent(guider, FlowSolver(solver, timesteps, reuse_threshold), sigmas, latent, seed)

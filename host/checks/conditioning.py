@@ -35,8 +35,8 @@ BY_SAMPLERS = BY_ROLLOUT | {
 }
 """The keys that are used: by a rollout, and by every sampler (ours and ComfyUI's own) on an expert."""
 
-OF_COMFYUI = frozenset({"model_conds", "uuid"})
-"""What ComfyUI itself adds for a run."""
+OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
+"""Keys that ComfyUI itself adds for a run, or that its guiders use."""
 
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
 _CLIP_VISION = "the CLIP vision output (the start image reaches the model through the VAE)"

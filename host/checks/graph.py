@@ -1,6 +1,7 @@
 """What can be said of a sampler and of a Rollout before anything of their prompt runs. What kind of model a link brings
 is told by the node that has opened it. The rest of a Rollout is said by `plan_rollout`, which runs."""
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -79,6 +80,31 @@ def check_experts(*names: str) -> None:
     for name in names:
         if loader_of(prompt, prompt[node]["inputs"].get(name)) == LOAD_CAUSAL:
             raise InputError(f"{name}: {ONLY_ROLLOUT}")
+
+
+def check_steps() -> None:
+    """Raises InputError where a sampler of the prompt that ComfyUI is validating has no step on an expert. ComfyUI
+    returns its latent unchanged, without calling the model, so no check of a run could report it."""
+    try:
+        prompt, _ = node_in_question()
+    except UnknownError:
+        return
+    values = PromptValues(prompt)
+    for node, made in prompt.items():
+        inputs = made["inputs"]
+        if made["class_type"] == "ManualSigmas" and not re.search(r"\d", str(inputs.get("sigmas", 0))):
+            raise InputError(f"node {node}, ManualSigmas, holds no numbers: write falling ones that end with 0")
+        if made["class_type"] != "KSamplerAdvanced" or loader_of(prompt, inputs.get("model")) != LOAD_EXPERTS:
+            continue
+        try:
+            first, last, steps = (values.of(inputs[name]) for name in ("start_at_step", "end_at_step", "steps"))
+        except (UnknownError, KeyError):
+            continue
+        if first >= min(last, steps):
+            raise InputError(
+                f"node {node}, KSampler (Advanced), begins at step {first} and ends at step {min(last, steps)}, so it "
+                "makes no step: lower its start_at_step, or bypass the node"
+            )
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:

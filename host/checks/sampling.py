@@ -28,7 +28,9 @@ from ..model.patches import (
 from ..model.transformer import truncated_timesteps
 from ..prompt.notice import show_note, show_warning
 from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
+from .latents import beginning_words, check_finite, ending_words, remember
 from .text import unseen_words
+from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
 """A run whose first sigma is at least this starts from the noise alone, as the official code does."""
@@ -49,15 +51,18 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
     guider = executor.class_obj
     if not guider.model_patcher.model.diffusion_model.config.causal:  # a rollout is checked when it is planned
         show_warning("")
+        check_finite(guider, sigmas, latent_image)
         _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
-        _check_model(guider, sigmas, masked=denoise_mask is not None)
-        for text in (*_odd_beginning(sigmas, noise, latent_image, guider), _of_another_solver(sampler, sigmas)):
+        _check_model(guider, sigmas, sampler, masked=denoise_mask is not None)
+        for text in (*_odd_beginning(sigmas, noise, latent_image, guider), _of_another_solver(_inner(sampler), sigmas)):
             show_warning(text)
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
             show_warning(
                 "The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
                 "keep some of it, or connect the latent of WanImageToVideo."
             )
+        if denoise_mask is not None and not denoise_mask.any():
+            show_warning("The latent's mask keeps all of it: this run changes nothing. Paint what is to be changed.")
         if denoise_mask is not None and not latent_image.any() and (denoise_mask < 1).any():
             show_warning(
                 "The latent is empty, and its mask keeps parts of it, which stay empty: connect the latent of "
@@ -67,6 +72,7 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
+        remember(made, float(sigmas[-1]))
         show_warning("" if len(sigmas) < 2 or made.isfinite().all() else NOT_FINITE)
         return made
     except LingBotError:
@@ -84,27 +90,28 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
     if bool((sigmas.diff() > 0).any()):
         yield "The sigmas rise, as Flip Sigmas has them: that adds noise, and takes none away."
     elif float(sigmas[0]) > 1.001:
-        yield (
-            f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas, or "
-            "Basic Scheduler on the model."
-        )
-    elif hasattr(guider, "low") and float(sigmas[-1]) > 0.01:
-        yield f"The sigmas end at {float(sigmas[-1]):.4g}: the video still has that much noise."
-    if not noise.any() and not latent.any():
-        yield "There is neither noise nor a video in the latent to begin with: take Random Noise, or a video's latent."
+        yield (f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas.")
+    else:
+        role = guider.model_patcher.model.role
+        yield from ending_words(sigmas, whole=hasattr(guider, "low") or role == "low")
+        yield beginning_words(sigmas, noise, latent)
+
+
+def _inner(sampler):
+    """The sampler inside the one that changes experts."""
+    return getattr(sampler, "sampler", sampler)
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
     """The words for a whole schedule that begins as the other official solver's."""
-    sampler = getattr(sampler, "sampler", sampler)  # inside the one that changes experts
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
     other = "dpmpp" if first == 1 else "unipc"
     return (
         (
-            f"The sigmas begin at {first:.4g}, as {other}'s do, and the solver is {solver}: choose {solver} in "
-            "LingBot-World Sigmas too."
+            f"The sigmas begin at {first:.4g}, as {other}'s do, and the solver is {solver}: make the sigmas with "
+            f"LingBot-World Sigmas, with its solver at {solver}."
         )
         if other != solver
         else ""
@@ -117,6 +124,7 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
     scales = guider.cfg, getattr(guider, "low", guider).cfg
     if not asked and all(math.isclose(scale, 1) for scale in scales):  # the negative prompt is left out
         used = {"positive": used["positive"]}
+        show_warning(without_negative(patcher))
     config = patcher.model.diffusion_model.config
     for side, entries in used.items():
         for entry in entries:
@@ -157,14 +165,16 @@ def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
     )
 
 
-def _check_model(guider, sigmas: Tensor, masked: bool) -> None:
+def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
     patcher, low = guider.model_patcher, getattr(guider, "low", None)
     check_sampling(patcher)
     patcher.model.watch_options()
     both = (patcher,) if low is None else (patcher, low.model_patcher)
     loras = (words for each in both for words in loras_of_the_other(each))
-    for text in (*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher), *loras):
+    ranges = (words for each in both for words in idle_ranges(each, sigmas))
+    for text in (*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher), *loras, *ranges):
         show_warning(text)
+    show_warning(two_caches(both, _inner(sampler)))
     if "denoise_mask_function" in patcher.model_options and not masked:
         show_warning("Differential Diffusion changes nothing: the latent has no mask.")
     if low is not None:

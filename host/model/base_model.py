@@ -139,6 +139,11 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self.padded(chunk.context), chunk.camera
         elif self.diffusion_model.config.causal:
             raise InputError(ONLY_ROLLOUT)
+        elif c_concat is not None and c_concat.shape[2:] != x.shape[2:]:
+            raise InputError(
+                f"the sampler asks for a latent of {list(x.shape[2:])} in a run of {list(c_concat.shape[2:])}: choose "
+                "a sampler that keeps the size (SamplerLCMUpscale: scale_ratio 1), and enlarge the finished video"
+            )
         self._watch(transformer_options)
         with self._weights_held(transformer_options) as weights:
             options = dict(transformer_options)

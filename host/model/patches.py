@@ -179,7 +179,7 @@ def unknown(patcher) -> Iterator[str]:
 
 def on_one_only(high, low) -> str:
     """Return a message about the additions that only one expert of a run has. LoRAs, shifts and dtypes may differ."""
-    first, second = _features(high), _features(low)
+    first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
     return (
@@ -192,14 +192,25 @@ def on_one_only(high, low) -> str:
     )
 
 
-def _features(patcher) -> set[str]:
+def features(patcher, every: bool = False) -> set[str]:
+    """Return the names of what nodes have put on a MODEL. `every`: LazyCache too, which may differ between experts."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
     patches = transformer.get("patches", {}).keys() | transformer.get("patches_replace", {}).keys()
     names |= patches & (PATCHES | {REPLACED})
     names |= transformer.keys() & {"optimized_attention_override", "rope_options"}
-    return names | (_wrappers(patcher) - {KEY, "lazycache"}) | (patcher.object_patches.keys() - _REPLACED.keys())
+    return (
+        names
+        | (_wrappers(patcher) - {KEY, "" if every else "lazycache"})
+        | (patcher.object_patches.keys() - _REPLACED.keys())
+    )
+
+
+def guides(patcher) -> bool:
+    """Return whether nodes change the guidance and do not ask for the negative prompt at cfg 1."""
+    found = patcher.model_options.keys() & _GUIDANCE
+    return bool(found) and "disable_cfg1_optimization" not in found
 
 
 def _wrappers(patcher) -> set[str]:

@@ -19,9 +19,11 @@ from torch import Tensor
 from ...errors import InputError
 from ...options import BOUNDARY, CAMERA_CACHE_MODES, CameraCacheMode, PerExpert
 from ...sampling import first_low_step, is_high_noise
+from ..checks.unused import unused_expert
 from ..model.base_model import CAMERA_CACHE_MODE, ONLY_ROLLOUT, Role, is_causal
 from ..model.patcher import copies_on_other_devices
 from ..model.transformer import TIMESTEP, truncated_timesteps
+from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
 """The number of steps before the low-noise expert's first step at which its file is read into the page cache. The read
@@ -94,7 +96,10 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
         """Sample as CFGGuider.sample does. An expert that has no step in `sigmas` is not loaded."""
+        if len(sigmas) == 0:
+            raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
+        show_warning(unused_expert(*self.get_models(), (self.cfg, self.low.cfg), low_from, len(sigmas) - 1))
         try:
             if low_from == 0:
                 return self.low.sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)

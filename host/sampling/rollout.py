@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...camera.path import CameraPath
 from ...errors import CameraError, InputError
-from ...options import CELL, KeyValueMode
+from ...options import CELL, GUIDE_SCALE, STEPS, KeyValueMode
 from ...pipeline.delivery import Delivery
 from ...pipeline.geometry import STEP
 from ...pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
@@ -104,6 +104,7 @@ def prepare_rollout(
         used.append(negative)
     elif prompts[1] is not None:
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
+    notes += _without_effect(asked, release)
     if image is not None and state is not None:
         notes.append("start_image has no effect: the video goes on from the state.")
     run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start)
@@ -111,6 +112,16 @@ def prepare_rollout(
     if given > read:
         notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")
     return replace(run, notes=(*notes, *spec.notes))
+
+
+def _without_effect(asked: RolloutRequest, release) -> list[str]:
+    """The message about settings that only the other kind of causal model reads."""
+    if release.guided:
+        names = ["steps"] if asked.indices is not None else []
+    else:
+        guided = {"guided_steps": (asked.steps, STEPS), "guidance scale": (asked.guide_scale, GUIDE_SCALE)}
+        names = [name for name, (value, usual) in guided.items() if value != usual]
+    return [f"{release.name} does not read {' and '.join(names)}: no effect here."] if names else []
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
@@ -232,6 +243,11 @@ def _video_latent(samples: Tensor) -> Tensor:
         raise InputError(
             f"start_latent is {shape}, expected [1, {LATENT_CHANNELS}, frames, height, width]: connect "
             "the latent of one video, which the VAE of Wan 2.1 can decode"
+        )
+    if not samples.any():
+        raise InputError(
+            "start_latent is empty, as WanImageToVideo's latent is: connect the image to start_image, or a video's "
+            "latent, from VAE Encode or a sampler"
         )
     height, width = (CELL * side for side in shape[3:])
     if height % STEP or width % STEP:

@@ -128,7 +128,7 @@ inBothRenderers((it, vue) => {
       window.node.widgets.find(({ name }) => name === "Use the toy").callback();
       return loaders.map(({ widgets }) => widgets[0].value);
     });
-    assert.deepEqual(chosen, ["toy", "toy/Wan2.1_VAE.pth", "toy/models_t5_umt5-xxl-enc-bf16.pth", "toy/lingbot_world_fast/model.safetensors"]);
+    assert.deepEqual(chosen, ["toy", "toy/Wan2.1_VAE.pth", "toy/models_t5_umt5-xxl-enc-bf16.pth", "toy/lingbot_world_fast"]);
   });
 
   it("the toy's size, frames, window, prompt and image are set too, and LoRAs are bypassed", async (page) => {

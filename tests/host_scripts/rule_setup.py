@@ -60,6 +60,7 @@ positive, negative, LATENT = run(
     batch_size=1,
     start_image=IMAGE,
 )
+VIDEO = {"samples": VAE.encode(torch.rand(FRAMES, HEIGHT, WIDTH, 3, generator=torch.Generator().manual_seed(5)))}
 WHOLE = LingBotWorldApplyCamera.execute(positive, negative, PATH, LATENT, "camera").args
 
 
@@ -119,7 +120,7 @@ def ksampler(models, prompts):
         scheduler="simple",
         positive=prompts[0],
         negative=prompts[1],
-        latent_image=LATENT,
+        latent_image=VIDEO,
         denoise=0.5,
     )[0]["samples"]
 

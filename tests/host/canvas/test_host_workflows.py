@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 from browser_runner import missing_program, run_script
-from comfy_server import PACK_NAME, ComfyServer
+from comfy_server import PACK_NAME, ComfyServer, RejectedPromptError
 from release_cases import write_toy_shards
 from safetensors.torch import load_file, save_file
 from toy_prompt import (
@@ -35,6 +35,7 @@ from toy_prompt import (
     TOY_SIZES,
     TOY_WIDTH,
     WORKFLOWS,
+    ToyPrompt,
     as_toy,
     as_toy_canvas,
     shipped,
@@ -157,7 +158,7 @@ def test_loras_of_the_other_expert_and_sigmas_of_the_other_solver_are_said(serve
 def test_a_denoise_below_one_over_an_empty_latent_is_said(server):
     prompt = as_toy("camera").set("LingBotWorldSampler", denoise=0.5)
     run = server.queue(prompt)
-    assert any("The latent is empty, and denoise 0.5" in text for _, text in run.texts)
+    assert any("The latent is empty, and the run begins at noise level" in text for _, text in run.texts)
 
 
 def saved_latent(server: ComfyServer, name: str) -> torch.Tensor:
@@ -347,3 +348,41 @@ def test_a_workflow_that_was_saved_earlier_opens_and_runs(canvas_reports):
     assert by_kind["LingBotWorldSampler"]["camera_cache"] == "auto"
     assert by_kind["LingBotWorldSampler"]["solver"] == "unipc"
     assert report["end"]["kind"] == "execution_success", report["end"]
+
+
+def second(prompt: ToyPrompt, **inputs) -> ToyPrompt:
+    """The workflow with core's two samplers, with these inputs of the low-noise one."""
+    node = [key for key, each in prompt.items() if each["class_type"] == "KSamplerAdvanced"][1]
+    prompt[node]["inputs"].update(inputs)
+    return prompt
+
+
+def test_a_sampler_without_a_step_is_refused_before_the_run(server):
+    with pytest.raises(RejectedPromptError, match="makes no step: lower its start_at_step"):
+        server.queue(second(as_toy("core_nodes"), start_at_step=9000))
+    prompt = as_toy("own_sampler").add("990", "ManualSigmas", sigmas="none")
+    with pytest.raises(RejectedPromptError, match="ManualSigmas, holds no numbers"):
+        server.queue(prompt.set("SamplerCustomAdvanced", sigmas=["990", 0]))
+
+
+def test_noise_that_stays_is_said_where_no_sampler_goes_on(server):
+    words = "the video still has that much noise"
+    assert not any(words in text for _, text in server.queue(as_toy("core_nodes")).texts)
+    early = second(as_toy("core_nodes"), end_at_step=3, return_with_leftover_noise="enable")
+    assert any(words in text for _, text in server.queue(early).texts)
+
+
+def test_a_range_without_a_step_is_said(server):
+    prompt = as_toy("camera")
+    layers = {"double_layers": "0, 1", "single_layers": "", "scale": 3.0, "rescaling_scale": 0.0}
+    for start, said in ((0.01, True), (0.0, False)):
+        node = prompt.add(
+            "990",
+            "SkipLayerGuidanceDiT",
+            model=prompt.link("LingBotWorldLoadExperts", 1),
+            start_percent=start,
+            end_percent=start + 0.001 if said else 1.0,
+            **layers,
+        )
+        texts = server.queue(node.set("LingBotWorldSampler", low_noise=["990", 0])).texts
+        assert any("where this run has no step" in text for _, text in texts) is said

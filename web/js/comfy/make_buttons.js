@@ -4,11 +4,12 @@
 import { app } from "../../../../scripts/app.js";
 
 const TOY = "LingBotWorldToyPackage", QUANTIZE = "LingBotWorldQuantize", PACK = "LingBotWorld";
+const REFRESH = "Comfy.RefreshNodeDefinitions"; // ComfyUI's command
 const ALL_AT_ONCE = 1, ACTIVE = 0;
 const FROM_PACKAGE = "from the package";
 const CHOSEN = { // on loaders, when the toy is chosen
   package: "toy", high_noise_expert: FROM_PACKAGE, low_noise_expert: FROM_PACKAGE,
-  model_name: "toy/lingbot_world_fast/model.safetensors", vae_name: "toy/Wan2.1_VAE.pth",
+  model_name: "toy/lingbot_world_fast", vae_name: "toy/Wan2.1_VAE.pth",
   text_encoder: "toy/models_t5_umt5-xxl-enc-bf16.pth", tokenizer: "auto",
 };
 const CLIP = "CLIPLoader", TEXT_ENCODER = "LingBotWorldLoadTextEncoder", PROMPT = "LingBotWorldTextEncode";
@@ -42,13 +43,19 @@ function addButton(node, label, press) {
   node.addWidget("button", label, null, press, { serialize: false }).serialize = false;
 }
 
+/** Does what the key R does: reads the lists anew, and takes the marks of missing files off the nodes. */
+function refreshLists() {
+  const { command } = app.extensionManager;
+  return command?.execute ? command.execute(REFRESH) : app.refreshComboInNodes();
+}
+
 /** Has the lists on the canvas show what a run of the node made, after `tellOf(its words)`. */
 function refreshAfter(node, tellOf) {
   const { onExecuted } = node;
   node.onExecuted = function (output) {
     onExecuted?.call(this, output);
     tellOf(output?.text?.[0]);
-    app.reloadNodeDefs();
+    refreshLists();
   };
 }
 
@@ -115,6 +122,7 @@ function useToy(toy) {
     }
   }
   app.graph.setDirtyCanvas(true, true);
+  refreshLists();
   tell("Toy package", `Loaders, size (256x144), frames (at most ${most}), window and prompt of this workflow are the toy's.`);
 }
 

@@ -1,0 +1,122 @@
+"""Noise levels of latents: which level a run expects, and which level the run before has left.
+
+Each run notes the level that it ends at, under a fingerprint of its latent, so the check holds through reroutes,
+subgraphs and cached outputs."""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from ...errors import InputError
+from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
+from .graph import type_of
+
+SMALL = 0.01
+"""Noise levels closer than this count as equal."""
+
+NEARLY_FULL = 0.95
+"""An empty latent may begin at this level or above: some of ComfyUI's schedulers begin a little below 1."""
+
+_MOST, _SAMPLES = 64, 4096
+_left: dict[bytes, float] = {}
+
+
+def remember(latent: Tensor, level: float) -> None:
+    """Note the noise level that a run has left in `latent`."""
+    _left.pop(name := _fingerprint(latent), None)
+    _left[name] = level
+    if len(_left) > _MOST:
+        _left.pop(next(iter(_left)))
+
+
+def _fingerprint(latent: Tensor) -> bytes:
+    """A few values in fp16, in which ComfyUI may keep latents between nodes."""
+    values = latent.detach().flatten()
+    return values[:: max(1, len(values) // _SAMPLES)].half().cpu().numpy().tobytes()
+
+
+def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
+    """Raises InputError for a guidance, a sigma or a latent that contains NaN or infinity."""
+    wrong = {name: value for name, value in vars(guider).items() if isinstance(value, float) and value - value != 0}
+    for name, value in wrong.items():
+        raise InputError(f"{name} is {value}, expected a number: set it on the node that guides this run")
+    if not sigmas.isfinite().all():
+        raise InputError("the sigmas contain NaN or infinity: look at the shift and at the node that makes the sigmas")
+    if not latent.isfinite().all():
+        raise InputError("the latent contains NaN or infinity: it comes from a run that failed; make it again")
+
+
+def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
+    """Return a warning if the noise in the latent and the noise that is added do not fit the first sigma."""
+    first, adds = float(sigmas[0]), bool(noise.any())
+    if latent.any():
+        return _going_on(_left.get(_fingerprint(latent)), first, adds)
+    if not adds:
+        return "There is neither noise nor a video in the latent to begin with: take Random Noise, or a video's latent."
+    if first < NEARLY_FULL:
+        return (
+            f"The latent is empty, and the run begins at noise level {first:.3g}, so a part of the video stays empty: "
+            "for a new video set denoise to 1 and begin at the first step; to change a video connect its latent, "
+            "from VAE Encode."
+        )
+    return ""
+
+
+def _going_on(left: float | None, first: float, adds: bool) -> str:
+    """`left` is None for a latent that no run has made."""
+    if adds:
+        return (
+            (
+                f"The run before has left noise of level {left:.3g} in the latent, and this run adds more: turn "
+                "add_noise off (Disable Noise)."
+            )
+            if left is not None and left > SMALL
+            else ""
+        )
+    if left is None:
+        return (
+            f"This run adds no noise, and no sampler has made its latent: the latent needs noise of level {first:.3g}. "
+            "If no node has added it, turn add_noise on (Random Noise)."
+        )
+    if abs(left - first) <= SMALL:
+        return ""
+    if left <= SMALL:
+        return (
+            f"The run before has ended the video, and this run expects noise of level {first:.3g} and adds none: turn "
+            "on return_with_leftover_noise in the node before, or add_noise (Random Noise) here."
+        )
+    return (
+        f"The run before ends at noise level {left:.3g}, and this one begins at {first:.3g}: steps are left out or "
+        "made twice. Set start_at_step to the other node's end_at_step, with the same steps, scheduler and shift."
+    )
+
+
+def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
+    """Yield a warning if noise stays in a latent that no other run goes on from. `whole`: the run is to end the video,
+    which decides where the graph is not known."""
+    level = float(sigmas[-1])
+    if level <= SMALL or bool((sigmas.diff() > 0).any()):
+        return
+    try:
+        ends = not _goes_on(*running_prompt())
+    except UnknownError:
+        ends = whole
+    if ends:
+        yield f"The sigmas end at {level:.4g}: the video still has that much noise."
+
+
+def _goes_on(prompt: Prompt, node: str) -> bool:
+    """Whether the latent of a node reaches another sampler, or a file from which a run may go on."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        here = waiting.pop()
+        for other, made in prompt.items():
+            links = [link for link in made["inputs"].values() if is_link(link)]
+            types = {link[0]: type_of(prompt, link) for link in links}
+            if other in seen or types.get(here) != "LATENT":
+                continue
+            if made["class_type"] == "SaveLatent" or {"MODEL", "GUIDER"} & set(types.values()):
+                return True
+            seen.add(other)
+            waiting.append(other)
+    return False

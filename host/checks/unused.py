@@ -1,0 +1,81 @@
+"""What a run does not use: the expert that no step is for, ranges without a step, guidance at cfg 1."""
+
+import math
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from ..model.patches import features, guides
+from ..prompt.queue import PromptValues, UnknownError, running_prompt
+
+CACHES = {"easycache", "lazycache"}
+
+
+def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
+    """Return a warning if one expert has no step and something of its own: nodes, LoRAs, another cfg. `high` and `low`
+    are MODELs, `cfg` their guidance; `first_low` is the first step of the low-noise expert."""
+    if 0 < first_low < steps or steps < 1:
+        return ""
+    idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)
+    things = sorted(features(patcher))
+    if patcher.patches or patcher.injections:
+        things.append("a LoRA")
+    if not math.isclose(*cfg):
+        things.append(f"cfg {cfg[0 if idle == 'high' else 1]:g}")
+    if not things:
+        return ""
+    return (
+        f"No step of this run is the {idle}-noise expert's, so {', '.join(things)} of the {idle}-noise expert "
+        f"{'change' if len(things) > 1 else 'changes'} nothing."
+    )
+
+
+def idle_ranges(patcher, sigmas: Tensor) -> Iterator[str]:
+    """Yield a warning for each node on a MODEL that counts for a range of noise levels without a step."""
+    try:
+        prompt, _ = running_prompt()
+    except UnknownError:
+        return
+    sampling, levels = patcher.get_model_object("model_sampling"), sigmas[:-1].tolist()
+    for node in dict.fromkeys(_makers(patcher)):
+        try:
+            values = PromptValues(prompt)
+            start, end = (values.of(prompt[node]["inputs"][name]) for name in ("start_percent", "end_percent"))
+            first, last = (float(sampling.percent_to_sigma(percent)) for percent in (start, end))
+        except (UnknownError, KeyError, TypeError, ValueError):
+            continue
+        if levels and not any(last <= level <= first for level in levels):
+            yield (
+                f"Node {node}, {prompt[node]['class_type']}, counts from start_percent {start:g} to end_percent "
+                f"{end:g}, where this run has no step: it changes nothing."
+            )
+
+
+def _makers(patcher) -> Iterator[str]:
+    while patcher is not None:
+        if getattr(patcher, "made_by", None) is not None:
+            yield patcher.made_by
+        patcher = patcher.parent
+
+
+def without_negative(patcher) -> str:
+    """Return a warning if nodes change the guidance of a run that leaves the negative prompt out."""
+    return (
+        (
+            "At cfg 1 the negative prompt is left out, so a node on the model that changes the guidance may change "
+            "nothing."
+        )
+        if guides(patcher)
+        else ""
+    )
+
+
+def two_caches(patchers, sampler) -> str:
+    """Return a warning if EasyCache or LazyCache and the solver's `reuse_threshold` both skip steps."""
+    names = {name for patcher in patchers for name in features(patcher, every=True) & CACHES}
+    if not names or not getattr(sampler, "reuse_threshold", 0):
+        return ""
+    return (
+        f"{' and '.join(sorted(names))} on the model and reuse_threshold both skip steps, and each sees only what the "
+        "other computes: use one of them."
+    )
