@@ -1,4 +1,4 @@
-"""Camera files of other programs: read into paths, and written from them."""
+"""Readers and writers of other programs' camera files."""
 
 from ..conventions import CONVENTIONS
 from .files import FORMATS, check_written, read_camera, write_camera

@@ -1,4 +1,4 @@
-"""Camera paths of COLMAP's models, in text and in its binary files (scene/reconstruction_io_*.cc)."""
+"""Reader of camera paths from COLMAP's text and binary files (scene/reconstruction_io_*.cc)."""
 
 import math
 import re
@@ -22,11 +22,11 @@ from .frame_names import in_name_order
 from .lens import COLMAP_MODELS, MODELS, OTHER_LENSES, PINHOLES, refuse_model
 from .reading import Recording, float_fields, lens_notes, lens_rows, read_text
 
-LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which are passed over
+LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader skips
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""The length of a quaternion below which it names no rotation."""
+"""A quaternion shorter than this, or longer than its inverse, is refused."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -41,7 +41,7 @@ FIELDS = (
 
 
 class _Camera(NamedTuple):
-    """A camera's model, picture size, fx, fy, cx, cy in pixels, and distortion terms."""
+    """A camera's model, image size (width, height), `lens` fx, fy, cx, cy in pixels, and distortion terms."""
 
     model: str
     size: tuple[float, float]
@@ -50,9 +50,9 @@ class _Camera(NamedTuple):
 
 
 def read_colmap(path: Path) -> Recording:
-    """A folder with COLMAP's images and cameras, .bin or .txt; images in the order of their names.
+    """Read COLMAP's images and cameras, .bin or .txt, from a file or folder; the frames are ordered by image name.
 
-    A project's folder stands for the model in its sparse/0, sparse or colmap/sparse/0.
+    In a project's folder the model is found in sparse/0, sparse, colmap/sparse/0, colmap or 0. Raises CameraError.
     """
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
@@ -70,13 +70,13 @@ def read_colmap(path: Path) -> Recording:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the folder with COLMAP's files: the given one, or the usual one below a project's."""
+    """Return the folder with COLMAP's files: `folder` itself or a usual subfolder; `folder` if there are none."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
 
 def _lens_of(cameras_file: Path, used: Sequence[str], images_file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The lens [n, 4] of each image, and notes. Raises CameraError for a camera that is missing or no pinhole."""
+    """Return the lens [n, 4] of the images, and notes. Raises CameraError for a missing or non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _colmap_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
@@ -111,10 +111,9 @@ def _camera(name: str, values: list[float], where: str) -> _Camera:
 
 
 def _colmap_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
-    """Name, quaternion xyzw, translation, camera id of each image.
+    """Return the name, quaternion xyzw, translation and camera id of each image.
 
-    The line of an image's 2D points, triples of numbers, is passed over, wherever it stands and whether or not it is
-    there. Any other line is an image.
+    The line of 2D points after an image, triples of numbers, is optional and skipped. Any other line must be an image.
     """
     images: list[tuple[str, list[float], list[float], str]] = []
     after_image = False
@@ -134,7 +133,7 @@ def _colmap_images(path: Path) -> list[tuple[str, list[float], list[float], str]
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Whether a line lists points: x, y and the whole number of a 3D point each."""
+    """Return whether a line lists points: x, y and the integer id of a 3D point each."""
     if len(fields) % 3:
         return False
     try:
@@ -145,7 +144,7 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
-    """`pose` is the quaternion wxyz and the translation."""
+    """Return name, quaternion xyzw, translation and camera id. `pose` is the quaternion wxyz and the translation."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:
@@ -188,7 +187,7 @@ def _binary_images(path: Path) -> list[tuple[str, list[float], list[float], str]
 
 
 def _take(file: IO[bytes], form: str, path: Path) -> tuple:
-    """The next numbers of a file, little-endian."""
+    """Read the next little-endian numbers in the struct format `form`. Raises CameraError at the end of the file."""
     data = file.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)

@@ -1,5 +1,5 @@
-"""Camera paths from and to files. The format is told by the file unless the user names it; what bare matrices mean is
-always the user's word."""
+"""The list of camera file formats, and the functions that read and write them. The format is detected unless the user
+names it. For bare matrices the user must name the convention."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,8 +40,9 @@ from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file, its suffixes, its reader, and the `convention` of its matrices, empty where the user has to say
-    it. `wants` is what `read` takes besides the path: "convention" or "image_size". `fields` are the reader's list."""
+    """A file format: its suffixes, its reader `read`, and the `convention` of its matrices, empty if the user has to
+    name it. `wants` is the further argument of `read`: "convention", "image_size" or empty. `fields` document which
+    fields of the file are used."""
 
     description: str
     suffixes: tuple[str, ...]
@@ -122,12 +123,12 @@ def read_camera(
     image_size: tuple[int, int] | None = None,
     fov_deg: float | None = None,
 ) -> tuple[CameraPath, list[str]]:
-    """The camera path in a file, and notes on what of it the model cannot use (distortion, a varying lens). Left out,
-    the `format` is told by the file.
+    """Read the camera path in a file. Returns the path, and notes on content that the model cannot use, such as
+    distortion or a varying lens. Without `format` the format is detected.
 
-    `convention` (see CONVENTIONS) says what "matrices" mean, and puts another meaning in place of another format's own;
-    `image_size` (width, height) that a "vipe" file's focal lengths refer to, not needed with `fov_deg`; `fov_deg`
-    across puts another lens in place of the file's, or of the missing one. Raises CameraError.
+    `convention` (see CONVENTIONS) is required for "matrices", and overrides the convention of another format.
+    `image_size` (width, height) is the size that a "vipe" file's focal lengths refer to; `fov_deg` makes it
+    unnecessary. `fov_deg`, a horizontal field of view, replaces the file's lens or a missing one. Raises CameraError.
     """
     path = Path(path)
     if format is None:
@@ -162,7 +163,7 @@ def read_camera(
 def _read_as_it_looks(
     path: Path, convention: str | None, image_size: tuple[int, int] | None, fov_deg: float | None
 ) -> tuple[CameraPath, list[str]]:
-    """`read_camera` in the format that the file seems to have, which its errors name."""
+    """Read a camera path in the detected format. Errors name that format."""
     format = format_of(path)
     if not path.exists():
         raise CameraError(f"{path}: no such file or folder")
@@ -175,7 +176,7 @@ def _read_as_it_looks(
 
 
 def check_written(target: Path) -> None:
-    """Raises CameraError for a target that is a file, or is called like one, of a format which is not written."""
+    """Raise CameraError for a target, other than .json, that is a file or has the suffix of a camera file."""
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:
@@ -186,8 +187,8 @@ def check_written(target: Path) -> None:
 
 
 def write_camera(path: CameraPath, target: str | Path) -> None:
-    """A .json target as transforms.json, anything else as a folder with poses.npy and intrinsics.npy. What was there
-    before stays where the new one cannot be written. Raises CameraError for the name of another format's file."""
+    """Write a .json target as transforms.json, and any other target as a folder with poses.npy and intrinsics.npy.
+    Existing files are kept if the new ones cannot be written. Raises CameraError for another format's file name."""
     target = Path(target)
     check_written(target)
     if target.suffix.lower() == ".json":

@@ -1,4 +1,4 @@
-"""The order of frames by the names of their files."""
+"""Ordering of frames by their file names."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
 
 
 def words_and_numbers(name: str) -> list[str | int]:
-    """Return a name's parts; sorted by these, frame10 comes after frame9."""
+    """Split a name into text and integers: a sort key that puts frame10 after frame9."""
     return [int(part) if index % 2 else part for index, part in enumerate(_INTEGERS.split(name))]
 
 
@@ -25,9 +25,9 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
 
 
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Return frames in the order of their files' names: by the number or decimal fraction that varies.
+    """Sort frames by their file names: by the integer or decimal number that varies from name to name.
 
-    Names without numbers are sorted as text. Raises CameraError where no number rises in even steps.
+    Names without numbers are sorted as text. Raises CameraError if no number rises in even steps.
     """
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     if not all(re.search(r"\d", each) for each in names):
@@ -45,7 +45,7 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """The order [n] by the first column of [n, k] that rises in even steps, while the columns before it never fall."""
+    """Return the order [n] by the first column of [n, k] that rises in even steps while earlier columns never fall."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
@@ -54,7 +54,7 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """The numbers [n, k] in names that differ in nothing else; None for other names."""
+    """Return the numbers [n, k] in the names; None if the names differ in more than numbers."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:
         return None
@@ -62,7 +62,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Two neighbours between which frames are missing or out of order."""
+    """Return the first two neighbours between which frames are missing or out of order; None without a gap."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

@@ -1,4 +1,4 @@
-"""Camera paths in JSON: nerfstudio's transforms.json and camera_path.json, and plain lists of matrices."""
+"""Readers of camera paths in JSON: nerfstudio's transforms.json and camera_path.json, and plain lists of matrices."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, num
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
-"""Fields of view in transforms.json, and the unit of each in radians."""
+"""The fields of view in transforms.json, with the factor that converts each to radians."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
-"""Fields that give the focal length, the surest first."""
+"""The fields that give the focal length along each axis, in order of preference."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
 PICTURES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
 SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id", "frame_id")
@@ -62,14 +62,14 @@ MATRIX_FIELDS = (
 )
 LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 SENSOR_MM = 36.0
-"""The width of Blender's sensor unless a file says otherwise."""
+"""The default width of Blender's sensor, in millimetres."""
 
 
 def read_transforms(path: Path) -> Recording:
-    """nerfstudio's or instant-ngp's transforms.json, or the folder with it: camera-to-world, OpenGL axes.
+    """Read nerfstudio's or instant-ngp's transforms.json, or the folder with it: camera-to-world, OpenGL axes.
 
-    Frames in the order of their names, or of their times. A lens for all frames or one a frame, in pixels of a w x h
-    image.
+    Frames are ordered by name, else by time. The lens is common or one a frame, in pixels of a w x h image. Raises
+    CameraError.
     """
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
@@ -96,7 +96,8 @@ def _in_order(frames: list[Mapping], path: Path) -> list[Mapping]:
 
 
 def _merged(data: Mapping, frame: Mapping) -> dict[str, Any]:
-    """A frame with the file's fields where it has none of its own; one way to give a focal length replaces another."""
+    """Return a frame's fields, completed from the file's. A focal length of the frame in any of its forms overrides
+    the file's in all forms."""
     own = {*frame}
     for group in (ACROSS, DOWN):
         own |= {*group} if own & {*group} else set()
@@ -129,7 +130,8 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """The focal length in pixels along a side of the picture, by the first of the fields that is there."""
+    """Return the focal length in pixels along a side of the image, from the first of the fields `names` that exists;
+    None without any."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None
@@ -138,14 +140,14 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels of a lens that sees `angle` radians along a side of so many pixels."""
+    """Return the focal length in pixels of a lens with a field of view of `angle` radians along `side` pixels."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Width and height; where a file leaves both out, twice the centre, or the lens's own picture for an angle."""
+    """Return width and height. A file without both gets twice cx, cy; or 832x480 if the lens is given as an angle."""
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))
@@ -157,7 +159,8 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 
 def read_camera_path(path: Path) -> Recording:
-    """nerfstudio's camera_path.json: camera-to-world by row in OpenGL axes, field of view in degrees top to bottom."""
+    """Read nerfstudio's camera_path.json: camera-to-world by row, OpenGL axes; vertical field of view in degrees.
+    Raises CameraError."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
@@ -179,9 +182,10 @@ def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> tuple[np.nd
 
 
 def read_matrices(path: Path, convention: Convention) -> Recording:
-    """A list of 4x4 or 3x4 matrices or of 16 numbers each, or {"matrices": [...], "fps": ..., "lens": ...}.
+    """Read a list of 4x4 or 3x4 matrices or of 16 numbers each, or {"matrices": [...], "fps": ..., "lens": ...}.
 
-    The lens is Blender's `lens` and `sensor_width` in millimetres, or `angle_x` in radians, or `fov_deg`.
+    The lens is Blender's `lens` and `sensor_width` in millimetres, or `angle_x` in radians, or `fov_deg`. Raises
+    CameraError.
     """
     data = read_json(path)
     if not isinstance(data, Mapping):
@@ -195,7 +199,7 @@ def read_matrices(path: Path, convention: Convention) -> Recording:
 
 
 def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The lens [frames, 4] and notes, by Blender's camera and render settings."""
+    """Return the lens [frames, 4] and notes from Blender's camera and render settings."""
 
     def row(key: str, default: float) -> np.ndarray:
         values = as_float64(data.get(key, default), f"{where}: {key}")

@@ -1,4 +1,4 @@
-"""Camera models of other programs: the ones that a pinhole stands for, and the ones that it cannot."""
+"""Camera models of other programs, divided into those that a pinhole approximates and those that are refused."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -8,9 +8,8 @@ from ...fields import Field
 
 
 class Model(NamedTuple):
-    """A camera model: the count of its numbers, and of the focal lengths, which come first; then cx, cy and distortion
-    terms. `pinhole`: near the middle of the picture the model is a pinhole with these focal lengths, and the terms
-    bend the rest."""
+    """A camera model with `numbers` parameters: first the `focals` focal lengths, then cx, cy and distortion terms.
+    `pinhole`: near the image centre the model equals a pinhole with these focal lengths."""
 
     numbers: int
     focals: int
@@ -37,7 +36,7 @@ COLMAP_MODELS: dict[int, tuple[str, Model]] = {
     16: ("EUCM", Model(6, 2, False)),
     17: ("EQUIRECTANGULAR", Model(2, 0, False)),
 }
-"""By the numbers in COLMAP's binary files (sensor/models.h)."""
+"""COLMAP's models by their ids in its binary files (sensor/models.h)."""
 MODELS = dict(COLMAP_MODELS.values())
 PINHOLES = (*(name for name, model in MODELS.items() if model.pinhole), "PERSPECTIVE")
 OTHER_LENSES = tuple(name for name, model in MODELS.items() if not model.pinhole)
@@ -51,7 +50,7 @@ NERFSTUDIO_LENSES = (
 )
 FTHETA = tuple(f"ftheta_p{n}" for n in range(5))
 FLAGS: tuple[str, ...] = ("is_fisheye", "latlong", "equirectangular", "orthographic", "fisheye_crop_radius", *FTHETA)
-"""Fields of instant-ngp's and nerfstudio's JSON that another lens than a pinhole has."""
+"""Fields in instant-ngp's and nerfstudio's JSON that mark a lens other than a pinhole."""
 MODEL_FIELD = Field(
     ("camera_model",),
     "applied",
@@ -62,13 +61,13 @@ FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is no pinhole is refused; `--
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
-    """Raise CameraError for a camera model that is no pinhole."""
+    """Raise CameraError for a camera model that is not a pinhole."""
     if str(model).upper() not in PINHOLES:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
 
 def refuse_flags(data: Mapping[str, Any], where: str, flags: Iterable[str] = FLAGS) -> None:
-    """Raise CameraError for a field by which the lens is no pinhole."""
+    """Raise CameraError if `data` sets one of the `flags`, which mark a lens other than a pinhole."""
     for flag in flags:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):

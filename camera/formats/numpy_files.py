@@ -1,4 +1,4 @@
-"""Camera paths in numpy files: LingBot-World's own folders, and ViPE's archives."""
+"""Readers of camera paths in numpy files: LingBot-World's folders, and the .npz of ViPE, MegaSaM and VGGT."""
 
 from pathlib import Path
 from zipfile import ZipFile
@@ -18,7 +18,7 @@ from .reading import Recording, lens_notes, lens_rows, read_text
 from .sniff import header_shape
 
 LARGEST_UNPACKED = 512 * 2**20
-LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction's is images and depths, of which only the shapes are read
+LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction is images and depths, and only their shapes are read
 INTRINSICS = ("intrinsic", "intrinsics", "K")
 PICTURES = ("images", "image", "depth", "depths", "depth_map")
 LINGBOT_FIELDS = (
@@ -44,13 +44,13 @@ VGGT_FIELDS = (
 
 
 def read_lingbot(path: Path) -> Recording:
-    """poses.npy and intrinsics.npy at 832x480, with the action.npy of action checkpoints if it is there."""
+    """Read poses.npy, intrinsics.npy at 832x480, and, if it exists, action.npy. Raises CameraError."""
     folder = read_pose_folder(path)
     return Recording(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
-    """poses.npy and intrinsics.npy (float64), and action.npy if there are actions, as the official code reads them."""
+    """Write poses.npy and intrinsics.npy (float64) for the official code, and action.npy if the path has actions."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"poses.npy": path.c2w, "intrinsics.npy": path.intrinsics}
@@ -60,12 +60,13 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
         for part, array in zip(parts, arrays.values(), strict=True):
             with part.open("wb") as file:
                 np.save(file, array)
-    if path.actions is None:  # those of an older path
+    if path.actions is None:  # an older path's actions
         (folder / "action.npy").unlink(missing_ok=True)
 
 
 def read_vipe(path: Path, image_size: tuple[int, int] | None) -> Recording:
-    """ViPE: `data` [n, 4, 4] camera-to-world in OpenCV axes and `inds` [n]; intrinsics in the sister folder's .npz."""
+    """Read ViPE's .npz: `data` [n, 4, 4] camera-to-world in OpenCV axes and frame numbers `inds` [n]. The lens comes
+    from ../intrinsics/<same name> and needs `image_size` (width, height). Raises CameraError."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = Recording(to_opencv(data, CONVENTIONS["opencv_c2w"], str(path)))
@@ -104,12 +105,14 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_megasam(path: Path) -> Recording:
-    """MegaSaM: `cam_c2w` [n, 4, 4] camera-to-world in OpenCV axes, `intrinsic` [3, 3] in pixels of `images`."""
+    """Read MegaSaM's .npz: `cam_c2w` [n, 4, 4] camera-to-world in OpenCV axes, `intrinsic` [3, 3] in pixels of
+    `images`. Raises CameraError."""
     return _read_predictions(path, "MegaSaM", "cam_c2w", "opencv_c2w")
 
 
 def read_vggt(path: Path) -> Recording:
-    """VGGT or Depth Anything 3: `extrinsic` [n, 3, 4] world-to-camera in OpenCV axes, `intrinsic` [n, 3, 3]."""
+    """Read VGGT's or Depth Anything 3's .npz: `extrinsic` [n, 3, 4] world-to-camera in OpenCV axes, `intrinsic`
+    [n, 3, 3]. Raises CameraError."""
     return _read_predictions(path, "VGGT", "extrinsic", "opencv_w2c")
 
 
@@ -143,7 +146,7 @@ def _predicted_lens(
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Width and height of pictures [..., h, w], [..., h, w, 1 or 3] or [..., 3, h, w]."""
+    """Return width and height of images [..., h, w], [..., h, w, 1, 3 or 4] or [..., 3, h, w]."""
     height, width = shape[-3:-1] if shape[-1] in (1, 3, 4) else shape[-2:]
     return width, height
 
@@ -151,7 +154,7 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: tuple[str, ...], shapes_of: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """The arrays of an .npz with these names, and the shapes of others, which are not read. Raises CameraError."""
+    """Return the `wanted` arrays of an .npz, and the shapes of the arrays `shapes_of`, by name. Raises CameraError."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -163,7 +166,7 @@ def _archive(
             shapes = {name: _shape(archive.zip, name) for name in shapes_of if name in archive.files}
     except CameraError:
         raise
-    except Exception as error:  # of zipfile, zlib and numpy's parser of headers
+    except Exception as error:  # zipfile, zlib and numpy's header parser raise errors of many types
         raise CameraError(f"{path}: not a {kind} .npz with {wanted[0]} ({error})") from error
     for name, array in arrays.items():
         as_float64(array, f"{path}: {name}")

@@ -1,4 +1,4 @@
-"""Parts that the readers share: a recording, its lens, text and JSON files."""
+"""Shared code of the readers: the recording, lens conversion, text and JSON files."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +17,8 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_
 class Recording:
     """The content of a camera file: c2w [n, 4, 4] OpenCV, lens [n, 4] at 832x480, frames a second, actions [n, 4].
 
-    None stands for a part that the file lacks. `notes` report fields that the model cannot use. `lens_fault` says why
-    the file's lens is no pinhole's, or cannot be read: a field of view from the user stands in for such a lens.
+    None stands for a part that the file lacks. `notes` report fields that the model cannot use. `lens_fault` is the
+    reason why the lens is unreadable or not a pinhole; the user must then supply a field of view.
     """
 
     c2w: np.ndarray
@@ -29,8 +29,7 @@ class Recording:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], tuple[np.ndarray, tuple[str, ...]]]) -> "Recording":
-        """Return the recording with the lens and the notes that `read` returns, or with its CameraError as the
-        fault."""
+        """Return the recording with the lens and notes from `read()`, or with its CameraError as `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -39,7 +38,7 @@ class Recording:
 
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
-    """fx, fy, cx, cy rows [n, 4] in pixels of a width x height image, at 832x480 (each axis stretched by its own)."""
+    """Convert fx, fy, cx, cy [n, 4] in pixels of a width x height image to 832x480; each axis has its own scale."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     across, down = LENS_WIDTH / width, LENS_HEIGHT / height
@@ -47,7 +46,7 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Notes on a lens that changes on the way, on an image of another shape than 832x480, on distortion terms."""
+    """Return notes on a lens that varies, on an aspect ratio other than 832x480's, and on distortion."""
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the picture to the video's shape.")
@@ -57,7 +56,7 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 text file of at most 64 MiB."""
+    """Read a UTF-8 text file of at most 64 MiB. Raises CameraError."""
     check_file(path)
     try:
         return path.read_text("utf-8-sig")
@@ -66,7 +65,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file of at most 64 MiB holds."""
+    """Return the content of a JSON file of at most 64 MiB. Raises CameraError."""
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -74,7 +73,7 @@ def read_json(path: Path) -> Any:
 
 
 def float_fields(fields: Sequence[str], where: str) -> list[float]:
-    """Numbers out of the columns of one line."""
+    """Convert the columns of a line to floats. Raises CameraError."""
     try:
         return [float(value) for value in fields]
     except ValueError as error:

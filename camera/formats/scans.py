@@ -1,4 +1,4 @@
-"""Camera paths of phone scanners (ARKit), and of 3D Gaussian splatting's cameras.json."""
+"""Readers of camera paths from phone scanners (ARKit) and from 3D Gaussian splatting's cameras.json."""
 
 import re
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ SIZES = (
 RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
 TIMES = ("timestamp", "time", "frame_index")
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
-"""Polycam's matrix, row by row."""
+"""The keys of Polycam's matrix, row by row."""
 ARKIT_FIELDS = (
     Field((*POSES, *PARTS, "frames"), "applied", "Camera to world, ARKit's axes; by row or column, told by the zeros."),
     Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the place."),
@@ -58,7 +58,8 @@ SPLAT_FIELDS = (
 
 
 def read_splat_cameras(path: Path) -> Recording:
-    """cameras.json of 3D Gaussian splatting, or the model's folder: a list of cameras with place, rotation and lens."""
+    """Read the cameras.json of 3D Gaussian splatting, or the model's folder: cameras with position, rotation and lens.
+    Raises CameraError."""
     path = path / "cameras.json" if path.is_dir() else path
     cameras = entries_of({"cameras": read_json(path)}, "cameras", path)
     if all("img_name" in camera for camera in cameras):
@@ -70,8 +71,8 @@ def read_splat_cameras(path: Path) -> Recording:
 
 
 def read_arkit(path: Path) -> Recording:
-    """ARKit's camera as scanners export it: a JSON list of frames, Record3D's metadata, or a folder with a JSON file
-    for each frame (Polycam, 3D Scanner App)."""
+    """Read an ARKit camera as scanners export it: a JSON list of frames, Record3D's metadata, or a folder with a JSON
+    file for each frame (Polycam, 3D Scanner App). Raises CameraError."""
     if path.is_dir():
         return _read_frames(_frame_files(path), path)
     data = read_json(path)
@@ -86,7 +87,7 @@ def read_arkit(path: Path) -> Recording:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the folder with a scanner's JSON file for each frame, in or below a given one; None without any."""
+    """Return `folder` or the usual subfolder that has a scanner's JSON file for each frame; None without any."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 
@@ -110,7 +111,7 @@ def _read_frames(frames: list[Mapping], path: Path) -> Recording:
             times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])
             order = np.argsort(times, kind="stable")
             frames = [frames[at] for at in order]
-            if not path.is_dir():  # a scanner's keyframes come at uneven times
+            if not path.is_dir():  # a scanner's keyframes have uneven times
                 refuse_gaps(times[order], f"{path} ({key})")
             break
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
@@ -140,7 +141,7 @@ def _read_record3d(data: Mapping, path: Path) -> Recording:
 
 
 def check_quaternions(quaternions: np.ndarray, where: str) -> None:
-    """Raise CameraError for rows [n, 4] that are not of length one, and so no rotations."""
+    """Raise CameraError unless all quaternions [n, 4] have length 1, to within 0.02."""
     lengths = np.linalg.norm(quaternions, axis=1)
     bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.02))
     if len(bad):
@@ -148,7 +149,7 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """A pose [4, 4] by row."""
+    """Return a frame's pose [4, 4], transposed if the file stores it by column."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
@@ -157,12 +158,12 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
     if found.size != 16:
         raise CameraError(f"{where} {name}: {list(found.shape)}, expected 16 numbers")
     matrix = found.reshape(4, 4)
-    by_column = np.abs(matrix[:3, 3]).max() < 1e-6  # a bottom row of 0, 0, 0, 1 that stands on the right
+    by_column = np.abs(matrix[:3, 3]).max() < 1e-6  # the row 0, 0, 0, 1 is the last column
     return matrix.T if by_column and np.abs(matrix[3, :3]).max() > 0 else matrix
 
 
 def _pixel_lens(frames: list[Mapping], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The lens [n, 4] of frames with fx, fy, cx, cy or a matrix in pixels, and notes."""
+    """Return the lens [n, 4] at 832x480 of frames with fx, fy, cx, cy or a matrix in pixels, and notes."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         fx, fy, cx, cy = _pixels(frame, f"{where}: frame {index}")

@@ -1,4 +1,4 @@
-"""What camera path a file looks like, from a glance at it. Readers still check every number."""
+"""Detection of a camera file's format from its name and first bytes. Readers still check every number."""
 
 import re
 from contextlib import suppress
@@ -11,7 +11,7 @@ import numpy as np
 from .colmap import COLMAP_FILES, model_folder
 from .scans import scan_folder
 
-HEAD = 64 * 2**10  # bytes that are looked at
+HEAD = 64 * 2**10  # bytes inspected at the start and at the end of a file
 KEYS = {
     "transform_matrix": "transforms",
     "camera_to_world": "camera_path",
@@ -31,32 +31,32 @@ KEYS = {
     "c2w": "arkit",
     "pose": "arkit",
 }
-"""Of JSON files, and the formats that have them."""
+"""The JSON keys that identify a format."""
 ARRAYS = {"inds": "vipe", "cam_c2w": "megasam", "extrinsic": "vggt", "extrinsics": "vggt"}
-"""Of .npz files, and the formats that have them."""
+"""The names of .npz arrays that identify a format."""
 COLUMNS = {19: "realestate10k", 12: "kitti", 16: "kitti", 13: "kitti", 17: "kitti", 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 
 
 def looks_like_poses(path: Path) -> bool:
-    """An .npy of matrices [n, 4, 4]."""
+    """Return whether a file is an .npy of matrices [n, 4, 4]."""
     shape = _array_shape(path)
     return len(shape) == 3 and shape[1:] == (4, 4)
 
 
 def looks_like_lens(path: Path) -> bool:
-    """An .npy of fx, fy, cx, cy: [n, 4] or [4]."""
+    """Return whether a file is an .npy of fx, fy, cx, cy: [n, 4] or [4]."""
     shape = _array_shape(path)
     return len(shape) in (1, 2) and shape[-1] == 4
 
 
 def looks_like_camera(path: Path) -> bool:
-    """A file that one of the formats reads, or a folder's poses.npy."""
+    """Return whether a file or folder looks like one of the formats; an .npy must hold matrices [n, 4, 4]."""
     return format_of(path) is not None and (path.suffix != ".npy" or looks_like_poses(path))
 
 
 def format_of(path: Path) -> str | None:
-    """The format that a file or folder seems to be of; a file that is not there by its name."""
+    """Return the detected format of a file or folder, a name in FORMATS; None if it is unknown or unreadable."""
     with suppress(OSError):
         if path.is_dir():
             return _folder(path)
@@ -88,18 +88,18 @@ def _array_shape(path: Path) -> tuple[int, ...]:
 
 
 def header_shape(file: IO[bytes]) -> tuple[int, ...]:
-    """The shape in an .npy header; () for objects and for what is no .npy."""
+    """Return the shape in an .npy header; () for object arrays and for other files."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, kind = read(file)
-    except Exception:  # numpy reads the header as Python: any error of its tokenizer and parser can come out
+    except Exception:  # numpy parses the header as Python, so any error of its tokenizer and parser can occur
         return ()
     return () if kind.hasobject else shape
 
 
 def _archive(path: Path) -> str | None:
-    with suppress(Exception), ZipFile(path) as archive:  # all that zipfile may raise
+    with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
         names = {Path(name).stem for name in archive.namelist()}
         found = next((format for name, format in ARRAYS.items() if name in names), None)
         if found != "vipe":
@@ -110,8 +110,8 @@ def _archive(path: Path) -> str | None:
 
 
 def _zipped(path: Path) -> str | None:
-    """A zip file of poses.npy and intrinsics.npy, as live saves it."""
-    with suppress(Exception), ZipFile(path) as archive:  # all that zipfile may raise
+    """Return "lingbot" for a zip file with a poses.npy, such as live saves; otherwise None."""
+    with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
         return "lingbot" if "poses.npy" in {Path(name).name for name in archive.namelist()} else None
     return None
 
@@ -124,10 +124,10 @@ def _json(path: Path) -> str | None:
 
 
 def _text(path: Path) -> str | None:
-    """By the columns of its first lines of numbers."""
+    """Detect the format of a text file from the number of columns in its first lines."""
     lines = [line for line in _head(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
     for line in lines[:3]:
-        with suppress(ValueError):  # words are no numbers
+        with suppress(ValueError):  # a line of text, such as the video's address
             columns = len([float(field) for field in line.replace(",", " ").split()])
             if columns in COLUMNS:
                 return COLUMNS[columns]

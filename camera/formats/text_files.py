@@ -1,4 +1,4 @@
-"""Camera paths in text files: RealEstate10K / CameraCtrl, KITTI's rows, and TUM's."""
+"""Readers of camera paths in text files: RealEstate10K / CameraCtrl, KITTI and TUM."""
 
 from pathlib import Path
 
@@ -38,13 +38,14 @@ TUM_FIELDS = (
     Field(("lens",), "ignored", "There is none in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )
 UNEVEN = 1.5
-"""The longest step between times, relative to the usual one, that counts as even."""
+"""The largest ratio of a time step to the median step, or its inverse, that counts as even."""
 
 
 def read_realestate10k(path: Path) -> Recording:
-    """A line a frame: time, fx, fy, cx, cy as shares of the image, two zeros, world-to-camera 3x4 by row; OpenCV axes.
+    """Read a line for each frame: time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and
+    world-to-camera 3x4 by row, OpenCV axes.
 
-    The first line may hold the video's address.
+    The first line may be the video's address. Raises CameraError.
     """
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
@@ -60,8 +61,8 @@ def _shares(columns: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...
 
 
 def read_kitti(path: Path) -> Recording:
-    """A line a frame: camera-to-world 3x4 or 4x4 by row, OpenCV axes, as KITTI odometry's poses/00.txt and Replica's
-    traj.txt; a frame's number may stand before it. No lens inside."""
+    """Read a line for each frame: camera-to-world 3x4 or 4x4 by row, OpenCV axes, as in KITTI odometry's poses/00.txt
+    and Replica's traj.txt. A frame number may come first. The file has no lens. Raises CameraError."""
     rows = _rows(path, 12, 16, 13, 17)
     if rows.shape[1] % 4:
         refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
@@ -70,9 +71,9 @@ def read_kitti(path: Path) -> Recording:
 
 
 def read_tum(path: Path) -> Recording:
-    """A line a frame: time, place, quaternion x, y, z, w; camera-to-world, OpenCV axes. No lens inside.
+    """Read a line for each frame: time, position, quaternion x, y, z, w; camera-to-world, OpenCV axes, without a lens.
 
-    Poses at uneven times, such as a SLAM system's keyframes, are interpolated at even ones.
+    Poses at uneven times, such as a SLAM system's keyframes, are resampled at even times. Raises CameraError.
     """
     rows = _rows(path, 8)
     check_quaternions(rows[:, 4:], str(path))
@@ -101,7 +102,8 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
-    """The numbers of every line that is neither empty nor a comment; the first one may be an address."""
+    """Return the numbers [n, k] of all lines that are not empty, a comment, or an address on the first line. `columns`
+    are the accepted values of k. Raises CameraError."""
     lines = [(number, line.replace(",", " ").split()) for number, line in _lines(path)]
     if lines and len(lines[0][1]) == 1:
         lines = lines[1:]
