@@ -1,7 +1,7 @@
-"""What LingBot-World does with each key of a CONDITIONING.
+"""The use of each key of a CONDITIONING by LingBot-World.
 
-A CONDITIONING is a list of prompts: an embedding and a dict each. A sampling run gets one dict for each, with the
-embedding as `cross_attn`. What is not used is said on the running node, under the name that the user knows it by."""
+A CONDITIONING is a list of prompts: an embedding and a dict each. A sampling run gets one dict per prompt, with the
+embedding as `cross_attn`. The running node shows a warning about unused keys, under the names that the user knows."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -33,7 +33,7 @@ BY_SAMPLERS = BY_ROLLOUT | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys that are used: by a rollout, and by every sampler (ours and ComfyUI's own) on an expert."""
+"""The keys that a rollout uses, and the keys that every sampler (this pack's and ComfyUI's own) uses with an expert."""
 
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
 """Keys that ComfyUI itself adds for a run, or that its guiders use."""
@@ -71,7 +71,8 @@ NOT_READ = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""Keys that other models read, and LingBot-World's have no layers for. Others are said by their names."""
+"""The keys that other models read and that LingBot-World's models have no layers for, with their names for the user.
+Any other unused key is reported by its own name."""
 
 _PARTS = {
     "area": "an area",
@@ -82,13 +83,14 @@ _PARTS = {
     "default": "a default",
     "strength": "a strength",
 }
-"""Of a prompt that counts for a part of a video only, which a rollout refuses."""
+"""The keys of a prompt that applies to a part of a video only, with their names for the user. A rollout rejects
+these."""
 
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
 def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
-    """What of these prompts' dicts is not among the keys that are used, in words, each once."""
+    """Return the names, each once, of the prompts' keys that are not in `used`."""
     keys = (
         key
         for entry in entries
@@ -99,17 +101,17 @@ def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
 
 
 def without_unread(entry: dict) -> dict:
-    """A prompt's dict without what other models read: no ControlNet runs for nothing, and nothing fails in it."""
+    """Return a prompt's dict without the keys that other models read, so that no ControlNet runs in vain or fails."""
     return {key: value for key, value in entry.items() if key not in NOT_READ}
 
 
 def words_for(unread: list[str]) -> str:
-    """The sentence that says so."""
+    """Return a message that lists the `unread` names; an empty string for none."""
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
 
 
 def check_text(text: Tensor | None, config: ModelConfig) -> None:
-    """Raises InputError for an embedding that the model's text layers cannot take."""
+    """Raise InputError for an embedding that the model's text layers cannot take."""
     if text is None or text.ndim != 3:
         raise InputError("a prompt has no text: connect a text node's output")
     if text.shape[2] != config.text_dim:
@@ -120,8 +122,10 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 
 
 def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
-    """The CONDITIONING that a rollout uses of the one it is given as `name`, and what is said of the rest. Raises
-    InputError for several prompts, for one of another encoder, and for one that is meant for a part of the video."""
+    """Return the part of the CONDITIONING `name` that a rollout uses, and a message about the unused keys, if any.
+
+    Raises InputError for several prompts, for an embedding of another encoder, and for a prompt that applies to a part
+    of the video."""
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
     text, extras = prompt[0]
@@ -143,10 +147,9 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 
 
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
-    """Refuse a text, a start image and a camera that are not made for the model and the latent [B, 16, f, h, w]. An
-    image of another height or width is stretched by ComfyUI, which is only said.
+    """Reject a text, a start image and a camera that do not fit the model and the latent [B, 16, f, h, w].
 
-    Raises InputError, CameraError."""
+    ComfyUI stretches an image of another height or width; this only shows a warning. Raises InputError, CameraError."""
     if latent.ndim != 5:
         raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
     check_text(entry.get("cross_attn"), config)
@@ -178,9 +181,11 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Areas, masks and timestep ranges of a side's prompts: together they have to predict all of the latent in every
-    step, because nothing (a zero) is predicted elsewhere. Less than all is said, nothing at all raises InputError, as
-    an area does that does not fit the latent. `sampling` is the MODEL's model_sampling."""
+    """Check the areas, masks and timestep ranges of a side's prompts.
+
+    Together the prompts have to predict all of the latent in every step, because elsewhere the prediction is zero.
+    Partial coverage shows a warning. A step without any coverage raises InputError, as does an area that does not fit
+    the latent. `sampling` is the MODEL's model_sampling."""
     shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
         raise InputError(
@@ -196,7 +201,7 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
 
 
 def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
-    """For each step the share of the latent that is predicted."""
+    """Yield for each step the share of the latent that is predicted."""
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
@@ -217,7 +222,7 @@ def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) 
 
 
 def _range(entry: dict, sampling) -> tuple[float, float]:
-    """The first and the last sigma at which a prompt counts, as ComfyUI reads timestep ranges."""
+    """Return the first and the last sigma at which a prompt applies, as ComfyUI reads timestep ranges."""
     first = max(entry.get("start_percent", 0.0), entry.get("clip_start_percent", 0.0))
     last = min(entry.get("end_percent", 1.0), entry.get("clip_end_percent", 1.0))
     begins, ends = (float(sampling.percent_to_sigma(percent)) for percent in (first, last))
@@ -225,7 +230,7 @@ def _range(entry: dict, sampling) -> tuple[float, float]:
 
 
 def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
-    """Where in a latent of this size (frames, height, width) a prompt predicts something, bool."""
+    """Return a bool mask of size (frames, height, width): true where a prompt predicts something in the latent."""
     places = torch.zeros(size, dtype=torch.bool)
     inside = tuple(slice(start, start + length) for start, length in _area(entry, size))
     places[inside] = bool(entry.get("strength", 1.0))
@@ -235,7 +240,8 @@ def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Start and length on each axis. Raises InputError for an area outside of the latent, and of odd sides."""
+    """Return the start and length on each axis. Raises InputError for an area outside of the latent or with odd
+    sides."""
     if "area" not in entry:
         return [(0, length) for length in size]
     area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))

@@ -1,5 +1,7 @@
-"""What can be said of a sampler and of a Rollout before anything of their prompt runs. What kind of model a link brings
-is told by the node that has opened it. The rest of a Rollout is said by `plan_rollout`, which runs."""
+"""Checks of a sampler and of a Rollout before any node of their prompt runs.
+
+The node that opened a MODEL determines the kind of model at a link. `plan_rollout` checks the rest of a Rollout when it
+runs."""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +19,10 @@ MODEL, ANYTHING = "MODEL", "*"
 
 
 def check_rollout() -> None:
-    """Raises InputError or CameraError where the Rollout that ComfyUI is validating cannot work: a base expert, nothing
-    or too much to begin with, a window that its sink leaves no room in, a path shorter than a chunk."""
+    """Raise InputError or CameraError where the Rollout that ComfyUI is validating cannot work.
+
+    Errors: a base expert; no or several beginnings; a window without room beside its sink; a path shorter than a
+    chunk."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -32,7 +36,7 @@ def check_rollout() -> None:
     check_start(*(inputs.get(name) is not None for name in ("start_image", "start_latent", "state")))
     window, sink = inputs.get("window"), inputs.get("sink")
     chunk = inputs.get("chunk")
-    chunk = int(chunk) if chunk in map(str, CHUNKS) else CHUNK  # no model was made for less
+    chunk = int(chunk) if chunk in map(str, CHUNKS) else CHUNK  # the smallest chunk of any model
     if _is_set(window) and _is_set(sink):
         Window(window, sink).check(chunk)
     frames = _frames_from_elsewhere(prompt, inputs)
@@ -41,7 +45,7 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raises InputError where a video has nothing to begin with, or a latent and another beginning."""
+    """Raise InputError where a video has no beginning, or a latent and another beginning."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
@@ -53,26 +57,28 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Whether this is a number of latent frames: no link, and not what stands for the model's own."""
+    """Return whether a value is a number of latent frames: not a link, and not the negative value for the model's
+    default."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """The frames that other nodes ask for: one that brings a camera, one that brings the number of frames; the fewer of
-    both. None where they are not known. A number in the widget is checked by ComfyUI itself."""
+    """Return the number of frames that linked nodes give: the lower of the camera's length and a linked `frames` input.
+
+    Returns None where neither is known. ComfyUI itself checks a number in the widget."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
             lengths.append(len(values.of(inputs["camera"])))
         if is_link(inputs.get("frames")):
             lengths.append(values.of(inputs["frames"]))
-    except Exception:  # what is not known yet, or wrong with another node, which says so itself
+    except Exception:  # a value not known yet, or another node's error, which that node reports
         return None
     return min(lengths, default=None)
 
 
 def check_experts(*names: str) -> None:
-    """Raises InputError where the node that ComfyUI is validating gets a causal model on one of these inputs."""
+    """Raise InputError where the node that ComfyUI is validating gets a causal model on one of these inputs."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -108,9 +114,9 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """The class of the node that has opened a MODEL: LOAD_EXPERTS, LOAD_CAUSAL, or None where that is not known.
+    """Return the class of the node that opened a MODEL: LOAD_EXPERTS, LOAD_CAUSAL, or None where it is not known.
 
-    A node that takes one MODEL and gives out one, such as a LoRA loader, passes it on."""
+    The search follows the link through nodes with one MODEL input, such as LoRA loaders."""
     passed = set()
     while type_of(prompt, link) == MODEL and link[0] not in passed:
         passed.add(link[0])
@@ -123,7 +129,8 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:
-    """The type of what a link brings, as its node declares it; None for a value and for a link that leads nowhere."""
+    """Return the type of a link's output, as its node declares it; None for a value and for a link that leads
+    nowhere."""
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

@@ -1,7 +1,8 @@
-"""What can be said of a sampling run before any weight is loaded, for every sampler: ours and ComfyUI's own.
+"""Checks of a sampling run before any weight is loaded, for every sampler: this pack's and ComfyUI's own.
 
-A wrapper of ComfyUI's `outer_sample`, which every expert's MODEL carries: it refuses what cannot be sampled, and says
-on the running node what an expert does not read, and what is missing or in the wrong place."""
+The checks are a wrapper of ComfyUI's `outer_sample`, which every expert's MODEL carries. It rejects inputs that cannot
+be sampled. It warns on the running node about inputs that an expert does not read, and inputs that are missing or in
+the wrong place."""
 
 import math
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""A run whose first sigma is at least this starts from the noise alone, as the official code does."""
+"""The sigma from which on a run starts from the noise alone, as the official code does."""
 
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
@@ -42,7 +43,7 @@ CONNECT = (
 
 
 def add_checks(patcher) -> None:
-    """Have a MODEL's runs checked. Clones of the MODEL take it along."""
+    """Add the checks to a MODEL's sampling runs. Clones of the MODEL keep them."""
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _checked, options, is_model_options=True)
 
@@ -83,7 +84,7 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
 
 
 def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
-    """The words for sigmas that lead nowhere, and for a run that begins with nothing."""
+    """Yield messages about sigmas that lead nowhere, and about a run that begins with an empty latent and no noise."""
     if len(sigmas) < 2:
         yield "There is no step: of the sigmas none follows another."
         return
@@ -103,7 +104,7 @@ def _inner(sampler):
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
-    """The words for a whole schedule that begins as the other official solver's."""
+    """Return a message for a whole schedule that begins as the other official solver's; else an empty string."""
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
@@ -155,7 +156,8 @@ def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
 
 
 def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
-    """The words for a start image or a camera that some sides have, and others not."""
+    """Return a message about a start image or a camera that only some sides have; an empty string where all or none
+    have it."""
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
@@ -184,7 +186,7 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
 
 
 def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
-    """The words for steps of one expert that are the other's."""
+    """Return a message about steps that belong to the other expert; an empty string if there are none."""
     high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
     if role is None or not high:
         return ""

@@ -1,5 +1,6 @@
-"""What ComfyUI's own text nodes do to a prompt without a word, and a CONDITIONING does not show: it is read from the
-graph that runs."""
+"""Checks of changes that ComfyUI's own text nodes make to a prompt without a message.
+
+A CONDITIONING does not show these changes, so they are read from the running graph."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def unseen_words() -> list[str]:
-    """A sentence for each such thing before the running node."""
+    """Return a message for each such change before the running node."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -25,7 +26,7 @@ def unseen_words() -> list[str]:
 
 
 def embedding_words(place: str, text: str) -> list[str]:
-    """A sentence for each embedding that a text names, which a CLIP is to encode."""
+    """Return a message for each embedding that a text for a CLIP names."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and its log alone says so."
@@ -34,7 +35,7 @@ def embedding_words(place: str, text: str) -> list[str]:
 
 
 def _before(prompt: Prompt, node: str) -> list[str]:
-    """The nodes that a node's texts come from."""
+    """Return the nodes that a node's texts come from."""
     found, waiting = [], [node]
     while waiting:
         links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
@@ -64,7 +65,7 @@ def _words(node: str, made: dict) -> Iterator[str]:
 
 
 def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
-    """The words for a positive input that gets a negative output, and the other way round."""
+    """Yield a message for a positive input that is connected to a negative output, or the reverse."""
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
     for name, other in (("positive", "negative"), ("negative", "positive")):
         link = prompt[node]["inputs"].get(name)

@@ -1,4 +1,4 @@
-"""ComfyUI's IMAGE [B, H, W, C], 0..1: a picture as one, and the start image at the size of the video."""
+"""ComfyUI's IMAGE [B, H, W, C], 0..1: conversion from and to image files, and the start image at the video's size."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ AREAS = {
     "1280x720, in the image's shape": 1280 * 720,
     "416x240, in the image's shape": 416 * 240,
 }
-"""Areas in pixels; the official rule gives them the image's aspect ratio."""
+"""Areas in pixels, to which the official rule gives the image's aspect ratio."""
 PRESETS = {
     "16:9 (832x480)": (832, 480),
     "9:16 (480x832)": (480, 832),
@@ -26,35 +26,35 @@ PRESETS = {
     "9:16 (720x1280)": (720, 1280),
     "1:1 (960x960)": (960, 960),
 }
-"""Widths and heights, whatever the image's shape."""
+"""Widths and heights, regardless of the image's aspect ratio."""
 EXPLICIT = "width and height"
 SIZES = (*AREAS, *PRESETS, EXPLICIT)
 FORMER = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
-"""How workflows that were saved earlier name the areas."""
+"""The names of the areas in workflows that were saved with earlier versions."""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
 
 
 def read_image(path: Path) -> Tensor:
-    """A picture file as IMAGE [1, H, W, 3]."""
+    """Read an image file as IMAGE [1, H, W, 3]."""
     return as_image(picture_of(path).pixels)
 
 
 def as_image(picture: Image.Image | np.ndarray) -> Tensor:
-    """An RGB picture as IMAGE [1, H, W, 3]."""
+    """Convert an RGB image to IMAGE [1, H, W, 3]."""
     return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
 
 def pixels(image: Tensor) -> np.ndarray:
-    """A picture [H, W, C] of an IMAGE as uint8 [H, W, 3]."""
+    """Convert one image [H, W, C] of an IMAGE to uint8 [H, W, 3]."""
     return (image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """The video's size: for an area by the official rule from the image, else a preset's or `width` and `height`.
+    """Return the video's size: for an area by the official rule from the image, else a preset's or `width` and
+    `height`.
 
-    Raises InputError.
-    """
+    Raises InputError."""
     check_size(size)
     if area := (AREAS | FORMER).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
@@ -62,17 +62,16 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
 
 
 def check_size(size: str) -> None:
-    """Raises InputError for a size that is none of the list."""
+    """Raise InputError for a size that is not in the list."""
     if size not in SIZES and size not in FORMER:
         raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 
 
 def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
-    """An IMAGE [B, H, W, C] as [B, geometry.height, geometry.width, 3].
+    """Resize an IMAGE [B, H, W, C] to [B, geometry.height, geometry.width, 3].
 
     "stretch" is the official resize: bicubic (a = -0.75), no antialiasing, not clamped. "crop" fills the frame and cuts
-    what is outside, "pad" shows the whole image on black; both keep the aspect ratio and antialias. InputError.
-    """
+    the rest; "pad" shows the whole image on black. Both keep the aspect ratio and antialias. Raises InputError."""
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")
     pixels = _opaque(image.float()).movedim(-1, 1)
@@ -89,7 +88,8 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
 
 
 def _opaque(image: Tensor) -> Tensor:
-    """An IMAGE [B, H, W, C] with three channels: one with alpha on white, as picture files are read."""
+    """Return an IMAGE [B, H, W, C] with three channels. An image with alpha is composited on white, as image files are
+    read."""
     if image.shape[-1] != 4:
         return image[..., :3]
     alpha = image[..., 3:].clamp(0, 1)

@@ -1,4 +1,4 @@
-"""What a video, an IMAGE [F, H, W, 3], shows: its camera, how well that follows a path, and whether it falls apart."""
+"""Measurements of a video, an IMAGE [F, H, W, 3]: its camera, how well the camera follows a path, and its drift."""
 
 from collections.abc import Iterator
 
@@ -17,23 +17,27 @@ from .image import as_image, pixels
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """How well a video follows a path: a drawing [1, h, w, 3], the summary and the table, lines of words. Keyframes are
-    `every` frames apart, 0: chosen by the path. Raises CameraError."""
+    """Measure how well a video follows a path. Keyframes are `every` frames apart; 0: the path decides. Raises
+    CameraError.
+
+    Returns a drawing [1, h, w, 3], and the summary and the table as lines of text."""
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_words(measured), *measure.table(measured)]
     return as_image(measure.render_measurement(measured, size)), measure.summary(measured), figures
 
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
-    """The camera of a video as a path, and what to know of it. `fov_deg` 0: the lens is found. Raises CameraError."""
+    """Return the camera of a video as a path, and notes about it. With `fov_deg` 0 the lens is estimated. Raises
+    CameraError."""
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
     return path, measure.found_words(camera, path, bool(fov_deg))
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """A video over time: a drawing [1, h, w, 3], the faults in words and the table, lines of words. Raises
-    InputError."""
+    """Measure a video over time. Raises InputError.
+
+    Returns a drawing [1, h, w, 3], and the faults and the table as lines of text."""
     figures = drift.measure_frames(map(pixels, _one_by_one(images)), fps)
     faults = drift.find_faults(figures)
     return as_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
@@ -44,7 +48,8 @@ def _grey(images: Tensor) -> Iterator[np.ndarray]:
 
 
 def _one_by_one(images: Tensor) -> Iterator[Tensor]:
-    """The frames, with their number as progress on the running node. ComfyUI's interrupt ends the work at the next."""
+    """Yield the frames, and show their number as progress on the running node. ComfyUI's interrupt ends the work at the
+    next frame."""
     bar = comfy.utils.ProgressBar(len(images))
     for image in images:
         comfy.model_management.throw_exception_if_processing_interrupted()

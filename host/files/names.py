@@ -1,4 +1,4 @@
-"""Names of model files and folders as workflows give them. They may come from a stranger and from another system."""
+"""The names of model files and folders in workflows, which may come from a stranger and from another system."""
 
 import re
 
@@ -7,14 +7,15 @@ from ...errors import InputError
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""Of a part, which is what file systems take, and of a whole name."""
+"""The limits of a part in bytes, which file systems set, and of a whole name in characters."""
 _MOST_BYTES_OF_NEW = 240
-"""What is not finished is called name.part."""
+"""The limit in bytes of a new folder's name, which leaves room for the suffix `.part` of an unfinished folder."""
 
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
-    """The parts of a name below one of ComfyUI's folders, written with either slash. Raises InputError for a name that
-    leaves it: an absolute one, one with a drive, `..` or a null byte."""
+    """Return the parts of a name below one of ComfyUI's folders; either slash separates them.
+
+    Raises InputError for a name that leaves the folder: an absolute path, a drive, `..` or a null byte."""
     parts = re.split(r"[\\/]+", name[: _MOST_CHARACTERS + 1])
     if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):
         raise InputError(f"{name[:60]!r}... is too long for the name of a {what}")
@@ -24,7 +25,8 @@ def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
 
 
 def new_parts(name: str, what: str) -> list[str]:
-    """The same for a folder that is to be made: also refuses what Windows cannot store, deep and long names."""
+    """Return the parts of the name of a new folder. Raises InputError also for names that Windows cannot store, deep
+    names and long names."""
     parts = parts_of(name, what)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

@@ -1,4 +1,4 @@
-"""Quantizing in ComfyUI: which models are there to be made smaller, where the result goes, progress and interrupt."""
+"""Quantizing in ComfyUI: the models that can be quantized, the folder of the result, progress and interrupt."""
 
 import os
 from collections.abc import Iterator
@@ -23,21 +23,21 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """Return the names of packages, causal models, experts and text encoders that are not in NF4 or FP4 yet. A file
-    that cannot be read is among them (GGUF without gguf): choosing it shows the error."""
+    """Return the names of packages, causal models, experts and text encoders that are not in NF4 or FP4 yet. An
+    unreadable file (GGUF without gguf) is listed too: choosing it shows the error."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _fits(resolve_source(name)))
 
 
 def resolve_source(name: str) -> Path:
-    """The file or folder of a model. Raises InputError."""
+    """Return the file or folder of a model. Raises InputError."""
     return folders.resolve(name, ("diffusion_models", folders.PACKAGES, "text_encoders"), "model", Path.exists)
 
 
 def new_package(name: str) -> Path:
-    """The folder of that name below `models/lingbot_world`, which is to be made. Raises InputError for a name that
-    leaves it, or that is there."""
+    """Return the path of a new folder below `models/lingbot_world`. Raises InputError for a name that leaves this
+    folder, or that exists."""
     parts = new_parts(name, "folder")
     roots = [Path(root) for root in folder_paths.get_folder_paths(folders.PACKAGES)]
     there = next((folder for folder in (root.joinpath(*parts) for root in roots) if folder.exists()), None)
@@ -51,14 +51,15 @@ def lora_choices() -> list[str]:
 
 
 def device() -> str:
-    """ComfyUI's device where it is a CUDA one, else the CPU."""
+    """Return ComfyUI's device if it is a CUDA device, else the CPU."""
     chosen = comfy.model_management.get_torch_device()
     return str(chosen) if chosen.type == "cuda" else "cpu"
 
 
 @contextmanager
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
-    """A progress bar on the running node; ComfyUI's interrupt ends the work at the next report."""
+    """Yield a callback that updates a progress bar on the running node; ComfyUI's interrupt ends the work at the next
+    report."""
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:
@@ -81,8 +82,8 @@ def _fits(path: Path) -> bool:
 
 @lru_cache(1024)
 def _fits_as_it_is(path: Path, _written: str) -> bool:
-    """Whether a file or folder holds a model or a text encoder in anything but bitsandbytes' 4 bits. `_written` changes
-    with it."""
+    """Return whether a file or folder holds a model or a text encoder in anything but bitsandbytes' 4 bits. `_written`
+    is a fingerprint, so that the cache notices changed files."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
     return known and not any(map(component_owner, names))

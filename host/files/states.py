@@ -1,5 +1,7 @@
-"""States of causal models as files in ComfyUI's folders: written below its output folder, read there and in the input
-folder. Names may come from a stranger's workflow: they lead nowhere else."""
+"""States of causal models as files in ComfyUI's folders.
+
+States are written below the output folder, and read there and in the input folder. Names may come from a stranger's
+workflow, so they cannot lead anywhere else."""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
     from ...pipeline.state import WorldState
 
 SUFFIX, OF_OUTPUT = ".state", " [output]"
-"""Of a state's file; of the name of one in the output folder, as ComfyUI writes such names."""
+"""The suffix of a state's file, and the mark that ComfyUI adds to names in the output folder."""
 
 
 def save(state: WorldState, prefix: str) -> Path:
-    """Writes a state below the output folder under the next free number, as ComfyUI's own savers do; returns the file.
+    """Write a state below the output folder under the next free number, as ComfyUI's own savers do; return the file.
     Raises InputError."""
     check_prefix(prefix)
     folder, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
@@ -30,12 +32,12 @@ def save(state: WorldState, prefix: str) -> Path:
 
 
 def check_prefix(prefix: str) -> None:
-    """Raises InputError for a prefix that leads out of the output folder."""
+    """Raise InputError for a prefix that leads out of the output folder."""
     parts_of(prefix, "state", "output folder")
 
 
 def choices() -> list[str]:
-    """Names of the states in the input folder and, with `[output]` behind them, in the output folder."""
+    """List the names of the states in the input folder and, with `[output]` appended, in the output folder."""
     found = []
     for root, mark in _roots():
         files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
@@ -44,14 +46,15 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Raises InputError, CheckpointError for what is not there, not below its folder, or no whole state."""
+    """Load a state. Raises InputError and CheckpointError for a file that is missing, outside its folder, or not a
+    complete state."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 
 
 def resolve(name: str) -> Path:
-    """The file of a name. Raises InputError for one that leaves its folder, by a link too."""
+    """Return the file of a state. Raises InputError for a name that leaves its folder, also through a link."""
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))
     if not path.resolve().is_relative_to(root.resolve()):
@@ -60,5 +63,5 @@ def resolve(name: str) -> Path:
 
 
 def _roots() -> tuple[tuple[Path, str], ...]:
-    """ComfyUI's folders, and what stands behind the names of files in each."""
+    """Return ComfyUI's folders with the suffix of the file names in each."""
     return (Path(folder_paths.get_input_directory()), ""), (Path(folder_paths.get_output_directory()), OF_OUTPUT)

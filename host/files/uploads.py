@@ -1,7 +1,6 @@
-"""Camera files that a browser sends: kept in ComfyUI's input folder under a name made from what is in them.
+"""Camera files that a browser uploads, stored in ComfyUI's input folder under a name made from their contents.
 
-Nothing is ever overwritten: other contents are another folder, the same contents the same one.
-"""
+No file is ever overwritten: other contents get another folder, the same contents the same one."""
 
 import asyncio
 import hashlib
@@ -24,13 +23,13 @@ FOLDER = "camera"
 KINDS = (".npy", ".npz", ".json", ".txt", ".bin")
 LISTS: dict[str, Callable[[], list[str]]] = {"poses": camera.pose_choices, "cameras": camera.camera_files}
 LARGEST_SUM = 512 * 2**20
-SLASH = "|"  # is sent in place of a slash: of a name with slashes browsers send the last part only
+SLASH = "|"  # replaces a slash: of a file name with slashes browsers send the last part only
 
 Files = list[tuple[str, bytes]]
 
 
 def register(server) -> None:
-    """Adds the address that the nodes' upload buttons send to; `server` is ComfyUI's PromptServer."""
+    """Add the route of the nodes' upload buttons; `server` is ComfyUI's PromptServer."""
     from aiohttp import web
 
     @server.routes.post(ADDRESS)
@@ -51,10 +50,9 @@ def register(server) -> None:
 
 
 def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
-    """Stores camera files, zips unpacked; returns which entry of the list `kind` they are, and the whole list.
+    """Store camera files, zips unpacked; return their entry in the list `kind`, and the whole list.
 
-    Raises CameraError, and keeps nothing, where none of them is a camera path.
-    """
+    Raises CameraError, and stores nothing, where none of the files is a camera path."""
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
     kept: dict[str, bytes] = {}
@@ -91,12 +89,12 @@ def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
             yield from [(entry.filename, archive.read(entry)) for entry in entries]
     except CameraError:
         raise
-    except Exception as error:  # of zipfile, zlib and lzma
+    except Exception as error:  # raised by zipfile, zlib and lzma
         raise CameraError(f"{name}: not a zip that can be unpacked ({error})") from error
 
 
 def _inside(name: str) -> PurePosixPath:
-    """A name as a path below a folder. Raises CameraError for one that would lead out of it."""
+    """Return a name as a relative path. Raises CameraError for a name that would lead out of its folder."""
     parts = [part for part in re.split(r"[\\/]+", name) if part not in ("", ".")]
     if not parts or any(part == ".." or re.search(r"[:\0]", part) for part in parts):
         raise CameraError(f"{name!r} is not the name of a camera file")
@@ -104,7 +102,7 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """The folder that holds everything is left out: a dropped folder and its files are the same."""
+    """Remove the folder that holds all files from their names, so that a dropped folder equals its files."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files
@@ -112,7 +110,7 @@ def _without_common_folder(files: Files) -> Files:
 
 
 def _folder_name(sent: Files, files: Files) -> str:
-    """What was sent by its first name, and eight digits of the contents."""
+    """Return a folder's name: the first uploaded name, and eight digits of a hash of the contents."""
     digest = hashlib.sha256()
     for name, data in files:
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -121,7 +119,7 @@ def _folder_name(sent: Files, files: Files) -> str:
 
 
 def _write(folder: Path, files: Files) -> None:
-    """All files or none: they are written beside the folder, which then appears whole."""
+    """Write all files or none: they go to a temporary folder, which is then renamed to `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         whole = Path(temporary) / "files"

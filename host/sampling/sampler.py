@@ -1,4 +1,4 @@
-"""The engine's solvers as ComfyUI SAMPLERs, which give the model the official integer timesteps."""
+"""The engine's solvers as ComfyUI SAMPLERs, which pass the official integer timesteps to the model."""
 
 import comfy.model_management
 import comfy.sample
@@ -18,10 +18,10 @@ from ..prompt.notice import show_note
 
 
 class FlowSolver(comfy.samplers.Sampler):
-    """UniPC or DPM++ 2M of the official implementation.
+    """The official implementation's UniPC or DPM++ 2M as a ComfyUI SAMPLER.
 
-    `timesteps` are the official integers of the sigmas. Without them they are computed from the sigmas. Above 0,
-    `reuse_threshold` lets steps go without the model (`sampling.StepReuse`). Raises InputError."""
+    `timesteps` are the official integers of the sigmas; by default they are computed from the sigmas. Above 0,
+    `reuse_threshold` lets steps skip the model (`sampling.StepReuse`). Raises InputError."""
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
         self.solver, self.timesteps = solver, timesteps
@@ -29,7 +29,7 @@ class FlowSolver(comfy.samplers.Sampler):
         self.most_reused = MOST if StepReuse(reuse_threshold).threshold else 0
 
     def timesteps_of(self, sigmas: Tensor) -> Tensor:
-        """The integer timestep of each step, int64 [steps]."""
+        """Return the integer timestep of each step, int64 [steps]."""
         return schedule_timesteps(sigmas) if self.timesteps is None else self.timesteps
 
     def sample(
@@ -45,7 +45,7 @@ class FlowSolver(comfy.samplers.Sampler):
 
         def denoise(x: Tensor, sigma: Tensor) -> Tensor:
             given = extra_args["model_options"]
-            told = {**given.get("transformer_options", {}), TIMESTEP: next(timesteps)}  # to the model and the guider
+            told = {**given.get("transformer_options", {}), TIMESTEP: next(timesteps)}  # read by model and guider
             options = {**given, "transformer_options": told}
             rows = sigma.to(x).expand(len(x))
             return model(x, rows, denoise_mask=denoise_mask, model_options=options, seed=extra_args.get("seed"))
@@ -66,8 +66,7 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 class _SomeSteps:
-    """The model that ComfyUI gives to a sampler. It is asked only for those steps that do not follow from the steps
-    before."""
+    """The model that ComfyUI passes to a sampler. It is called only for steps that cannot reuse earlier predictions."""
 
     def __init__(self, model, reuse: StepReuse, steps: int):
         self.model, self.reuse, self.steps_left = model, reuse, steps
@@ -77,7 +76,7 @@ class _SomeSteps:
 
     def __call__(self, x, sigma, model_options, seed=None):
         level, timestep = sigma.max().item(), model_options["transformer_options"][TIMESTEP]
-        is_high = getattr(self.model, "is_high", None)  # ComfyUI's own guider, of one model, has none
+        is_high = getattr(self.model, "is_high", None)  # ComfyUI's own guider has one model
 
         def ask() -> Tensor:
             return (x - self.model(x, sigma, model_options=model_options, seed=seed)) / level
@@ -88,7 +87,7 @@ class _SomeSteps:
 
 
 def initial_latent(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor | None) -> Tensor:
-    """What the solver starts from: for an empty latent at full noise the noise alone, else the latent with noise.
+    """Return the solver's first latent: for an empty latent at full noise the noise alone, else the latent with noise.
     ModelNoiseScale scales the noise."""
     if latent is None or (float(sigma) >= FULL_NOISE and not latent.any()):
         scale = getattr(model_sampling, "noise_scale", 1.0)
@@ -97,10 +96,11 @@ def initial_latent(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor 
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """The official integers int64 [steps] of a schedule of float32 sigmas [steps + 1], or of its last part.
+    """Return the official integer timesteps, int64 [steps], of a schedule of float32 sigmas [steps + 1], or of its last
+    part.
 
-    UniPC's are the truncated float32 products. For DPM++ those are sometimes one too high, so the schedule's steps
-    and shift are computed from its sigmas, and used if they give exactly the same sigmas again."""
+    UniPC's timesteps are the truncated float32 products. For DPM++ those are sometimes one too high. So the schedule's
+    steps and shift are computed from its sigmas, and used if they reproduce exactly the same sigmas."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
@@ -110,9 +110,10 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
 
 
 def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
-    """(steps, shift) of the DPM++ schedule that ends with these sigmas.
+    """Return (steps, shift) of the DPM++ schedule that ends with these sigmas; None where the shift would not be
+    finite.
 
-    A line through the first and the last: 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left."""
+    Fits a line through the first and the last sigma: 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left."""
     inverse = 1 / sigmas[:-1].double()
     steps_left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
     slope = ((inverse[-1] - inverse[0]) / (1 / steps_left[-1] - 1 / steps_left[0])).item()
@@ -124,7 +125,7 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """A LATENT sampled from noise of `seed`; ComfyUI shows progress and previews on the running node."""
+    """Sample a LATENT from the noise of `seed`; ComfyUI shows progress and previews on the running node."""
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))
