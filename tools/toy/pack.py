@@ -50,8 +50,6 @@ EVENTS = {
     "night": "It is night.",
     "snow": "It is in the snow.",
     "fog": "It is in the fog.",
-    "yellow": "It is with yellow walls.",
-    "green": "It is with green walls.",
 }
 """Sentences that extend the prompt of a walk."""
 
