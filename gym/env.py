@@ -87,7 +87,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         value, ended = reward if isinstance(reward, tuple) else (reward, False)
         return seen, float(value), bool(ended), False, info
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]
+    def render(self) -> np.ndarray | None:  # type: ignore[override, unused-ignore]
         """Return the last frame where the mode is rgb_array."""
         return self._seen if self.render_mode == "rgb_array" else None
 
@@ -121,7 +121,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
                 "`options` has an image and a state; a state has a first frame of its own: give one of both"
             )
         if state is not None:
-            found = state if isinstance(state, WorldState) else load_state(state_of(state))
+            found = state if isinstance(state, WorldState) else load_state(state_of(state) or state)
             return Start.after(found, prompt or "")
         start = self._start if prompt is None else replace(self._start, prompt=prompt)
         if image is None:

@@ -26,7 +26,7 @@ def add_export_command(commands: Any) -> None:
 def _export(arguments: argparse.Namespace) -> None:
     from ...camera.formats.files import read_camera
     from ...export import export_scene
-    from ...live.kept import HEAD
+    from ...live.folder.reading import HEAD
     from ..files.pictures import colour_frames, naming_video
 
     video, dest = Path(arguments.video), Path(arguments.dest)
@@ -54,7 +54,7 @@ def _export(arguments: argparse.Namespace) -> None:
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
     """Return a walk's video, and pose and lens of each frame."""
     from ...camera.pose_folder import load_poses
-    from ...live.kept import CAMERA, read_head, whole_state
+    from ...live.folder.reading import CAMERA, read_head, whole_state
 
     video = folder / "walk.mp4"
     if not video.is_file():

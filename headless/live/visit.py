@@ -43,8 +43,15 @@ class Visit:
             start = _start(opened, init, self._engine.size)
             speed = opened.settings.speed if init.speed is None else init.speed
             moving = _moves(opened, init)
-            options = {"fps": init.fps, "speed": speed, "moving": moving, "events": opened.settings.events}
-            self.session = Session(self._engine, start, folder=folder, **options)
+            self.session = Session(
+                self._engine,
+                start,
+                folder=folder,
+                fps=init.fps,
+                speed=speed,
+                moving=moving,
+                events=opened.settings.events,
+            )
         self.session.restart_on_drift = opened.settings.restart_on_drift
         if init.script is not None:
             self.session.script(init.script)
