@@ -36,7 +36,7 @@ BY_SAMPLERS = BY_ROLLOUT | {
 """The keys that a rollout uses, and the keys that every sampler (this pack's and ComfyUI's own) uses with an expert."""
 
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
-"""Keys that ComfyUI itself adds for a run, or that its guiders use."""
+"""The keys that ComfyUI itself adds for a run, or that its guiders use."""
 
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
 _CLIP_VISION = "the CLIP vision output (the start image reaches the model through the VAE)"

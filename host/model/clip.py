@@ -35,18 +35,17 @@ _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 KEPT = 8
-"""Embeddings that are kept at most, in host memory: 16 KB a token, so 8 MB each at most."""
+"""The most embeddings in the cache, in host memory: 16 KB a token, so at most 8 MB each."""
 
 _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
-    """A CONDITIONING for each prompt: float32 [1, 512, dim], zero after the prompt's tokens, as Wan models take it.
-    Prompts that were encoded lately are not encoded again.
+    """Return a CONDITIONING for each prompt: float32 [1, 512, dim], zero after the prompt's tokens, as Wan models take
+    it.
 
-    The node's bar shows progress after each block, and ComfyUI's interrupt ends the encoding there. Raises TextError as
-    `text.encode` does.
-    """
+    Recent prompts come from a cache. The node's bar shows progress after each block, and ComfyUI's interrupt ends the
+    encoding there. Raises TextError as `text.encode` does."""
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
         show_warning(
@@ -79,10 +78,11 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """The embedding [tokens, dim] of each prompt. `files` are the text encoder's and the tokenizer's. `encode` makes
-    the embeddings that are not kept yet; those of a file that was written again count as not kept.
+    """Return the embedding [tokens, dim] of each prompt.
 
-    A prompt that fills the 512 tokens is not kept: whether it was cut is said while it is encoded."""
+    `files` are the text encoder's and the tokenizer's. `encode` makes the embeddings that are not in the cache; a file
+    that was written again counts as a new one. A prompt that fills the 512 tokens is not cached, because the warning
+    about a cut prompt appears only while it is encoded."""
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
@@ -92,7 +92,7 @@ def _embeddings(
     found = [made[prompt] if prompt in made else _kept[version, prompt] for prompt in prompts]
     for prompt, embedding in made.items():
         if len(embedding) < MAX_TOKENS:
-            _kept[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all of them
+            _kept[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all embeddings
     while len(_kept) > KEPT:
         _kept.popitem(last=False)
     return found
@@ -101,7 +101,8 @@ def _embeddings(
 def load_clip(
     encoder: Path, tokenizer: Path, model_options: dict | None = None, disable_dynamic: bool = False
 ) -> comfy.sd.CLIP:
-    """An ordinary CLIP of an encoder of any size, with the official or the Hugging Face key names. Raises TextError."""
+    """Return an ordinary CLIP of an encoder of any size, with the official or the Hugging Face key names. Raises
+    TextError."""
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(
@@ -136,12 +137,12 @@ def load_clip(
 
 
 def _load_patcher(*arguments, disable_dynamic: bool = False):
-    """ComfyUI calls this to make the patcher of a loaded CLIP anew."""
+    """Load the patcher of a CLIP again; ComfyUI calls this."""
     return load_clip(*arguments, disable_dynamic=disable_dynamic).patcher
 
 
 def _saying_layers(encoder: type) -> type:
-    """Core's text encoder, which says on the node when CLIP Set Last Layer changes the text."""
+    """Return core's text encoder class with a warning on the node when CLIP Set Last Layer changes the text."""
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
@@ -156,7 +157,8 @@ def _saying_layers(encoder: type) -> type:
 
 
 def _core_config(config: UMT5Config) -> dict[str, int]:
-    """The encoder's sizes under the names of core's umt5_config_xxl.json. Raises TextError if core cannot have one."""
+    """Return the encoder's sizes under the names of core's umt5_config_xxl.json. Raises TextError for a number of
+    buckets that core does not support."""
     if config.buckets != _CORE_BUCKETS:
         raise TextError(
             f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "
@@ -173,7 +175,8 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """Core's prompt syntax (weights in parentheses, embeddings) with the official cleaning and ids; 512 tokens."""
+    """A tokenizer with core's prompt syntax (weights in parentheses, embeddings), the official cleaning and ids, and
+    512 tokens."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(
@@ -191,7 +194,8 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """One list of (id, weight) pairs, padded to 512. A longer one is cut before its eos, which is said."""
+        """Return one list of (id, weight) pairs, padded to 512. A longer one is cut before its eos, with a warning on
+        the node."""
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:
@@ -210,7 +214,7 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
 
 
 class _CoreTokenizer:
-    """Our Tokenizer with the methods that core's SDTokenizer calls."""
+    """The engine's Tokenizer with the methods that core's SDTokenizer calls."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""LoRA files on the canvas: the parts that ComfyUI's own loader does not read are added, or named on the node."""
+"""LoRA files on the canvas: parts that ComfyUI's own loader does not read are added, or listed on the node."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -20,12 +20,12 @@ NAMED = 3
 
 
 def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return the patches that ComfyUI made of the running node's LoRA, with those that its loader leaves out.
+    """Return ComfyUI's patches of the running node's LoRA, with the ones that its loader leaves out.
 
-    `shapes` are the model's parameters by official name. The file is read as the command reads it: modulations, biases
-    of the up matrices, other spellings, and the scale of the header or of adapter_config.json. Where it cannot be read
-    so, the node says how many of its tensors are left out. Nodes with several LoRAs keep ComfyUI's patches.
-    """
+    `shapes` are the shapes of the model's parameters by official name. The file is read as the command-line tool reads
+    it: modulations, biases of the up matrices, other spellings, and the scale of the header or of adapter_config.json.
+    Where that fails, the node shows how many of its tensors are left out. Nodes with several LoRAs keep ComfyUI's
+    patches."""
     file = _file_of_running_node()
     if file is None:
         return patches
@@ -57,14 +57,13 @@ def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _file_of_running_node() -> Path | None:
-    """The LoRA file of the node that runs, if it has exactly one."""
+    """Return the LoRA file of the running node, if it has exactly one."""
     names = loras_of(running_node())
     paths = [path for name in names if (path := folder_paths.get_full_path("loras", name)) is not None]
     return Path(paths[0]) if len(paths) == 1 else None
 
 
 def _patch(change: Change) -> Any:
-    """A change as ComfyUI's patch."""
     up = change.up.view()
     if change.down is None:
         return ("diff", (up if change.scale == 1 else change.scale * up.float(),))
@@ -73,7 +72,7 @@ def _patch(change: Change) -> Any:
 
 
 def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
-    """Whether ComfyUI's patch of a weight has another scale than its only change."""
+    """Return whether ComfyUI's patch of a weight has another scale than the file's only change of it."""
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
     (change,) = changes
@@ -82,7 +81,7 @@ def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
 
 
 def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
-    """Say on the node how many of a file's tensors ComfyUI's loader has not read."""
+    """Show on the node how many of a file's tensors ComfyUI's loader has not read."""
     try:
         keys = read_tensors(file).keys()
     except CheckpointError as unread:
@@ -97,5 +96,5 @@ def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointErro
 
 
 def _spelling(key: str) -> str:
-    """A key as ComfyUI's loader renames it."""
+    """Return a key as ComfyUI's loader renames it."""
     return key.replace("lora_unet__", "lora_unet_")

@@ -1,8 +1,7 @@
 """The model's layers on ComfyUI's weight casting, through which offloading, dynamic VRAM and LoRAs reach every weight.
 
-A weight in 4 or 8 bits is a QuantizedTensor on views of the mapped file. It is moved as it is and decoded where it is
-used.
-"""
+A weight in 4 or 8 bits is a QuantizedTensor on views of the mapped file. It is moved in that form and decoded where it
+is used."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from ...options import Arithmetic
 
 
 def is_quantized(weight: Tensor | None) -> bool:
-    """Whether a weight is a comfy_kitchen QuantizedTensor."""
+    """Return whether a weight is a comfy_kitchen QuantizedTensor."""
     return hasattr(weight, "_qdata")
 
 
@@ -34,11 +33,11 @@ def is_quantized(weight: Tensor | None) -> bool:
 def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
-    """A layer's weight and bias with LoRAs, on the device and in the dtype of `reference`. The weight is what `decode`
-    makes of it: plain values, or 8 bits.
+    """Yield a layer's weight and bias with LoRAs, on the device and in the dtype of `reference`. The weight is the
+    result of `decode`: plain values, or 8 bits.
 
-    ComfyUI has only a few transfer buffers. What comes through one is copied and the buffer is freed at once, so that
-    several layers can be in use together."""
+    ComfyUI has only a few transfer buffers. A weight in a transfer buffer is copied and the buffer is freed at once, so
+    that several layers can be in use together."""
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     in_transfer_buffer = offload is not None and offload[0] is not None
@@ -57,7 +56,7 @@ def weight_and_bias(
 
 
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """A weight that is on the device of `reference`, in 8 bits with a scale for each row."""
+    """Return a weight that is on the device of `reference`, in 8 bits with a scale for each row."""
     if not is_quantized(weight):
         return eight_bit_weight(weight, reference.device, dtype)
     if hasattr(weight.layout_cls, "recode"):  # a layout of this pack
@@ -69,10 +68,10 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer whose weight may be 4-bit. `as_loaded` keeps its parameters as they lie in the mapped file.
+    """A linear layer whose weight may be 4-bit. `as_loaded` keeps the parameters as views of the mapped file.
 
-    `prepared` computes in the layer's `arithmetic`. A layer with a LoRA computes in the compute dtype all the same, so
-    that LoRAs stay exact."""
+    `prepared` computes in the layer's `arithmetic`. A layer with a LoRA computes in the compute dtype instead, so that
+    LoRAs stay exact."""
 
     arithmetic: Arithmetic = "bf16"
 
@@ -87,7 +86,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """This layer as a function whose weight is decoded once: see `prepared` in the engine's operations.py."""
+        """Yield this layer as a function whose weight is decoded once: see `prepared` in the engine's operations.py."""
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):
@@ -97,7 +96,7 @@ class Linear(comfy.ops.manual_cast.Linear):
             yield ExactLayer(weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Whole, and not core's own with a part replaced: that part has another signature in later versions.
+        # The full method, because the part of core's own that differs has another signature in later versions.
         with weight_and_bias(self, x) as (weight, bias):
             return F.linear(x, weight, bias)
 
@@ -107,12 +106,12 @@ class Linear(comfy.ops.manual_cast.Linear):
         self._parameters[name] = self.as_loaded[name] = parameter
 
     def convert_weight(self, weight: Tensor, inplace: bool = False, **kwargs) -> Tensor:
-        """Called by ComfyUI where it needs plain values, as in model merging."""
+        """Return plain values. ComfyUI calls this where it needs them, as in model merging."""
         return weight.dequantize() if is_quantized(weight) else weight
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a 4-bit weight. ComfyUI sums the model's size from `state_dict`, which has to list them."""
+        """The scales of a quantized weight. ComfyUI sums the model's size from `state_dict`, which has to list them."""
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -134,8 +133,10 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """`fn(parameter)`. A parameter that returns to the mapped file's device becomes the view of the file again. One
-        that `upload` takes stays where it is until the upload is sent."""
+        """Return `fn(parameter)`.
+
+        A parameter that returns to the mapped file's device becomes the view of the file again. A parameter that
+        `upload` accepts stays where it is until the upload is sent."""
         in_file = self.as_loaded.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.takes(self, name, target):
@@ -149,9 +150,9 @@ class Linear(comfy.ops.manual_cast.Linear):
 class PendingUpload:
     """An expert's parameters that wait to be sent to `device` together.
 
-    With `--disable-dynamic-vram` ComfyUI picks layers and calls `.to(device)` on one after another, which copies page
-    by page out of the mapped file. In this upload the layers only register themselves; the loaders then send all of
-    them at the speed of the bus."""
+    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another, which copies page by page out
+    of the mapped file. In this upload the layers only register themselves. The loaders then send all of them at the
+    speed of the bus."""
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
@@ -159,10 +160,11 @@ class PendingUpload:
         self.waiting: dict[str, tuple[Linear, str]] = {}
 
     def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `weight` or `bias`, if it is to become like `target` (a tensor of any size).
+        """Register the layer's `weight` or `bias` if it is to become like `target` (a tensor of any size); return
+        whether it is registered.
 
-        Refused are other devices and dtypes than the upload's, and weights that the file has in another dtype: those
-        would for a while be on the device twice."""
+        Targets with another device or dtype than the upload's are rejected. So are weights that the file has in another
+        dtype, because these would be on the device twice for a while."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
@@ -171,7 +173,8 @@ class PendingUpload:
         return True
 
     def send(self) -> None:
-        """Send what waits. Each layer gets memory of its own, which ComfyUI can free when it unloads that layer."""
+        """Send the registered parameters. Each layer gets memory of its own, which ComfyUI can free when it unloads
+        that layer."""
         options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.waiting.items():
@@ -179,15 +182,15 @@ class PendingUpload:
 
 
 def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bool:
-    """Whether there is a file to read from and a GPU to send to."""
+    """Return whether there is a file to read from and a GPU to send to."""
     return checkpoint is not None and device is not None and device.type == "cuda"
 
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """The layers that ComfyUI moves from the file to `device` in this context are on the device when it has ended.
+    """Send the layers that ComfyUI moves to `device` in this context together, when the context ends.
 
-    Raises CheckpointError, OSError and what the device raises, with every weight still in its file."""
+    Raises CheckpointError, OSError and errors of the device, with every weight still in its file."""
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
         layer.upload = upload
@@ -200,7 +203,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 
 class _NormParameters(torch.nn.Module):
-    """Gives the engine a norm's weight and bias, which it uses in fused kernels of its own."""
+    """A norm that passes its weight and bias to the engine, which uses them in its own fused kernels."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):
@@ -217,7 +220,7 @@ class RMSNorm(_NormParameters, comfy.ops.manual_cast.RMSNorm):
 
 
 class HostOperations:
-    """Layers for `LingBotWorldModel(operations=...)` inside ComfyUI."""
+    """The layers for `LingBotWorldModel(operations=...)` inside ComfyUI."""
 
     Linear = Linear
     LayerNorm = LayerNorm

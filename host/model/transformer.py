@@ -1,4 +1,5 @@
-"""The engine's transformer with Wan's call, patches and choice of attention, as ComfyUI and other packs use them."""
+"""The engine's transformer with Wan's call signature, patches and choice of attention, as ComfyUI and other packs use
+it."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -19,10 +20,10 @@ from ...model.layers.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
-"""Key in transformer_options: the step's official integer timestep, from solvers that know it exactly."""
+"""The key in transformer_options of the step's official integer timestep, from solvers that know it exactly."""
 
 CAMERA_CACHE = "camera_cache"
-"""Key in transformer_options: the engine's CameraCache, or None."""
+"""The key in transformer_options of the engine's CameraCache, or None."""
 
 _LATENT = "lingbot_world_latent"
 _ATTENTION_SWITCHES = (
@@ -35,19 +36,20 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """ComfyUI's attention if a command line switch or an override asks for it, else the engine's, which is faster."""
+    """Run ComfyUI's attention if a command line switch or an override selects it, else the engine's, which is
+    faster."""
     if "optimized_attention_override" in options or any(getattr(args, switch, False) for switch in _ATTENTION_SWITCHES):
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
 
 
 def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """The same kernel for self-attention, then every `attn1_patch`."""
+    """Run self-attention with the kernel of `cross_attention`, then every `attn1_patch`."""
     return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
 
 
 def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
-    """Self-attention in 8 bits, whatever ComfyUI's switches and overrides ask for, then every `attn1_patch`."""
+    """Run self-attention in 8 bits, regardless of ComfyUI's switches and overrides, then every `attn1_patch`."""
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
@@ -63,7 +65,7 @@ def _patched(q: Tensor, k: Tensor | Operand, out: Tensor, heads: int, options: M
 
 
 class HostModel(LingBotWorldModel):
-    """`LingBotWorldModel` as ComfyUI calls a diffusion model, with wrappers, block and attention patches."""
+    """A `LingBotWorldModel` that ComfyUI calls as a diffusion model, with wrappers, block and attention patches."""
 
     attention_8bit = staticmethod(self_attention_8bit)
 
@@ -81,7 +83,8 @@ class HostModel(LingBotWorldModel):
     def forward(
         self, x, timestep, context=None, clip_fea=None, time_dim_concat=None, transformer_options=None, **kwargs
     ):
-        """Velocity [B, 16, F, H, W]. Arguments in the order of core's WanModel: some wrappers pass them by position."""
+        """Return the velocity [B, 16, F, H, W]. The arguments are in the order of core's WanModel, because some
+        wrappers pass them by position."""
         options = {} if transformer_options is None else transformer_options
         return WrapperExecutor.new_class_executor(
             self._forward, self, get_all_wrappers(WrappersMP.DIFFUSION_MODEL, options)
@@ -108,7 +111,7 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """What the ScaleROPE node asks for, as core's Wan reads it."""
+        """Return the scales and shifts of the ScaleROPE node, as core's Wan reads them."""
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -122,8 +125,10 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """The check for an interrupt ends what torch.compile traces: block after block is run by the code made of the
-        first, as long as nothing here depends on the index."""
+        """Run a block with the patches of other nodes.
+
+        The check for an interrupt ends torch.compile's trace. So the code compiled for the first block runs every
+        block, as long as no value here depends on the index."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block
@@ -149,12 +154,12 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """sigma * 1000 as int64, truncated in float32: exactly UniPC's official integers, but not always DPM++'s."""
+    """Return sigma * 1000 as int64, truncated in float32: exactly UniPC's official integers, but not always DPM++'s."""
     return (sigmas.detach().float() * 1000).long()
 
 
 def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplace=True):
-    """The block, with every `attn2_patch` applied to the hidden states between cross-attention and feed-forward."""
+    """Run the block, with every `attn2_patch` applied to the hidden states between cross-attention and feed-forward."""
     cross, update = block.cross_attn, block.cross_attn.update_
 
     x = x if inplace else x.clone()
@@ -174,6 +179,6 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """The block itself, as another pack's replacement of it calls it."""
+    """Run the original block, as another pack's replacement calls it."""
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

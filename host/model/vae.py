@@ -1,4 +1,4 @@
-"""The VAE as ComfyUI has it, with a memory for the images that it encoded last."""
+"""ComfyUI's VAE with a cache of the latents of the last encoded images."""
 
 import hashlib
 from collections import OrderedDict
@@ -13,19 +13,21 @@ from ...vae import diffusers_names, read_vae
 from ...weights.files import read_tensors
 
 KEPT = 4
-"""Latents that are kept at most: of 480x832 with 81 frames 9 MB each, of 720x1280 with 81 frames 19 MB each."""
+"""The most latents in the cache: 9 MB each at 480x832 with 81 frames, 19 MB each at 720x1280 with 81 frames."""
 
 
 class RememberingVAE(comfy.sd.VAE):
-    """Encodes the same images once. ComfyUI runs WanImageToVideo again when the camera or a prompt changes, because
-    both are wired into it; its start image is mostly the same then."""
+    """A VAE that encodes the same images only once.
+
+    ComfyUI runs WanImageToVideo again when the camera or a prompt changes, because both are connected to it. Its start
+    image is usually unchanged then."""
 
     def __init__(self, **options):
         super().__init__(**options)
         self.kept: OrderedDict[tuple, Tensor] = OrderedDict()
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """The latent of images [B, H, W, C], 0..1, as ComfyUI's VAE gives it."""
+        """Return the latent of images [B, H, W, C], 0..1, as ComfyUI's VAE does."""
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.kept:
@@ -37,8 +39,9 @@ class RememberingVAE(comfy.sd.VAE):
 
 
 def open_vae(path: Path) -> RememberingVAE:
-    """A VAE of a file as ComfyUI reads it, or of diffusers' file or folder, whose names ComfyUI does not know. Raises
-    CheckpointError, and RuntimeError for what is no VAE."""
+    """Load a VAE: a file as ComfyUI reads it, or diffusers' file or folder, whose names ComfyUI does not know.
+
+    Raises CheckpointError, and RuntimeError for a file that is not a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = RememberingVAE(sd=read_vae(path))
     else:

@@ -1,1 +1,1 @@
-"""A queued prompt, and texts on its nodes."""
+"""The queued prompt, and texts on its nodes."""

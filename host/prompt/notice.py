@@ -1,4 +1,4 @@
-"""Texts on the running node."""
+"""Texts that are shown on the running node."""
 
 import logging
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ TEXT_EVENT = "lingbot_world.text"
 
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""For each node that shows warnings: the prompt in which it ran, and the texts."""
+"""For each node that shows texts: the id of the prompt in which it ran, and the texts."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """In this context warnings are neither shown nor logged: nodes are only asked what they would make."""
+    """Suppress warnings and notes in this context, for nodes that are only evaluated for their results."""
     token = _quiet.set(True)
     try:
         yield
@@ -25,21 +25,22 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(text: str) -> None:
-    """Show a warning on the running node, below those that it has shown in this run, and log it. The first call of a
-    run, which may be with an empty text, takes away the warnings of the node's last run."""
+    """Show a warning on the running node, below the earlier ones of this run, and log it.
+
+    The first call of a run removes the warnings of the node's last run; its text may be empty."""
     if _quiet.get():
         return
     _show(text, logging.WARNING)
 
 
 def show_note(text: str) -> None:
-    """Show what a run did on the running node, below its warnings, and log it."""
+    """Show a note about a run on the running node, below its warnings, and log it."""
     if not _quiet.get():
         _show(text, logging.INFO)
 
 
 def running_node() -> str | None:
-    """The id of the node that ComfyUI is running; None outside of a prompt."""
+    """Return the id of the node that ComfyUI is running; None outside of a prompt."""
     context = get_executing_context()
     return None if context is None else context.node_id
 
@@ -61,10 +62,10 @@ def _show(text: str, level: int) -> None:
 
 
 def show_text(text: str) -> None:
-    """Show a text on the running node, in place of what it showed before; an empty one takes that away.
+    """Show a text on the running node in place of the previous one; an empty text removes it.
 
-    web/js/comfy/node_text.js does. The front-end's own text of a running node goes when the run ends.
-    """
+    web/js/comfy/node_text.js displays it, because the front-end's own text of a running node disappears when the run
+    ends."""
     context = get_executing_context()
     if context is not None:
         from server import PromptServer
