@@ -184,8 +184,16 @@ def test_a_hook_acts_in_its_run_and_in_no_other(hooked, hook, sampler):
     assert (fresh["made"] == fresh["after"]) is late
 
 
-def test_a_hook_of_a_run_that_failed_is_gone_in_the_next(hooked):
-    for failed, plain, fresh in hooked["after_an_error"].values():
+@pytest.fixture
+def counted(hooked, request) -> Report:
+    """`hooked`, where the checks' counters see the forwards: with dynamic VRAM ComfyUI samples hooks with a copy."""
+    if request.node.callspec.params.get("hooked") == "dynamic":
+        pytest.skip("with dynamic VRAM ComfyUI samples hooks with a copy of the model, which the counters do not see")
+    return hooked
+
+
+def test_a_hook_of_a_run_that_failed_is_gone_in_the_next(counted):
+    for failed, plain, fresh in counted["after_an_error"].values():
         assert "played" in failed
         assert plain == fresh
 
@@ -195,8 +203,8 @@ def test_another_models_weights_as_a_hook_make_that_model(hooked):
     assert gap < 1e-5 < 0.1 < other
 
 
-def test_keyframes_of_a_hook_begin_again_with_each_chunk(hooked):
-    assert hooked["keyframes_of_a_rollout"] == [[0.25], [1.0], [1.0], [0.25], [1.0]]
+def test_keyframes_of_a_hook_begin_again_with_each_chunk(counted):
+    assert counted["keyframes_of_a_rollout"] == [[0.25], [1.0], [1.0], [0.25], [1.0]]
 
 
 def test_merging_all_of_another_expert_gives_that_expert(found):

@@ -16,14 +16,23 @@ ROLLOUT = "LingBotWorldRollout"
 STAND_IN = Path(__file__).parents[2] / "stand_ins" / "default_stream"
 
 
+def needed_by(prompt, node):
+    """Return the prompt without nodes that the named node does not use: some need packages that GPU machines lack."""
+    needed, open_nodes = set(), [node]
+    while open_nodes:
+        needed.add(key := open_nodes.pop())
+        links = [value for value in prompt[key]["inputs"].values() if isinstance(value, list) and len(value) == 2]
+        open_nodes += [str(source) for source, _ in links if str(source) in prompt]
+    return {key: value for key, value in prompt.items() if key in needed}
+
+
 def rollout(comfy_host, comfy_base, *arguments):
     """The latent of a rollout of many small chunks, and the server's log."""
     with ComfyServer(comfy_host, comfy_base, *arguments, gpu=True, python_path=str(STAND_IN)) as server:
         prompt = as_toy("fast_long").set("LingBotWorldPrepareImage", width=64, height=48)
-        del prompt[prompt.node_id("LingBotWorldCameraPreview")]
         prompt = prompt.set(ROLLOUT, seed=7, chunk="1", window=4, sink=1)
         prompt = prompt.add("latent", "SaveLatent", samples=prompt.link(ROLLOUT), filename_prefix="sage")
-        server.run(prompt)
+        server.queue(needed_by(prompt, "latent"))
         newest = max((comfy_base / "output").glob("sage*.latent"), key=lambda path: path.stat().st_mtime)
         return load_file(newest)["latent_tensor"].float(), server.log()
 
