@@ -1,4 +1,4 @@
-"""ComfyUI's V3 node classes: words and sockets, no maths."""
+"""ComfyUI's V3 node classes: texts and sockets, no maths."""
 
 from importlib import import_module
 
@@ -35,7 +35,7 @@ class LingBotWorldExtension(ComfyExtension):
     modules = MODULES
 
     async def on_load(self) -> None:
-        """Called by ComfyUI, whose server runs by then."""
+        """Register the pack's routes and write the example image. ComfyUI calls this once its server runs."""
         from server import PromptServer
 
         self.modules = () if installed.gives_way() else MODULES

@@ -50,7 +50,7 @@ class LingBotWorldPrepareImage(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, size):
-        return refusal(check_size, size)  # also takes the names of earlier workflows
+        return refusal(check_size, size)  # also accepts the names of earlier workflows
 
     @classmethod
     def execute(cls, image, size, width, height, fit) -> io.NodeOutput:

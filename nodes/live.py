@@ -1,4 +1,4 @@
-"""LingBotWorldLive: a causal model's world that is walked through on the canvas while it is made."""
+"""LingBotWorldLive: a causal model's world that the user walks through on the canvas while it is generated."""
 
 from comfy_api.latest import io
 
@@ -20,7 +20,7 @@ from .refusal import NamesToCheck, refusal
 from .rollout import request
 
 WAIT = 30
-"""Seconds."""
+"""The default time that a run waits for a client, in seconds."""
 VAE_ALONE = "the VAE"
 ME, PATH = "me, or else the recorded path", "the recorded path"
 

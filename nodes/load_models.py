@@ -121,7 +121,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
 
 
 def _check_graph() -> None:
-    """Of the prompt that ComfyUI is validating. Raises InputError."""
+    """Check the prompt that ComfyUI is validating. Raises InputError."""
     from ..host.checks.graph import check_steps
 
     check_steps()
@@ -217,7 +217,9 @@ def _causal_path(name: str) -> Path:
 
 
 def _check_vae(name: str) -> None:
-    """Raises InputError, CheckpointError. Besides Wan 2.1's VAE ComfyUI reads its tiny stand-ins, by this key."""
+    """Check a VAE's file. Raises InputError, CheckpointError.
+
+    ComfyUI also reads the tiny stand-ins of Wan 2.1's VAE; TINY_VAE_KEY identifies them."""
     from ..vae import read_vae
 
     path = folders.resolve_vae(name)
@@ -226,7 +228,7 @@ def _check_vae(name: str) -> None:
 
 
 def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
-    """Arithmetic and attention of a loader, where they are known before the prompt runs."""
+    """Return the arithmetic and the attention of a loader; "auto" where another node supplies them."""
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 
@@ -240,7 +242,7 @@ def _check(paths_of: Callable[..., PerExpert[Path] | Path], *names_and_modes: st
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Of both experts or of a causal model, once for each version of the files."""
+    """Check the headers of both experts or of a causal model, once for each version of the files."""
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts
@@ -250,7 +252,7 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _chosen(names: dict[str, str]) -> dict[str, Path]:
-    """The files that are named for experts. Raises one InputError for all that are missing."""
+    """Return the files that are chosen for experts. Raises one InputError for all that are missing."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

@@ -1,4 +1,4 @@
-"""LingBotWorldCheckMachine: what the machine can do, before models are loaded."""
+"""LingBotWorldCheckMachine: a checkup of the machine before models are loaded."""
 
 from comfy_api.latest import io
 
@@ -25,7 +25,7 @@ class LingBotWorldCheckMachine(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls) -> float:
-        return float("nan")  # a machine changes
+        return float("nan")  # never cached: a machine changes
 
     @classmethod
     def execute(cls) -> io.NodeOutput:

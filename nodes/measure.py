@@ -36,7 +36,7 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, every):
-        return refusal(_libraries)  # a missing package is said before the video is made
+        return refusal(_libraries)  # reports a missing package before the video is made
 
     @classmethod
     def execute(cls, images, camera, every, width, height) -> io.NodeOutput:
@@ -100,7 +100,7 @@ class LingBotWorldMeasureDrift(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, fps):
-        return refusal(opencv)  # a missing package is said before the video is made
+        return refusal(opencv)  # reports a missing package before the video is made
 
     @classmethod
     def execute(cls, images, fps, width, height) -> io.NodeOutput:

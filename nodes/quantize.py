@@ -1,4 +1,4 @@
-"""LingBotWorldQuantize: official weights become a 4-bit package, without a terminal."""
+"""LingBotWorldQuantize: quantize official weights to a 4-bit package, without a terminal."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class LingBotWorldQuantize(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_):
-        return float("nan")  # never answered from the cache: what it made may be gone
+        return float("nan")  # never cached: the package may have been deleted
 
     @classmethod
     def execute(cls, source, name, search, t5, lora=NO_LORA, lora_strength=1.0) -> io.NodeOutput:

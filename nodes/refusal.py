@@ -1,4 +1,4 @@
-"""How nodes refuse a prompt before it runs."""
+"""How nodes reject a prompt before it runs."""
 
 from collections.abc import Callable
 
@@ -6,19 +6,21 @@ from ..errors import LingBotError
 
 
 class NamesToCheck(list[str]):
-    """The names that a combo offers. The node's own check says which others are taken, and what is wrong with the rest:
-    ComfyUI, which looks whether a value is `in` the list, does not add a message of its own."""
+    """The names that a combo offers. Every name counts as `in` the list, so that ComfyUI adds no message of its own.
+
+    The node's own check decides which other names are valid, and reports the reason for the rest."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
-    """True, or the message of the LingBotError that `check(*arguments)` raises, or of a file that cannot be read. An
-    argument of None comes from another node and is not known yet: nothing is checked.
+    """Return True, or the message of the LingBotError that `check(*arguments)` raises, or of a file that cannot be
+    read.
 
-    ComfyUI repeats the message for each input that `validate_inputs` names. So it names one, and takes the others from
-    `host.queued_prompt.known_inputs`."""
+    An argument of None comes from another node and is not known yet, so `check` is not called. ComfyUI repeats the
+    message for each input that `validate_inputs` names. So `validate_inputs` names one, and reads the others from
+    `host.prompt.queue.known_inputs`."""
     if None in arguments:
         return True
     try:

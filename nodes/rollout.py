@@ -1,4 +1,4 @@
-"""LingBotWorldRollout: a causal model's video, chunk by chunk, that can go on later."""
+"""LingBotWorldRollout: a causal model's video, generated chunk by chunk, that can continue later."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 CUSTOM = "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 THE_RELEASES = 0.0
-"""The shift that stands for the release's own."""
+"""The value of `shift` that selects the release's own."""
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
-    """What these inputs ask for."""
+    """Build the RolloutRequest of a node's inputs; AS_TRAINED and UNSET become None."""
     from ..pipeline.spec import RolloutRequest
 
     return RolloutRequest(
@@ -240,7 +240,7 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
 
 
 def _check() -> None:
-    """Of the node that ComfyUI is validating. Raises InputError, CameraError."""
+    """Check the node that ComfyUI is validating. Raises InputError, CameraError."""
     from ..host.checks.graph import check_rollout
     from ..sampling import few_step_schedule
 

@@ -24,7 +24,7 @@ EXPERTS = ("high", "low")
 
 
 def _models_and_prompts() -> list[io.Input]:
-    """Both experts, and the prompts that both get."""
+    """Return the inputs for both experts, and for the prompts that both use."""
     models = [
         io.Model.Input(
             f"{expert}_noise",
@@ -41,7 +41,7 @@ def _models_and_prompts() -> list[io.Input]:
 
 
 def _guidance() -> list[io.Input]:
-    """Of each expert, and where the one takes over from the other."""
+    """Return the inputs for each expert's guidance scale, and for the boundary between the experts."""
     scales = [
         number(
             f"cfg_{expert}",
@@ -265,8 +265,10 @@ class LingBotWorldSampler(io.ComfyNode):
 
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
-    """Sigmas [steps + 1] and timesteps [steps]: below a denoise of 1 the last ones of a longer schedule, as ComfyUI's
-    KSampler and BasicScheduler cut theirs. Raises InputError: another node may give any number."""
+    """Return sigmas [steps + 1] and timesteps [steps].
+
+    Below a denoise of 1 they are the last ones of a longer schedule, as in ComfyUI's KSampler and BasicScheduler.
+    Raises InputError, because another node may supply any number."""
     from ..sampling import flow_sigmas, flow_timesteps
 
     if not 0 < denoise <= 1:
@@ -276,7 +278,7 @@ def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> t
 
 
 def _check_models() -> None:
-    """Of the node that ComfyUI is validating. Raises InputError."""
+    """Check the models of the node that ComfyUI is validating. Raises InputError."""
     from ..host.checks.graph import check_experts
 
     check_experts("high_noise", "low_noise")

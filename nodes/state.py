@@ -1,4 +1,4 @@
-"""LingBotWorldSaveState and LingBotWorldLoadState: the world of a causal model as a file, to go on another day."""
+"""LingBotWorldSaveState and LingBotWorldLoadState: the world of a causal model as a file, to continue another day."""
 
 from comfy_api.latest import io
 

@@ -38,20 +38,22 @@ def _tokenizer_input() -> io.Combo.Input:
 
 
 def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
-    """Of the text encoder and of its tokenizer. Raises InputError."""
+    """Return the paths of the text encoder and of its tokenizer. Raises InputError."""
     encoder = folders.resolve_text_encoder(text_encoder)
     return encoder, folders.resolve_tokenizer(tokenizer, encoder)
 
 
 def _check_files(text_encoder: str) -> None:
-    """Raises LingBotError for a file that is missing or is something else; the encoder is checked first. Where one
-    tokenizer can be chosen from the list, `auto` finds one too."""
+    """Raise LingBotError for a file that is missing or of another kind; the encoder is checked first.
+
+    If any tokenizer in the list can be chosen, `auto` finds one too."""
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
 class _WithFiles:
-    """Both nodes refuse a prompt whose files are bad, and run again when a file has changed."""
+    """A mixin of both nodes: it rejects a prompt whose files are invalid, and runs the node again when a file has
+    changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

@@ -1,4 +1,4 @@
-"""LingBotWorldToyPackage: tiny trained models, to see whether an installation works."""
+"""LingBotWorldToyPackage: tiny trained models to test an installation."""
 
 from comfy_api.latest import io
 
@@ -25,7 +25,7 @@ class LingBotWorldToyPackage(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls) -> bool | float:
-        return float("nan") if _is_missing() else True  # not answered from the cache where the package was deleted
+        return float("nan") if _is_missing() else True  # not cached where the package was deleted
 
     @classmethod
     def execute(cls) -> io.NodeOutput:
@@ -43,4 +43,4 @@ class LingBotWorldToyPackage(io.ComfyNode):
 def _is_missing() -> bool:
     from ..toy.package import EXAMPLE
 
-    return not (folders.toy_folder() / EXAMPLE / "prompt.txt").is_file()  # which is written last
+    return not (folders.toy_folder() / EXAMPLE / "prompt.txt").is_file()  # the last file to be written

@@ -1,7 +1,7 @@
-"""Noise levels of latents: which level a run expects, and which level the run before has left.
+"""Noise levels of latents: the level that a run expects, and the level that the previous run left.
 
-Each run notes the level that it ends at, under a fingerprint of its latent, so the check holds through reroutes,
-subgraphs and cached outputs."""
+Each run stores its last level under a fingerprint of its latent, so the check works through reroutes, subgraphs and
+cached outputs."""
 
 from collections.abc import Iterator
 
@@ -12,17 +12,17 @@ from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
 SMALL = 0.01
-"""Noise levels closer than this count as equal."""
+"""The difference of noise levels below which they count as equal."""
 
 NEARLY_FULL = 0.95
-"""An empty latent may begin at this level or above: some of ComfyUI's schedulers begin a little below 1."""
+"""The lowest first noise level for an empty latent: some of ComfyUI's schedulers begin a little below 1."""
 
 _MOST, _SAMPLES = 64, 4096
 _left: dict[bytes, float] = {}
 
 
 def remember(latent: Tensor, level: float) -> None:
-    """Note the noise level that a run has left in `latent`."""
+    """Store the noise level that a run left in `latent`."""
     _left.pop(name := _fingerprint(latent), None)
     _left[name] = level
     if len(_left) > _MOST:
@@ -30,13 +30,13 @@ def remember(latent: Tensor, level: float) -> None:
 
 
 def _fingerprint(latent: Tensor) -> bytes:
-    """A few values in fp16, in which ComfyUI may keep latents between nodes."""
+    """Return a few values of the latent in fp16, because ComfyUI may keep latents in fp16 between nodes."""
     values = latent.detach().flatten()
     return values[:: max(1, len(values) // _SAMPLES)].half().cpu().numpy().tobytes()
 
 
 def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
-    """Raises InputError for a guidance, a sigma or a latent that contains NaN or infinity."""
+    """Raise InputError for a guidance, a sigma or a latent that contains NaN or infinity."""
     wrong = {name: value for name, value in vars(guider).items() if isinstance(value, float) and value - value != 0}
     for name, value in wrong.items():
         raise InputError(f"{name} is {value}, expected a number: set it on the node that guides this run")
@@ -63,7 +63,7 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
 
 
 def _going_on(left: float | None, first: float, adds: bool) -> str:
-    """`left` is None for a latent that no run has made."""
+    """Return a warning if a run cannot continue this latent. `left` is None for a latent that no run has made."""
     if adds:
         return (
             (
@@ -92,8 +92,8 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if noise stays in a latent that no other run goes on from. `whole`: the run is to end the video,
-    which decides where the graph is not known."""
+    """Yield a warning if noise stays in a latent that no other run continues. `whole`: whether the run should end the
+    video; used where the graph is not known."""
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
@@ -106,7 +106,7 @@ def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
 
 
 def _goes_on(prompt: Prompt, node: str) -> bool:
-    """Whether the latent of a node reaches another sampler, or a file from which a run may go on."""
+    """Return whether the latent of a node reaches another sampler, or a file from which a run may continue."""
     seen, waiting = {node}, [node]
     while waiting:
         here = waiting.pop()

@@ -1,4 +1,4 @@
-"""What a run does not use: the expert that no step is for, ranges without a step, guidance at cfg 1."""
+"""Checks for unused parts of a run: an expert without a step, ranges without a step, guidance at cfg 1."""
 
 import math
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
 
 
 def idle_ranges(patcher, sigmas: Tensor) -> Iterator[str]:
-    """Yield a warning for each node on a MODEL that counts for a range of noise levels without a step."""
+    """Yield a warning for each node on a MODEL whose range of noise levels contains no step."""
     try:
         prompt, _ = running_prompt()
     except UnknownError:

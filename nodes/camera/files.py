@@ -98,7 +98,8 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
 
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
-    """The path from frame `start` on, and what of the file cannot be used. Raises CameraError."""
+    """Return the path from frame `start` on, and notes about the parts of the file that are not used. Raises
+    CameraError."""
     source = host.resolve(file)
     path, notes = read_camera(
         source,
@@ -112,8 +113,9 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Raises CameraError. Without all of the values, and with those that ComfyUI itself refuses, the file is only
-    looked for."""
+    """Check the file. Raises CameraError.
+
+    Where some values are unknown or ComfyUI itself rejects them, only check that the file exists."""
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: known.get(name) for name in names}

@@ -218,7 +218,7 @@ class LingBotWorldCameraEditor(io.ComfyNode):
                 ),
             ],
             outputs=camera_outputs(),
-            has_intermediate_output=True,  # ComfyUI shows the editor its first frame again when nothing ran anew
+            has_intermediate_output=True,  # ComfyUI shows the editor its first frame again when no node runs again
         )
 
     @classmethod

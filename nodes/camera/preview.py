@@ -1,4 +1,4 @@
-"""LingBotWorldCameraPreview: see before queueing what the model will get."""
+"""LingBotWorldCameraPreview: a drawing of the model's camera path before the prompt is queued."""
 
 from comfy_api.latest import io, ui
 
@@ -48,6 +48,6 @@ class LingBotWorldCameraPreview(io.ComfyNode):
         drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
         said = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
-        shown = {"drawing": drawing, "light": light}  # the canvas shows the one of its theme
+        shown = {"drawing": drawing, "light": light}  # the canvas shows the drawing that fits its theme
         pictures = {name: ui.PreviewImage(picture, cls=cls).values for name, picture in shown.items()}
         return io.NodeOutput(drawing, "\n".join(said), ui=pictures)
