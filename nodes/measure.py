@@ -1,5 +1,6 @@
-"""LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo, LingBotWorldMeasureDrift: what a video shows: whether it
-follows its path, the path of its camera, and when it falls apart."""
+"""LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo, LingBotWorldMeasureDrift: measure a generated video.
+
+The nodes measure how well a video follows its path, estimate the path of its camera, and find where it falls apart."""
 
 from comfy_api.latest import io, ui
 

@@ -1,10 +1,10 @@
-"""ComfyUI's formats of 8 bits and fewer: a layer's tensors found by name, checked, and made into parameters.
+"""ComfyUI's formats of 8 bits and fewer: a layer's tensors are found by name, checked, and made into parameters.
 
 `X.weight` has its scales in `X.weight_scale` and `X.weight_scale_2`. A tensor `X.comfy_quant` (JSON), or
 `_quantization_metadata` in the header, names the layer's format. Older files have `X.scale_weight` and a tensor
-`scaled_fp8`, plain ones float8 and no scale. Sources: QUANTIZATION.md, comfy/utils.py (`convert_old_quants`),
-comfy/ops.py (`_load_quantized_module`), comfy/quant_ops.py (`QUANT_ALGOS`) of ComfyUI 0.33; layouts of comfy-kitchen.
-"""
+`scaled_fp8`; plain files have float8 values without a scale. Sources: QUANTIZATION.md, comfy/utils.py
+(`convert_old_quants`), comfy/ops.py (`_load_quantized_module`), comfy/quant_ops.py (`QUANT_ALGOS`) of ComfyUI 0.33;
+layouts of comfy-kitchen."""
 
 import json
 import math
@@ -30,12 +30,13 @@ FORMATS = {
     NVFP4: torch.uint8,
     MXFP8: torch.float8_e4m3fn,
 }
-"""ComfyUI's names of the formats that are read, and the dtypes of their weights."""
+"""ComfyUI's names of the supported formats, and the dtypes of their weights."""
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
-"""Parts of a layer that are applied to its weight."""
+"""The tensors of a layer that are applied to its weight."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""Parts of a layer that change no weight: scales of activations, which have a scale for each token here."""
+"""The tensors of a layer that change no weight, such as scales of activations, which have a scale for each token
+here."""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
@@ -43,12 +44,12 @@ _MARK = "scaled_fp8"
 _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWiseINT8Layout"}
 _TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 _TILE = 128
-"""Rows whose block scales lie together."""
+"""The number of rows whose block scales are stored together."""
 
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """One weight in 8 bits: its values and its scale; None where it has none."""
+    """One weight in 8 bits: its values, and its scale or None."""
 
     values: TensorEntry
     scale: TensorEntry | None
@@ -69,14 +70,16 @@ class ScaledWeight:
     def rows(self, rows: Tensor) -> Tensor:
         """Return these rows (int64) of the weight as float32 [len(rows), width], read from the mapped file."""
         values, scale = self.values.view(), None if self.scale is None else self.scale.view()
-        picked = values.view(torch.uint8)[rows].view(values.dtype)  # torch picks no rows of floats in 8 bits everywhere
+        picked = values.view(torch.uint8)[rows].view(values.dtype)  # not every torch indexes 8-bit floats
         return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
 
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over these tensors (by entry name): a ScaledParameter, or with `dtype` a
-        comfy_kitchen QuantizedTensor declared as that, of the layout that ComfyUI's own loader gives the weight."""
+        """Return a frozen parameter over these tensors (by entry name).
+
+        Without `dtype` it is a ScaledParameter. With `dtype` it is a comfy_kitchen QuantizedTensor declared as `dtype`,
+        in the layout that ComfyUI's own loader uses for the weight."""
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -87,8 +90,8 @@ class ScaledWeight:
 
 @dataclass(frozen=True)
 class LayoutWeight:
-    """One weight of a format that comfy_kitchen decodes: int8 with rotation (`group` values of a row rotated together),
-    nvfp4 or mxfp8."""
+    """One weight of a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 whose rows are rotated in groups of
+    `group` values."""
 
     format: str
     values: TensorEntry
@@ -130,7 +133,7 @@ class LayoutWeight:
 
     @property
     def _blocks(self) -> int:
-        """Block scales of a row."""
+        """The number of block scales in a row."""
         return self.shape[1] // (16 if self.format == NVFP4 else 32)
 
     def _decoded(self, values: Tensor, scale: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -151,7 +154,7 @@ class LayoutWeight:
         return frozen_parameter(load_layouts().core_tensor(layout, values, dtype, self.shape, **parts))
 
     def _layout(self, tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-        """comfy_kitchen's layout and the fields of its Params."""
+        """Return comfy_kitchen's layout and the fields of its Params."""
         scale = tensors[self.scale.name]
         if self.format == MXFP8:
             return "TensorCoreMXFP8Layout", {"scale": scale.view(torch.float8_e8m0fnu)}
@@ -176,8 +179,8 @@ def scale_owner(key: str) -> str | None:
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return what a file states of its layers, by name: the headers' `_quantization_metadata` and the tensors
-    `X.comfy_quant`. Raises CheckpointError for content that is no JSON."""
+    """Return the format descriptions in a file by layer name: the headers' `_quantization_metadata` and the tensors
+    `X.comfy_quant`. Raises CheckpointError for content that is not JSON."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
@@ -203,9 +206,10 @@ def _parsed(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return all weights in ComfyUI's formats by name, and the entries without those that only describe them. `stated`
-    is the result of `stated_formats`, by the weights' names in `entries`. Raises one CheckpointError that lists every
-    weight that cannot be read."""
+    """Return all weights in ComfyUI's formats by name, and the entries without the ones that only describe them.
+
+    `stated` is the result of `stated_formats`, by the weights' names in `entries`. Raises one CheckpointError that
+    lists every weight that cannot be read."""
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
@@ -237,7 +241,7 @@ def find_scaled(
 def _weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight, or why it cannot be read."""
+    """Return the weight, or the reason why it cannot be read."""
     told = stated if isinstance(stated, dict) else {}
     named, inner = told.get("format"), told.get("params")
     told = (inner if isinstance(inner, dict) else {}) | told
@@ -253,7 +257,7 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Why the values are none of the format; None where they are."""
+    """Return the reason why the values do not have the format; None where they do."""
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
         return None
@@ -264,7 +268,7 @@ def _other_values(values: TensorEntry, named: str | None) -> str | None:
 def _in_rows(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, told: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return a weight with one scale, or one for each row, or why it cannot be read."""
+    """Return a weight with one scale, or with one scale for each row, or the reason why it cannot be read."""
     scale = parts.get("weight_scale")
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
         lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes beside it"
@@ -292,7 +296,7 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
 
 
 def _in_blocks(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
-    """Return an nvfp4 or mxfp8 weight, or why it cannot be read."""
+    """Return an nvfp4 or mxfp8 weight, or the reason why it cannot be read."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):
         wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"

@@ -1,4 +1,4 @@
-"""The fields of files of weights, for docs/formats.md, made of the readers' own lists."""
+"""The fields of weight files for docs/formats.md, generated from the readers' own lists."""
 
 from ..fields import Field
 from ..model.quantized import ggml

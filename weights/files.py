@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, be it one file, a set of shards or a folder: experts, text encoder and VAE alike."""
+"""The tensors of a checkpoint: one file, a set of shards or a folder, for experts, text encoder and VAE alike."""
 
 import json
 import os
@@ -14,12 +14,11 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 
 def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
-    """The tensors behind `path` by name: a folder, a file (safetensors, GGUF, or torch.save read as tensors only), one
-    shard of a set, or the index of a set. Only headers are read.
+    """Return the tensors at `path` by name. Only headers are read.
 
-    In a folder, files with `hint` in their names come first, safetensors before .pt, `model.*` before other names.
-    Raises CheckpointError for a file that is missing, damaged or of another format.
-    """
+    `path` is a folder, a file (safetensors, GGUF, or torch.save read as tensors only), one shard of a set, or the index
+    of a set. In a folder, files with `hint` in their names come first, then safetensors before .pt, then `model.*`
+    before other names. Raises CheckpointError for a file that is missing, damaged or of another format."""
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):
         found = _read_file(file)
@@ -32,7 +31,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """The files that `read_tensors` reads behind an absolute `path`. Raises CheckpointError."""
+    """Return the files that `read_tensors` reads for an absolute `path`. Raises CheckpointError."""
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder")
     if path.is_dir():
@@ -68,7 +67,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def download_left(folder: Path) -> str:
-    """Return a message on a file below `folder` that `hf download` has begun and not finished; else an empty string."""
+    """Return a message about an unfinished `hf download` in `folder` or next to it; else an empty string."""
     for place in (folder, folder.parent):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download there was not finished ({part.name}): the same `hf download` goes on with it"
@@ -129,11 +128,12 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict:
-    """A JSON object from a small file; `optional`: an empty one where there is no file. Raises CheckpointError."""
+    """Read a JSON object from a small file. If `optional`, a missing file gives an empty object. Raises
+    CheckpointError."""
     if optional and not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors put a mark before it
+        content = json.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors write a byte order mark first
     except OSError as error:
         raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,7 @@
 """GGUF files: the tensors of their headers, which the library gguf reads, and weights in GGML's block formats.
 
-Names and shapes are those of ComfyUI-GGUF's converter (city96): official names; `comfy.gguf.orig_shape.X` holds the
-shape of a tensor that was stored under another. GGUF lists sizes from the last one to the first.
-"""
+Names and shapes follow ComfyUI-GGUF's converter (city96): official names; `comfy.gguf.orig_shape.X` holds the original
+shape of a tensor that was reshaped for storage. GGUF lists sizes from the last one to the first."""
 
 import math
 import struct
@@ -22,7 +21,7 @@ from .tensors import MappedFile, Packed, TensorEntry
 
 MAGIC = b"GGUF"
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""GGML's names of the types that are no blocks."""
+"""GGML's names of the types without blocks, and their dtypes."""
 ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 _LONGEST_ARRAY, _MOST_TENSORS, _MOST_STRINGS = 64, 100_000, 2_000_000
 
@@ -52,7 +51,7 @@ class BlockWeight:
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over the tensor (by entry name): a BlockParameter, or with `dtype` a
-        QuantizedTensor declared as that."""
+        QuantizedTensor declared as `dtype`."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)
@@ -66,8 +65,10 @@ def find_blocks(entries: Mapping[str, TensorEntry]) -> dict[str, BlockWeight]:
 
 
 def read_gguf(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a GGUF file by name. Raises CheckpointError for a file that is damaged or has a format that
-    is not decoded here, DependencyError without the library gguf."""
+    """Return the tensors of a GGUF file by name.
+
+    Raises CheckpointError for a file that is damaged or has an unsupported format, and DependencyError without the
+    library gguf."""
     source, reader_class = MappedFile(path), _reader_class()
     try:
         reader = reader_class(path)
@@ -86,7 +87,7 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
 
 
 def _described(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
-    """Name, GGML's type, shape in the file, shape of the weight and first byte of a tensor."""
+    """Return a tensor's name, GGML type, shape in the file, shape of the weight, and first byte."""
     name, stored = str(tensor.name), tuple(int(size) for size in reversed(tensor.shape.tolist()))
     field = reader.get_field(ORIGINAL_SHAPE + name)
     shape = stored if field is None else tuple(int(size) for size in field.contents())
@@ -126,7 +127,8 @@ def _checked(path: Path, source: MappedFile, found: list, start: int) -> dict[st
 
 @cache
 def _reader_class() -> type:
-    """The library's reader, which reads nothing past the file's end and passes over long lists such as vocabularies."""
+    """Return the library's reader with two changes: a read past the file's end raises, and long lists such as
+    vocabularies are skipped."""
     gguf: Any = require("gguf")
     array, string = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 

@@ -1,8 +1,7 @@
-"""The weights of a file in fewer bits, experts', text encoders' and VAEs' alike: found by name, checked, made into
-parameters. `formats/` reads ComfyUI's formats and GGML's blocks; bitsandbytes' 4 bits are read here.
+"""A file's quantized weights, of experts, text encoders and VAEs alike: found by name, checked, made into parameters.
 
-bitsandbytes' 4-bit `X.weight` has its scales and tables in tensors named `X.weight.*`, and JSON in a quant_state.
-"""
+comfy.py reads ComfyUI's formats, gguf_file.py GGML's blocks, and this module bitsandbytes' 4 bits. bitsandbytes' 4-bit
+`X.weight` has its scales and tables in tensors named `X.weight.*`, and JSON in a quant_state."""
 
 import json
 import math
@@ -23,7 +22,7 @@ from .gguf_file import BlockWeight, find_blocks
 from .tensors import TensorEntry
 
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
-"""Dtypes of weights that need no scale."""
+"""The dtypes of weights that need no scale."""
 
 _FOUR_BIT_PART = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$")
 _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -31,7 +30,7 @@ _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16":
 
 @dataclass(frozen=True)
 class FourBitWeight:
-    """One quantized weight: the entries of its tensors and what its quant_state says."""
+    """One 4-bit weight: the entries of its tensors and the values of its quant_state."""
 
     name: str
     quant_type: str
@@ -48,12 +47,12 @@ class FourBitWeight:
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """The tensors that the decode needs; the quant_state is not among them."""
+        """The tensors that decoding needs, without the quant_state."""
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """The scales made of these tensors; see `parameter`."""
+        """Build the scales from these tensors; see `parameter`."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -68,7 +67,7 @@ class FourBitWeight:
         )
 
     def rows(self, rows: Tensor) -> Tensor:
-        """float32 [len(rows), width]: these rows (int64) of the weight, read from the mapped file."""
+        """Return these rows (int64) of the weight as float32 [len(rows), width], read from the mapped file."""
         offset = None if self.offset is None else torch.tensor(self.offset, dtype=torch.float32)
         scales = self.scales({entry.name: entry.view() for entry in self.entries}, offset)
         return decode_rows(self.packed.view(), scales, self.shape, rows)
@@ -76,8 +75,8 @@ class FourBitWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """A frozen parameter over these tensors (by entry name): a FourBitParameter, or with `dtype` a QuantizedTensor
-        declared as that.
+        """Return a frozen parameter over these tensors (by entry name): a FourBitParameter, or with `dtype` a
+        QuantizedTensor declared as `dtype`.
 
         `offset` is the nested offset as a float32 scalar on the tensors' device."""
         scales = self.scales(tensors, offset)
@@ -91,7 +90,7 @@ class FourBitWeight:
                 self.quant_type,
                 state_dtype=self.state_dtype,
                 dtype=dtype,
-                # The file's own table is looked at, not its copy on a GPU, which would have to be waited for.
+                # Compares the file's own table, because its copy on a GPU would force a synchronization.
                 standard_code=torch.equal(self.code.view(), torch.tensor(CODES[self.quant_type])),
             )
         )
@@ -103,9 +102,10 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return a file's tensors by the names that `name_of` gives them (None drops a tensor), and the weights in fewer
-    bits that some of them make up. Raises CheckpointError for weights that cannot be read and for a tensor of integers
-    that belongs to no weight."""
+    """Return a file's tensors under the names from `name_of` (None drops a tensor), and the quantized weights that some
+    of them form.
+
+    Raises CheckpointError for weights that cannot be read, and for an integer tensor that belongs to no weight."""
     named = {name: replace(entry, name=name) for key, entry in entries.items() if (name := name_of(key)) is not None}
     stated = {name: told for layer, told in stated_formats(entries).items() if (name := name_of(f"{layer}.weight"))}
     scaled, tensors = find_scaled(file, named, stated)
@@ -121,14 +121,14 @@ def find_quantized(
 
 
 def owner_of(key: str) -> str | None:
-    """Return the weight in fewer bits that a scale or table belongs to; None for weights themselves."""
+    """Return the quantized weight that a scale or table belongs to; None for weights themselves."""
     return component_owner(key) or scale_owner(key)
 
 
 def shapes_of(
     tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter that the tensors make up."""
+    """Return the shape of every parameter that the tensors form."""
     return {
         key: quantized[key].shape if key in quantized else entry.shape
         for key, entry in tensors.items()
@@ -137,7 +137,7 @@ def shapes_of(
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of the weights in one word, such as "nf4", "fp8" or "Q4_K+Q6_K"; None where there are none."""
+    """Return the formats of the weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None where there are none."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 
@@ -147,21 +147,22 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """The weights' parameters (see `FourBitWeight.parameter`) by name, over tensors on `device` by entry name."""
+    """Return the weights' parameters (see `FourBitWeight.parameter`) by name, over tensors on `device` by entry
+    name."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
-    # One small tensor holds all nested offsets, so that a single copy brings them to the device.
+    # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
     return {name: weight.parameter(tensors, offsets.get(name), dtype) for name, weight in weights.items()}
 
 
 def component_owner(key: str) -> str | None:
-    """The weight that a key like `X.weight.absmax` belongs to, None for other keys."""
+    """Return the weight that a key like `X.weight.absmax` belongs to; None for other keys."""
     match = _FOUR_BIT_PART.match(key)
     return match[1] if match else None
 
 
 def find_four_bit(file: str, entries: Mapping[str, TensorEntry]) -> dict[str, FourBitWeight]:
-    """All 4-bit weights by name. Raises one CheckpointError with everything that is wrong about them."""
+    """Return all 4-bit weights by name. Raises one CheckpointError that lists all their faults."""
     components: dict[str, dict[str, TensorEntry]] = {}
     for key, entry in entries.items():
         if owner := component_owner(key):

@@ -1,8 +1,7 @@
-"""Tensors of weight files: where their bytes lie, read from a header that is checked first.
+"""The tensors of weight files: their byte ranges, read from a header that is checked first.
 
-The safetensors reader is our own, because uploads need the byte ranges, which the safetensors library keeps to itself.
-Format: 8 bytes little-endian length, that much JSON, then the tensors without gap or overlap.
-"""
+This module reads safetensors itself, because uploads need the byte ranges, which the safetensors library does not
+expose. Format: 8 bytes little-endian length, that much JSON, then the tensors without gap or overlap."""
 
 import io
 import json
@@ -49,21 +48,20 @@ _WRAPPERS = ("state_dict", "model", "module")
 
 
 class MappedFile:
-    """A weight file, mapped into memory when a tensor of it is first looked at.
+    """A weight file, mapped into memory at the first view of a tensor.
 
     Its pages lie in the page cache and count as file memory. A write to a view changes a private copy of the page,
-    never the file.
-    """
+    never the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, str] = {}
-        """What a safetensors header says besides its tensors."""
+        """The metadata of a safetensors header."""
         self._written = _written(path.stat())
 
     def open(self) -> io.FileIO:
-        """The file, to be read. Raises CheckpointError where it is another one than that whose header was read: its
-        tensors lie elsewhere."""
+        """Open the file for reading. Raises CheckpointError if the file was replaced or changed since its header was
+        read, because its tensors may lie elsewhere."""
         try:
             file = self.path.open("rb", buffering=0)
         except OSError as error:
@@ -79,8 +77,9 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """These bytes of the file, piece by piece; each piece is overwritten by the next. What a disk refuses, or lost,
-        is a CheckpointError here; a look at a mapped page would end the process."""
+        """Yield these bytes of the file, piece by piece; each piece overwrites the previous one.
+
+        A disk error raises CheckpointError here; on a mapped page it would end the process."""
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)
@@ -90,7 +89,7 @@ class MappedFile:
                 nbytes -= got
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The tensor at byte `offset`: a view, or a copy where the offset is not a multiple of the item size."""
+        """Return the tensor at byte `offset`: a view, or a copy where the offset is not a multiple of the item size."""
         count = math.prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
@@ -101,7 +100,8 @@ class MappedFile:
 
 
 def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
-    """Fill the start of `buffer` with what the file gives at once. Raises CheckpointError, also at the file's end."""
+    """Fill the start of `buffer` with one read of the file, and return the bytes read. Raises CheckpointError, also at
+    the file's end."""
     try:
         got = file.readinto(buffer)
         size = os.fstat(file.fileno()).st_size if buffer and not got else 0
@@ -131,9 +131,11 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor in a file. `source` is the file with the tensor at byte `offset`; for a torch.save file it is the mapped
-    tensor itself. `stored` is the dtype of a file whose values are to be rounded to `dtype` as they are read; None
-    where both are the same. `packed` describes the blocks of a GGUF file's tensor, whose bytes are the entry."""
+    """A tensor in a file.
+
+    `source` is the file with the tensor at byte `offset`; for a torch.save file it is the mapped tensor itself.
+    `stored` is the dtype in the file if its values are rounded to `dtype` as they are read, else None. `packed`
+    describes the blocks of a GGUF file's tensor, whose bytes are the entry."""
 
     name: str
     path: Path
@@ -146,7 +148,7 @@ class TensorEntry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the tensor takes in memory."""
+        """The size of the tensor in memory, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -155,29 +157,31 @@ class TensorEntry:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes that the tensor takes in its file."""
+        """The size of the tensor in its file, in bytes."""
         return math.prod(self.shape) * self.file_dtype.itemsize
 
     def rounded(self, dtype: torch.dtype) -> "TensorEntry":
-        """The same tensor as it is in memory that has `dtype` for floats; one of fewer bits, and integers, stay."""
+        """Return the entry for a model that computes in `dtype`: floats of more bits are rounded to it; other tensors
+        stay the same."""
         if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
             return self
         return replace(self, dtype=dtype, stored=self.file_dtype)
 
     def view(self) -> Tensor:
-        """The tensor as a view of the mapped file; a copy where it is rounded."""
+        """Return the tensor as a view of the mapped file; as a copy where it is rounded."""
         if isinstance(self.source, Tensor):
             return self.source.to(self.dtype)
         return self.source.view(self.offset, self.shape, self.file_dtype).to(self.dtype)
 
 
 def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
-    """The entries as they lie on the disk, file after file."""
+    """Return the entries in the order of their bytes on the disk, file after file."""
     return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
 
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError naming every weight whose float32 scales or tables, of all `entries`, hold NaN or infinity.
+    """Raise CheckpointError that lists every tensor of `entries` whose float32 scales or tables contain NaN or
+    infinity.
 
     Reads the float32 components only: some 5 MB of a double-quantized expert."""
     suspects = []
@@ -195,7 +199,8 @@ def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
 
 
 def _joined(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
-    """Entries that touch each other in their file, in one list: checked together they take one call, not thousands."""
+    """Group the entries that touch each other in their file, so that the check takes one call per group, not
+    thousands."""
     lists: list[list[TensorEntry]] = []
     for entry in in_file_order(entries):
         last = lists[-1][-1] if lists else None
@@ -208,7 +213,8 @@ def _joined(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
 
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:
-    """The tensors of a file by name. Raises CheckpointError when the header and the file do not agree."""
+    """Return the tensors of a safetensors file by name. Raises CheckpointError when the header and the file do not
+    agree."""
     try:
         source = MappedFile(path)
         header, data_start = _read_header(path)
@@ -241,7 +247,7 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
 
 
 def _read_header(path: Path) -> tuple[dict, int]:
-    """The header, and the byte at which the tensors begin."""
+    """Return the header, and the byte at which the tensors begin."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -267,7 +273,7 @@ def _read_header(path: Path) -> tuple[dict, int]:
 
 
 def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
-    """Name, first byte, byte after the last, dtype and shape of each tensor."""
+    """Yield the name, first byte, byte after the last, dtype and shape of each tensor."""
     for name, item in header.items():
         try:
             dtype, shape, (begin, stop) = item["dtype"], tuple(item["shape"]), item["data_offsets"]
@@ -288,11 +294,10 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """The tensors of a torch.save file in zip format, mapped, by name.
+    """Return the tensors of a torch.save file in zip format, mapped, by name.
 
-    Raises CheckpointError for a file that is truncated, holds anything but tensors, or asks to run code, which is never
-    run.
-    """
+    Raises CheckpointError for a file that is truncated, holds anything but tensors, or requests code to run, which
+    never runs."""
     state = _load(path)
     for key in _WRAPPERS:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
@@ -313,7 +318,7 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 def _load(path: Path) -> object:
     names: list[str] = []
-    with suppress(Exception), ZipFile(path) as archive:  # what is broken is told below
+    with suppress(Exception), ZipFile(path) as archive:  # torch.load reports a broken archive
         names = archive.namelist()
     if names and not any(name.endswith("data.pkl") for name in names):
         raise CheckpointError(
