@@ -1,4 +1,4 @@
-"""Ways to make a camera path: preset moves, keys, keyframes, and the state of the editor on the canvas."""
+"""Builders of camera paths: preset moves, key scripts, keyframes, and the state of the canvas editor."""
 
 from .editor import path_from_editor
 from .keyframes import path_from_load3d

@@ -1,4 +1,4 @@
-"""The camera editor's state, version 1, as a path.
+"""Conversion of the camera editor's state, version 1, to a path.
 
     {"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false,
      "keyframes": [{"frame": 0, "position": [x, y, z], "quaternion": [x, y, z, w]}, ...]}
@@ -6,8 +6,8 @@
 Keyframes are camera-to-world, OpenCV axes. Frame i of the path is the keyframes' track at time
 (frames - 1) * ease(i / (frames - 1)). Between keyframes positions follow `keyframes.spline` and rotations slerp; before
 the first and after the last keyframe the camera stands still. With `loop`, a copy of the first keyframe takes the last
-frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ has the same in JavaScript;
-tests/data/editor_cases.json is run by the tests of both.
+frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ has the same code in JavaScript,
+and the tests of both use tests/data/editor_cases.json.
 """
 
 import json
@@ -29,7 +29,8 @@ MOST_KEYFRAMES, MOST_FRAMES, LONGEST_STATE = 1000, 10_001, 2**20
 
 
 def path_from_editor(state: str | Mapping) -> CameraPath:
-    """The path [frames] that an editor state describes. Raises CameraError naming the field that is wrong."""
+    """Return the path of an editor state, a JSON text or its object. Raises CameraError, which names the wrong
+    field."""
     state = _parsed(state)
     if state.get("version") != VERSION:
         raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")

@@ -1,4 +1,4 @@
-"""Paths through a few keyframes: positions on a cubic spline, rotations on arcs between neighbours."""
+"""Interpolation of keyframes: positions on a cubic spline, rotations on arcs between neighbours."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +14,10 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Cubic through `values` [k, d] at `knots` [k], k above 1, at `times` [n] between the first and the last knot.
+    """Return [n, d], the cubic spline through `values` [k, d] at `knots` [k], k > 1, evaluated at `times` [n].
 
-    Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends (Catmull-Rom).
+    Times lie between the first and the last knot. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the
+    ends (Catmull-Rom).
     """
     from scipy.interpolate import CubicHermiteSpline
 
@@ -27,16 +28,16 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Rotations [n, 3, 3] through `rotations` [k, 3, 3] at the knots, k above 1: slerp, or squad when `smooth`.
+    """Interpolate `rotations` [k, 3, 3] at the knots, k > 1, to [n, 3, 3] at `times` [n]: slerp, or squad if `smooth`.
 
-    Squad (Shoemake 1987) is a cubic on the sphere: turning does not change its speed suddenly at a knot.
+    Squad (Shoemake 1987) is a cubic on the sphere, so the angular velocity is continuous at the knots.
     """
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
     if not smooth or len(knots) == 2:
         return direct
-    controls, back = rotations.copy(), rotations[1:-1].swapaxes(1, 2)  # away from the middle of their neighbours
+    controls, back = rotations.copy(), rotations[1:-1].swapaxes(1, 2)  # moved away from the mean of the neighbours
     bend = to_vectors(rotations[:-2] @ back) + to_vectors(rotations[2:] @ back)
     controls[1:-1] = from_vectors(-bend / 4) @ rotations[1:-1]
     return slerp(direct, slerp(controls[start], controls[start + 1], fraction), 2 * fraction * (1 - fraction))
@@ -52,9 +53,9 @@ def path_through(
     fps: float = FPS,
     smooth_turns: bool = False,
 ) -> CameraPath:
-    """The path at `times` [n] through keyframes at rising `knots` [k]: positions [k, 3], rotations [k, 3, 3].
+    """Return the path at `times` [n] through keyframes at rising `knots` [k]: positions [k, 3], rotations [k, 3, 3].
 
-    The camera stands still before the first and after the last keyframe.
+    The camera stands still before the first and after the last keyframe. `smooth_turns` uses squad, else slerp.
     """
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
     times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])
@@ -66,7 +67,8 @@ def path_through(
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
-    """Frame numbers for keyframes [k, 3], spaced by the square root of the distance between them (centripetal)."""
+    """Return frame numbers [k] for keyframes at positions [k, 3], spaced by the square root of their distance
+    (centripetal)."""
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
     return np.concatenate([[0.0], np.cumsum(steps) / steps.sum() * (frames - 1)])
@@ -81,11 +83,11 @@ def path_from_load3d(
     fov_deg: float | None = None,
     fps: float = FPS,
 ) -> CameraPath:
-    """Path through ComfyUI's LOAD3D_CAMERA values (y up, looking down -z), in order, over `frames` frames.
+    """Return a path of `frames` frames through ComfyUI's LOAD3D_CAMERA values (y up, looking down -z), in order.
 
-    `spacing` is "even" in time or "distance". The lens is `fov_deg`, else the first camera's own (its field of view and
-    zoom), else 79 degrees across. The world is turned so that y points down. Raises CameraError naming the camera that
-    is wrong.
+    `spacing` is "even" in time or "distance". The horizontal field of view is `fov_deg`, else from the first camera's
+    field of view and zoom, else 79 degrees. The world is rotated so that y points down. Raises CameraError, which names
+    the wrong camera.
     """
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
@@ -113,7 +115,7 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Degrees across at 832x480 of a camera whose own field of view counts top to bottom, narrowed by its zoom."""
+    """Return the horizontal field of view at 832x480, in degrees, from a camera's vertical one and its zoom."""
     down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG

@@ -1,7 +1,7 @@
 """Camera keys: `w a s d` walk in the ground plane, `i j k l` look up, left, down, right.
 
-A script is a list such as "w-10,iw-15,none-10": keys held together and for how many frames. Equal to the official
-act2cam: 0.05 units and 2 degrees a frame, pitch kept within 85 degrees.
+A script is a list such as "w-10,iw-15,none-10": the keys that are held together, and the number of frames. Steps equal
+the official act2cam's: 0.05 units and 2 degrees a frame, pitch within 85 degrees.
 """
 
 import re
@@ -18,9 +18,10 @@ SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
 def held_keys(script: str) -> np.ndarray:
-    """Which of w a s d i j k l is down in each frame: bool [frames, 8], padded with idle frames to 4n+1 (5 at least).
+    """Return which of w a s d i j k l are held in each frame: bool [frames, 8], padded with idle frames to 4n+1, at
+    least 5.
 
-    Raises CameraError that quotes the part it cannot read.
+    Raises CameraError, which quotes the invalid part of the script.
     """
     rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
@@ -30,12 +31,12 @@ def held_keys(script: str) -> np.ndarray:
 
 
 def actions_from_keys(script: str) -> np.ndarray:
-    """W, A, S, D flags for an action checkpoint: float32 [frames, 4], one row a frame of the script."""
+    """Return the W, A, S, D flags of a key script for an action checkpoint: float32 [frames, 4], a row a frame."""
     return held_keys(script)[:, :4].astype(np.float32)
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
-    """Camera-to-world poses float64 [frames + 1, 4, 4] of a key script; the first is the identity.
+    """Return camera-to-world poses float64 [frames + 1, 4, 4] of a key script; the first is the identity.
 
     `step` in world units and `turn_deg` in degrees a frame. A pitch step that would cross 85 degrees is dropped.
     """
@@ -50,9 +51,10 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """The path of a key script with its actions, one pose a frame.
+    """Return the path of a key script with its actions, one pose a frame.
 
-    The official pipeline spreads `poses_from_keys`, one pose more than frames, evenly over the frames; so does this.
+    `poses_from_keys` returns one pose more than there are frames. They are resampled evenly to the number of frames, as
+    in the official pipeline.
     """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
@@ -73,7 +75,7 @@ def _part_keys(part: str, script: str) -> list[list[bool]]:
 
 
 def _pitch_deg(turns_deg: np.ndarray) -> np.ndarray:
-    """Pitch after each of the turns, without those that would cross the limit."""
+    """Return the pitch after each turn; a turn that would cross the limit is skipped."""
     pitch_deg, reached = 0.0, []
     for turn_deg in turns_deg:
         if abs(pitch_deg + turn_deg) <= PITCH_LIMIT_DEG:

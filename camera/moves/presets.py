@@ -1,7 +1,7 @@
-"""Camera moves by the names film people give them, in the axes of the first frame (x right, y down, z forward).
+"""Camera moves under their film names, in the axes of the first frame (x right, y down, z forward).
 
 A pan, tilt or roll turns the camera on the spot; a dolly, truck or pedestal moves it without turning; an orbit, arc,
-crane or spiral moves it round a point that stays in view.
+crane or spiral moves it and keeps a point in view.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Preset:
-    """A move in words, the unit of its amount, its default amount, and what makes its poses.
+    """A camera move: its description, the unit of its amount, the default amount, and the function `move`.
 
     c2w [n, 4, 4] = move(progress [n] from 0 to 1, amount, subject [3]).
     """
@@ -41,7 +41,7 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """What the user should know about the amount; empty when it does what it says."""
+        """A note that the amount of a steady move cancels out; an empty string for moves in degrees."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -56,11 +56,11 @@ def preset_path(
     shake: float = 0.0,
     seed: int = 0,
 ) -> CameraPath:
-    """The move `name` over `frames` frames (taken down to 4n+1), starting at the identity.
+    """Return the path of the move `name` over `frames` frames (rounded down to 4n+1), starting at the identity.
 
-    `amount` in the preset's unit, its own default when None; `radius` is the distance, in world units, of the point
-    straight ahead that orbits and cranes keep in view; `shake` adds a seeded handheld shake of that many degrees.
-    Raises CameraError.
+    `amount` is in the preset's unit, None: its default. `radius` is the distance, in world units, to the point straight
+    ahead that orbits and cranes keep in view. `shake` adds a seeded handheld shake of that many degrees. Raises
+    CameraError.
     """
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
@@ -78,9 +78,9 @@ def preset_path(
 
 
 def shaken(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """A path with a handheld shake of about `degrees`; the first frame stays as it is. One seed always gives one shake.
+    """Return the path with a handheld shake of about `degrees`, deterministic by `seed`. The first frame is unchanged.
 
-    The camera only turns: the model scales the longest step to 1, so that small steps would become large ones.
+    The shake only rotates the camera: the model scales the longest step to 1, which would enlarge small translations.
     """
     if degrees == 0:
         return path
@@ -96,7 +96,7 @@ def shaken(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
 
 
 def facing(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Poses at `positions` [n, 3] that look at `target` [3] with the horizon level."""
+    """Return poses [n, 4, 4] at `positions` [n, 3] that look at `target` [3] with a level horizon."""
     forward = unit(target - positions)
     right = unit(np.cross([0.0, 1.0, 0.0], forward))
     return rigid(np.stack([right, np.cross(forward, right), forward], -1), positions)
@@ -124,7 +124,7 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Round the subject, closing in to half the distance and rising by a quarter of it."""
+    """Circle the subject by `amount` degrees while halving the distance and rising by a quarter of it."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
@@ -136,7 +136,7 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Poses, all turned alike so that the first looks straight ahead even where the subject is not."""
+    """Rotate all poses by the same rotation, so that the first one looks straight ahead."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w
 

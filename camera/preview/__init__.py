@@ -1,4 +1,4 @@
-"""A camera path as a drawing, with what the model will not follow in words."""
+"""The preview image of a camera path, with warnings about motion that the model will not follow."""
 
 from .render import render_preview
 

@@ -1,4 +1,4 @@
-"""Drawing on a Pillow image: views of the world scaled to their box, frusta, pictures in space, column charts."""
+"""Drawing on a Pillow image: projections of the world, frusta, images in space, column charts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ INK, QUIET, WARNING = (232, 234, 238), (150, 157, 170), (255, 196, 87)
 START, END = (86, 204, 132), (240, 96, 96)
 STEP, TURN = (96, 165, 250), (222, 150, 250)
 
-# rows: how far to the right and how far down the panel a world point goes, for three ways of looking at the path
+# projections [2, 3] for three views: the rows map a world point to the right and down in the panel
 FROM_ABOVE = np.array([[1.0, 0, 0], [0, 0, -1]])
 FROM_THE_SIDE = np.array([[0.0, 0, 1], [0, 1, 0]])
 _A, _E = np.deg2rad([32.0, 24.0])  # azimuth and elevation: from behind, the right and above
@@ -25,25 +25,26 @@ AT_AN_ANGLE = np.array([[np.cos(_A), 0, np.sin(_A)], [np.sin(_E) * np.sin(_A), n
 
 
 def color_at(fraction: float) -> Color:
-    """From the start's green to the end's red."""
+    """Return a colour between the start's green (0) and the end's red (1)."""
     red, green, blue = (round(a + (b - a) * fraction) for a, b in zip(START, END, strict=True))
     return red, green, blue
 
 
 def in_light(image: Image.Image) -> Image.Image:
-    """An RGB image with light and dark exchanged and every hue kept, for a light page; of its own result the image."""
+    """Invert the lightness of an RGB image and keep every hue, for a light page. Applied twice it restores the image."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))
 
 
 def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """The font that comes with Pillow."""
+    """Return Pillow's built-in font."""
     return ImageFont.load_default(size)
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """What a camera sees up to `depth`, [6, 3] in the world: apex, four corners clockwise from top left, an up mark."""
+    """Return a camera's frustum up to `depth`, [6, 3] in world coordinates: the apex, four corners clockwise from the
+    top left, and a mark above the top edge."""
     fx, fy, cx, cy = lens
     left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
     corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
@@ -53,7 +54,7 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """A parallel projection of the world into a box of an image, all of `points` in sight."""
+    """A parallel projection of the world into a box of an image, scaled so that all `points` are visible."""
 
     canvas: Image.Image
     box: Box
@@ -62,7 +63,7 @@ class View:
     margin: float = 14.0
 
     def pixels(self, points: np.ndarray) -> np.ndarray:
-        """World points [n, 3] in pixels [n, 2]."""
+        """Project world points [n, 3] to pixels [n, 2]."""
         scale, shift = self._fit
         return np.atleast_2d(points) @ self.axes.T * scale + shift
 
@@ -76,12 +77,12 @@ class View:
         return scale, np.array([left + right, top + bottom]) / 2 - (low + high) / 2 * scale
 
     def line(self, points: np.ndarray, color: Color, width: int = 2) -> None:
-        """A line through world points."""
+        """Draw a line through world points."""
         pixels = [tuple(point) for point in self.pixels(points)]
         ImageDraw.Draw(self.canvas).line(pixels, fill=color, width=width, joint="curve")
 
     def frustum(self, corners: np.ndarray, color: Color, width: int = 2) -> None:
-        """The pyramid of a camera, with a mark on the edge that is up."""
+        """Draw a camera's pyramid, with a mark on its top edge."""
         for corner in corners[1:5]:
             self.line(np.stack([corners[0], corner]), color, width)
         self.line(corners[[1, 2, 3, 4, 1]], color, width)
@@ -90,12 +91,12 @@ class View:
         self.line(roof, color, width)
 
     def dot(self, point: np.ndarray, radius: float, color: Color) -> None:
-        """A filled circle round a world point."""
+        """Draw a filled circle around a world point."""
         ((x, y),) = self.pixels(point)
         ImageDraw.Draw(self.canvas).ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
 
     def label(self, point: np.ndarray, text: str, size: float, color: Color) -> None:
-        """Words beside a world point, kept inside the box."""
+        """Draw text next to a world point, kept inside the box."""
         ((x, y),) = self.pixels(point)
         width = font(size).getlength(text)
         x = min(max(x + size * 0.5, self.box[0] + 2), self.box[2] - width - 4)
@@ -104,7 +105,7 @@ class View:
         draw.text((x, y), text, font=font(size), fill=color, stroke_width=round(size / 8), stroke_fill=PANEL)
 
     def picture(self, image: Image.Image, corners: np.ndarray) -> None:
-        """An image on the parallelogram of a frustum's far end."""
+        """Draw an image on the parallelogram of a frustum's far end."""
         top_left, top_right, _, bottom_left = self.pixels(corners[1:5])
         across, down = top_right - top_left, bottom_left - top_left
         basis = np.stack([across / image.width, down / image.height], axis=1)
@@ -119,7 +120,7 @@ class View:
 
 
 def bars(canvas: Image.Image, box: Box, values: Sequence[float] | np.ndarray, most: float, color: Color) -> None:
-    """A column chart of `values`, `most` being the height of the box."""
+    """Draw a column chart of `values` in a box; the value `most` fills its height."""
     left, top, right, bottom = box
     draw = ImageDraw.Draw(canvas)
     draw.line((left, bottom, right, bottom), fill=GRID, width=2)

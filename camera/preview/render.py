@@ -1,4 +1,4 @@
-"""A picture of a camera path: what was asked, what the model will receive of it, and what to know beforehand."""
+"""The preview image of a camera path: the requested path, the path as the model receives it, and warnings."""
 
 from itertools import accumulate
 
@@ -16,7 +16,7 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """The path as the model receives it, float64 [f, 4, 4]: its steps one after the other, the longest of length 1."""
+    """Return the path as the model receives it, float64 [f, 4, 4]: the accumulated steps, the longest of length 1."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 
@@ -27,12 +27,10 @@ def render_preview(
     size: tuple[int, int] = (800, 500),
     light: bool = False,
 ) -> Image.Image:
-    """The path from above, from the side and at an angle, with what the model receives, the warnings in words, and how
-    a path's file was read.
+    """Draw the path from above, from the side and at an angle, the path as the model receives it, and the warnings.
 
-    `frames` of the video, all of the path when None; `size` in pixels, 400x250 to 4096x4096; `light` for a light page.
-    Returns an RGB image.
-    Raises CameraError for fewer than five poses or such a size.
+    `frames` is the video's length, None: the full path; `size` is in pixels, 400x250 to 4096x4096; `light` draws for a
+    light page. Returns an RGB image. Raises CameraError for fewer than five poses or another size.
     """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))
@@ -45,7 +43,7 @@ def render_preview(
     )
     if first_frame is not None:
         first_frame = first_frame.convert("RGB")
-        first_frame = in_light(first_frame) if light else first_frame  # which the end takes back
+        first_frame = in_light(first_frame) if light else first_frame  # the inversion of the sheet restores it
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
     read = [in_short(path)] if path.origin is not None else []

@@ -1,4 +1,4 @@
-"""The sheet of a drawing: titled panels under a header, words below; paths, grounds and charts in panels."""
+"""The layout of a drawing: titled panels under a header, text below; paths, ground grids and charts in panels."""
 
 import textwrap
 
@@ -11,17 +11,17 @@ from .drawing import Box, Color, View, color_at, font
 
 SMALLEST, LARGEST = (400, 250), (4096, 4096)
 FINER = 2
-"""The canvas is so many times larger than the picture: reducing it smooths the lines."""
+"""The scale of the canvas relative to the image: downsampling smooths the lines."""
 FRUSTA = 7
 MOST_TICKS = 12
 LINES = 4
-"""Lines of words that fit below the panels."""
+"""The number of text lines that fit below the panels."""
 
 
 class Sheet:
-    """The canvas and its layout: three columns of panels under a header, words below.
+    """The canvas and its layout: panels under a header, text below.
 
-    `size` of the picture in pixels. Raises CameraError for one too small to read or too large for the memory."""
+    `size` is the image's in pixels. Raises CameraError for a size below 400x250 or above 4096x4096."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):
@@ -32,12 +32,13 @@ class Sheet:
         self.text = 13 * self.unit
 
     def picture(self) -> Image.Image:
-        """The finished drawing, RGB, at the size that was asked for."""
+        """Return the finished drawing, RGB, at the requested size."""
         size = self.canvas.width // FINER, self.canvas.height // FINER
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: tuple[float, float], rows: tuple[float, float], title: str) -> Box:
-        """Draws a titled panel over these shares of the space between header and words; returns the box inside."""
+        """Draw a titled panel at `columns` and `rows`, fractions of the space between header and text. Returns the box
+        inside."""
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
         left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
@@ -49,13 +50,13 @@ class Sheet:
         return box[0], box[1] + 20 * unit, box[2], box[3]
 
     def header(self, text: str, legend: str) -> None:
-        """What the path is on the left, how to read the drawing on the right."""
+        """Draw a description on the left, and the legend on the right."""
         draw, right = ImageDraw.Draw(self.canvas), self.canvas.size[0] - 10 * self.unit
         draw.text((10 * self.unit, 6 * self.unit), text, font=font(14 * self.unit), fill=drawing.INK)
         draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
 
     def words(self, sentences: list[tuple[str, Color]], more: str) -> None:
-        """Sentences in their colours, as many lines as fit; `more` stands in place of those that do not."""
+        """Draw sentences in their colours; if they need too many lines, `more` replaces the last ones."""
         columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
         lines = [
             (line, color)
@@ -77,17 +78,17 @@ class Sheet:
         most: float,
         color: Color,
     ) -> None:
-        """A panel with columns of `values`, `most` being its height."""
+        """Draw a panel with a column chart of `values`; the value `most` fills its height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
 
     def view(self, box: Box, axes: np.ndarray, corners: list[np.ndarray]) -> View:
-        """A projection into a panel's box in which all of these corners are seen."""
+        """Return a projection into a panel's box that shows all `corners`, arrays [n, 3] in world coordinates."""
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """A path from green to red with some of its cameras, its ends and a dot for each tick of time."""
+        """Draw a path from green to red, with up to 7 of its cameras, its ends and a dot for each tick of time."""
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))
@@ -104,17 +105,17 @@ class Sheet:
 
 
 def tick_seconds(seconds: float) -> int:
-    """Seconds between dots, so that there are few enough of them."""
+    """Return the seconds between dots, so that a path has at most MOST_TICKS."""
     return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
 
 
 def ground(points: np.ndarray) -> list[np.ndarray]:
-    """Lines [2, 3] of a grid under everything."""
+    """Return the lines [2, 3] of a grid below all `points` [n, 3]."""
     (left, _, near), (right, floor, far) = points.min(0), points.max(0)
     along = [np.array([[x, floor, near], [x, floor, far]]) for x in np.linspace(left, right, 7)]
     return along + [np.array([[left, floor, z], [right, floor, z]]) for z in np.linspace(near, far, 7)]
 
 
 def camera_depth(positions: np.ndarray) -> float:
-    """How far a drawn camera sees: a share of the path's extent."""
+    """Return the depth of a drawn camera's frustum: 0.16 of the path's extent, or 1 if the camera stands still."""
     return max(0.16 * float(np.ptp(positions, axis=0).max()), 1e-6) if np.ptp(positions, axis=0).any() else 1.0
