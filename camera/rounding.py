@@ -15,7 +15,7 @@ EXACT = 1e-9
 
 
 class Rounding:
-    """The precision that numbers [n, k] were written with: `absolute`, half of the last decimal place, and `relative`,
+    """The precision of written numbers [n, k]: `absolute`, half of the last decimal place, and `relative`,
     for float32 or significant digits; 0 where the numbers show no rounding. `decimals` is the count of decimal
     places, MOST_DIGITS + 1 if there is no such count."""
 

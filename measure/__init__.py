@@ -1,4 +1,4 @@
-"""The camera of a video, and how well it follows a path: points, a mapper, a verdict, words and a picture."""
+"""Measurement of a video's camera and of how well it follows a path: point tracking, mapping, verdict and reports."""
 
 from .found import VideoCamera, find_camera, video_path
 from .mapping import pycolmap

@@ -1,4 +1,4 @@
-"""Whether a video drifts: figures of each frame, faults found in them over time, a drawing and a table."""
+"""Measurement of a video's drift: metrics of each frame, the faults found in them, a chart and a table."""
 
 from .drift_faults import Fault, find_faults
 from .drift_figures import Figures, measure_frames

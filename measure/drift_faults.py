@@ -1,4 +1,4 @@
-"""What the figures of a video say: what falls off, from when on, and what happens again and again."""
+"""Detection of drift, freezes, flicker, seams and repeats in the metrics of a video's frames."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,31 +8,31 @@ import numpy as np
 from .drift_figures import STRIDE, Figures
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""A video loses itself where, until its end, it keeps less than that share of the first second's sharpness, of its
-colourfulness, or is that many of 255 off in red against blue, in brightness. Both in the picture as a whole, which a
-camera that turns changes too, and in the places that it shows, wherever they move."""
+"""The bounds of drift against the first second, exceeded until the video ends: the fractions of sharpness and of
+colourfulness that remain, and the changes of red minus blue and of brightness, of 255. They apply to the full image,
+which a rotating camera changes as well, and to tracked scene content."""
 BLURRED_PLACES = 0.35
-"""Of the sharpness: places that come near lose some of it where a picture has more detail than pixels."""
+"""The bound of sharpness for tracked scene content, which loses some detail as the camera comes closer."""
 SURE_S = 5.0
-"""The sum over places errs the more, the longer it is. It is enough by itself where it passes its bound as many times
-more as this goes into the video."""
+"""The accumulated change of tracked content grows less exact with time. At t seconds it must exceed its bound by the
+factor 1 + t / SURE_S, unless the full image exceeds its bound as well."""
 STILL = 0.02
-"""A frame stands still if it differs from the one before by less than that share of the usual difference."""
+"""A frame is frozen if it differs from the one before by less than this fraction of the usual difference."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""Of 255: the brightness of places goes up and down by more than that from frame to frame."""
+"""The frame-to-frame alternation of brightness, of 255, that counts as flicker."""
 JERK, UNLIKE = 2.0, 1.8
-"""At a seam the picture moves by so many pixels more than around it, or what its motion leaves unlike is so many times
-as much."""
+"""A seam: the motion differs from the neighbours' by JERK pixels, or the residual after motion compensation is UNLIKE
+times theirs."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
-"""Frames of a chunk that seams are looked for in."""
+"""The chunk lengths, in frames, at which seams are searched for."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""A stretch repeats one so many seconds before if it differs from it by less than that share of what a frame differs
-from the one before, which is at least so much of 255."""
+"""A repeat: frames differ from those at least APART_S seconds earlier by less than SAME times the usual difference of
+two consecutive frames, which exceeds MOVES of 255."""
 
 
 class Fault(NamedTuple):
-    """A fault's `name`, the second at which it `begins` and a sentence."""
+    """A fault: its `name`, the second at which it begins, and a message (`words`)."""
 
     name: str
     begins_s: float
@@ -40,7 +40,7 @@ class Fault(NamedTuple):
 
 
 def find_faults(figures: Figures) -> list[Fault]:
-    """The faults of a video in the order in which they begin; none in one that stays as it is."""
+    """Return the faults of a video, ordered by their beginning."""
     found = [*_drifts(figures), *_frozen(figures), *_flickers(figures), *_seams(figures), *_repeats(figures)]
     return sorted(found, key=lambda fault: fault.begins_s)
 
@@ -50,7 +50,7 @@ def _drifts(figures: Figures) -> list[Fault]:
     for name, course, whole, bound, words in _courses(figures):
         beyond, seconds = np.abs(course) / bound, np.arange(len(course)) / figures.fps
         off = (beyond > 1 + seconds / SURE_S) | ((beyond > 1) & whole)
-        shares = np.cumsum(off[::-1])[::-1] / np.arange(len(off), 0, -1)  # of the frames from each one on
+        shares = np.cumsum(off[::-1])[::-1] / np.arange(len(off), 0, -1)  # the fraction of all later frames
         starts = np.flatnonzero((shares > 0.9) & off)
         if len(starts) and len(off) - starts[0] >= 0.5 * figures.fps:
             passed = int(starts[0])
@@ -66,7 +66,8 @@ def _drifts(figures: Figures) -> list[Fault]:
 
 
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
-    """Of each drift its name, how far places have gone, whether the whole picture has, the bound, and words."""
+    """Yield the name of each kind of drift, the change of tracked content by frame, whether the full image exceeds its
+    own bound, the bound of the change, and a message."""
     second = max(round(figures.fps), 2)
 
     def since(values: np.ndarray) -> np.ndarray:
@@ -106,8 +107,8 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
-    """The frame from which on a course goes, without a rest, where it has passed a bound: steps of a quarter of the
-    steepest before that count."""
+    """Return the frame at which the change that passes its bound at frame `passed` begins: every step since then is at
+    least a quarter of the steepest recent one."""
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)
@@ -117,14 +118,14 @@ def _begin(course: np.ndarray, passed: int) -> int:
 def _frozen(figures: Figures) -> list[Fault]:
     moving = figures.change[1:]
     usual = float(np.quantile(moving, 0.75))
-    if usual < 0.1:  # all of it stands still
+    if usual < 0.1:  # the full video is still
         return []
     still = np.concatenate([[False], moving < STILL * usual, [False]])
     edges = np.flatnonzero(np.diff(still.astype(int)))
     found = []
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         seconds, begins = float(end - start) / figures.fps, float(start + 1) / figures.fps
-        if start and seconds >= FROZEN_S:  # one that begins still has not been stopped
+        if start and seconds >= FROZEN_S:  # a video that begins still is not frozen
             found.append(Fault("frozen", begins, f"From second {begins:.1f} on it stands still for {seconds:.1f} s."))
     return found
 
@@ -144,7 +145,7 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Frames, at even distances, at which the picture goes on otherwise than around them."""
+    """Find evenly spaced frames at which the motion, or the residual after it, differs from the neighbours'."""
     if len(figures) < 8:
         return []
     around = [
@@ -166,7 +167,7 @@ def _seams(figures: Figures) -> list[Fault]:
 
 
 def _repeats(figures: Figures) -> list[Fault]:
-    """A stretch of half a second that was there before, picture for picture, while the pictures change."""
+    """Find half a second of a moving video that repeats an earlier stretch frame by frame."""
     small = figures.thumbnails.reshape(len(figures), -1)
     small = small - small.mean(1, keepdims=True)  # a flicker is no motion
     run, apart = max(round(figures.fps / 2), 2), max(round(figures.fps * APART_S), 2)

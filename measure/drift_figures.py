@@ -1,4 +1,4 @@
-"""What each frame of a video looks like, in numbers, and how it differs from the frames before, in the same places."""
+"""Metrics of each frame of a video, and its changes against earlier frames in the same scene content."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,27 +9,27 @@ import numpy as np
 from ..errors import InputError, require
 
 LONGER_SIDE = 480
-"""Pixels that the longer side of a larger picture is reduced to."""
+"""The longer side, in pixels, to which a larger frame is downscaled."""
 THUMBNAIL = (32, 18)
-"""Columns and rows of the small picture that repeats are looked for in."""
+"""The width and height of the thumbnails in which repeats are searched for."""
 STRIDE = 4
-"""Frames between two whose sharpness and colours are compared in the places that both show."""
+"""The number of frames between two frames that are compared in sharpness and colour."""
 SEEN = 0.05
-"""Less than that share of a picture in common is no ground for a comparison."""
+"""The fraction of the image that two frames must share to be compared."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """A number [f] for each frame, and thumbnails float32 [f, 18, 32] of its grey values, 0 to 255.
+    """The metrics of a video, [f] each, and thumbnails float32 [f, 18, 32] of the grey values, 0 to 255.
 
-    `sharpness`: variance of the Laplacian over that of the grey values, so that contrast cancels. `colourfulness`: that
-    of Hasler and Suesstrunk (2003). `brightness`: mean grey value. `hue`: mean red minus mean blue. `change`: mean
-    absolute difference of grey values to the frame before, 0 for the first.
+    `sharpness`: variance of the Laplacian over the variance of the grey values, so that contrast cancels.
+    `colourfulness`: as defined by Hasler and Suesstrunk (2003). `brightness`: mean grey value. `hue`: mean red minus
+    mean blue. `change`: mean absolute difference of grey values to the frame before, 0 for the first.
 
-    What becomes of places, wherever the camera moves them in the picture (found by the optical flow of Kroeger and
-    others, 2016), 0 in the first frame: `sharper` and `livelier` (logarithms of how much sharper and more colourful),
-    `redder` (red minus blue) and `lighter`. `motion` [f, 2]: by how many pixels the picture moved from the frame
-    before, columns and rows, medians. `unlike`: the mean absolute difference to the frame before that this leaves."""
+    Accumulated changes of scene content that is tracked by optical flow (Kroeger and others, 2016), 0 in the first
+    frame: `sharper` and `livelier` (logarithms of the ratio of sharpness and of colourfulness), `redder` (red minus
+    blue) and `lighter`. `motion` [f, 2]: median pixels, columns and rows, by which the image moved from the frame
+    before. `unlike`: mean absolute difference to the frame before after motion compensation."""
 
     sharpness: np.ndarray
     colourfulness: np.ndarray
@@ -50,7 +50,8 @@ class Figures:
 
 
 class _Frame(NamedTuple):
-    """Colours float32 [h, w, 3], grey values float32 [h, w] without noise, and both at half the size."""
+    """A frame: colours float32 [h, w, 3], denoised grey values float32 [h, w], and both at half the size, the grey
+    values there as uint8."""
 
     colours: np.ndarray
     grey: np.ndarray
@@ -75,8 +76,8 @@ class _Frame(NamedTuple):
 
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
-    """The figures of frames uint8 [H, W, 3], read once. Raises InputError for fewer than two; DependencyError without
-    OpenCV."""
+    """Return the metrics of frames uint8 [H, W, 3], which are read once. Raises InputError for fewer than two frames,
+    DependencyError without OpenCV."""
     cv2 = require("cv2", "opencv-python-headless")
     rows, small, steps, shares = [], [], [], []
     for number, (frame, before, earlier) in enumerate(_with_those_before(map(_Frame.of, frames))):
@@ -109,7 +110,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
 
 
 def _with_those_before(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Each frame, the one before it, and of every STRIDE-th the one STRIDE before, where these have its size."""
+    """Yield each frame, the frame before it, and the last frame whose number is a multiple of STRIDE. Frames of another
+    size are None."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):
@@ -128,7 +130,7 @@ def colourfulness(colours: np.ndarray) -> float:
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """How much lighter the places of a frame are than before, its motion, and what this leaves unlike."""
+    """Return a frame's change of brightness, its motion (columns, rows), and the residual after motion compensation."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _moved(before.small_colours, flow)
     if inside.mean() < SEEN:
@@ -139,16 +141,17 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
 
 
 def _shared(one: _Frame, two: _Frame) -> np.ndarray:
-    """How much sharper and more colourful `two` is than `one` in the places that both show, as logarithms, and redder.
+    """Return the log ratios of sharpness and colourfulness of `two` to `one`, and the change of red minus blue, in
+    their common scene content.
 
-    Moving a picture softens it. So each is moved onto the other, and the mean taken."""
+    Warping blurs an image, so each frame is warped onto the other and the two results are averaged."""
     there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
     return (_gains(one, two, there, back) - _gains(two, one, back, there)) / 2
 
 
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """The same of `other`, moved onto a frame by the flow `there`; places that the flow `back` does not lead back are
-    not compared."""
+    """Compare `other`, warped by the flow `there`, with the frame `onto`, as in `_shared`. Pixels that the flow `back`
+    does not return to within half a pixel are not compared."""
     cv2 = require("cv2", "opencv-python-headless")
     returned, inside = _moved(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)
@@ -166,7 +169,7 @@ def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> 
 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """float32 [h, w, 2]: where the places of one picture uint8 are in the other, columns and rows."""
+    """Return the optical flow float32 [h, w, 2], columns and rows, from one uint8 image to the other."""
     cv2 = require("cv2", "opencv-python-headless")
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)
@@ -174,7 +177,7 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _moved(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A picture float32 [h, w, ...] moved by a flow, and a mask of the places that lie inside of it."""
+    """Return an image float32 [h, w, ...] warped by a flow, and the mask of pixels whose source lies inside it."""
     cv2 = require("cv2", "opencv-python-headless")
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

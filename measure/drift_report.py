@@ -1,4 +1,4 @@
-"""Drift as a picture, a table, words and values for JSON."""
+"""Reports of drift: a chart, a table, messages and JSON values."""
 
 from typing import Any
 
@@ -14,13 +14,14 @@ HEADER = "  second   sharpness   colourfulness   brightness   red - blue   chang
 
 
 def words(figures: Figures, faults: list[Fault]) -> list[str]:
-    """A sentence for each fault, or one that says that there is none."""
+    """Return a message for each fault, or one message that no drift was found."""
     seconds = len(figures) / figures.fps
     return [fault.words for fault in faults] or [f"No drift found in {len(figures)} frames, {seconds:.1f} s."]
 
 
 def table(figures: Figures) -> list[str]:
-    """A header and a line for each second: means of its frames, `sharpness` against the first second's."""
+    """Return a header and a line for each second with the means of its frames. Sharpness is relative to the first
+    second's."""
     values = np.stack([values for _, values in _series(figures)], 1)
     seconds = (np.arange(len(figures)) / figures.fps).astype(int)
     rows = [values[seconds == second].mean(0) for second in range(seconds[-1] + 1)]
@@ -35,7 +36,7 @@ def table(figures: Figures) -> list[str]:
 
 
 def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
-    """All figures, a number for each frame, and the faults, as JSON can hold them."""
+    """Return the metrics of each frame and the faults as JSON values."""
     return {
         "frames": len(figures),
         "fps": figures.fps,
@@ -45,11 +46,11 @@ def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
 
 
 def render_drift(figures: Figures, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """A chart of each figure over time and the faults in words. `size` in pixels, 400x250 at least. Returns an RGB
-    image. Raises CameraError for a size too small to read."""
+    """Draw a chart of each metric over time, and the messages on faults. `size` is in pixels, 400x250 to 4096x4096.
+    Returns an RGB image. Raises CameraError for another size."""
     sheet = Sheet(size)
     sheet.header(f"{len(figures)} frames, {len(figures) / figures.fps:.1f} s", "left to right: the video's time")
-    columns = 120  # as many as can be told apart
+    columns = 120  # as many as are distinguishable
     for number, (name, values) in enumerate(_series(figures)):
         parts = [part.mean() for part in np.array_split(values, min(columns, len(values)))]
         rows, side = (number // 2 / 3, (number // 2 + 1) / 3), (0.5 * (number % 2), 0.5 * (number % 2) + 0.5)

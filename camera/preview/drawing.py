@@ -31,7 +31,7 @@ def color_at(fraction: float) -> Color:
 
 
 def in_light(image: Image.Image) -> Image.Image:
-    """Invert the lightness of an RGB image and keep every hue, for a light page. Applied twice it restores the image."""
+    """Invert the lightness of an RGB image and keep every hue, for a light page. A second call restores the image."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))
