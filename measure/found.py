@@ -1,4 +1,4 @@
-"""The camera of a video, found in its pictures: it turns on the spot, or it moves and is mapped."""
+"""Estimation of a video's camera: a camera that only rotates is fitted directly, a moving one by the mapper."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,33 +14,35 @@ from .mapping import NEAR, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, brought_to_size, follow, opencv
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""Frames from one keyframe to the next, fewer in short videos, more in long ones."""
+"""The usual stride of keyframes in frames, and the bounds on the number of keyframes that change it."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_AGREEING = 0.4
-"""Share of the points that has to agree with a turn; else the pictures show no camera."""
+"""The fraction of points that must agree with a rotation; otherwise no camera is found."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
-"""A camera moves if, so many keyframes apart, a turn alone leaves more than that many pixels of a quarter of the points
-in the median: on known clips 0.5 at most for turns, 1.4 or more for moves."""
+"""A camera moves if a rotation between keyframes FAR_APART leaves a residual above LEAST_PARALLAX pixels: the third
+quartile over points, the median over pairs. On known clips: at most 0.5 for rotations, 1.4 or more for moves."""
 LEAST_GAIN = 3.0
-"""And if a turn leaves that many times what a turn and a move leave: noise on the points of a turn gives 2 to 2.6."""
+"""A camera also moves only if a rotation leaves this many times the residual of a rotation and a translation: noise on
+a pure rotation gives 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
-"""A lens that was found is taken if its focal length is that many picture widths (118 to 19 degrees), and if the camera
-turns by that much: one that only moves does not show its lens. On known clips 0.3 to 3.6 % off, without turns 50 %."""
+"""An estimated lens is used if its focal length is within these image widths (118 to 19 degrees) and the camera rotates
+by LEAST_TURN_DEG: translation alone does not reveal the lens. On known clips the error is 0.3 to 3.6 %, 50 % without
+rotation."""
 ON_A_PLANE = 0.9
-"""Share of the points that agree with one plane where all is flat."""
+"""The fraction of points on one plane above which a scene counts as flat."""
 LENS_PAIRS = 6
-"""Pairs of keyframes by which the lens of a camera that only turns is looked for."""
+"""The number of keyframe pairs from which the lens of a rotating camera is estimated."""
 DRAWS = 200
-"""Pairs of points of which one begins the search for a turn."""
+"""The number of random point pairs that are tried as a first estimate of a rotation."""
 
 
 @dataclass(frozen=True)
 class VideoCamera:
-    """The camera of a video: `c2w` [k, 4, 4] of its keyframes, in a unit of its own, NaN where nothing was found;
-    whether it `moves`, the `lens` [4] in pixels of the tracked pictures, and the `tracks`.
+    """The camera of a video: `c2w` [k, 4, 4] of its keyframes in an arbitrary unit of length, NaN where it was not
+    found; whether it `moves`; the `lens` [4] in pixels of the tracked frames; and the `tracks`.
 
-    `frames`, `height` and `width` are the video's; `lens_found`: the points say which lens it is."""
+    `frames`, `height` and `width` are the video's. `lens_found`: the lens was estimated from the points."""
 
     c2w: np.ndarray
     moves: bool
@@ -53,7 +55,7 @@ class VideoCamera:
 
     @property
     def registered(self) -> np.ndarray:
-        """Which keyframes [k] have a camera."""
+        """A mask [k] of the keyframes whose camera was found."""
         return ~np.isnan(self.c2w[:, 0, 0])
 
     @property
@@ -62,19 +64,21 @@ class VideoCamera:
 
     @property
     def turned_deg(self) -> float:
-        """The largest angle between the view of the first camera that was found and another one's; a roll is none."""
+        """The largest angle between the viewing directions of the first camera that was found and any other, in
+        degrees; a roll does not count."""
         views = self.c2w[self.registered, :3, 2]
         return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
 
     def parallax(self, first: int, last: int) -> float:
-        """Pixels that the turn between two keyframes leaves at least of a quarter of the points that both see."""
+        """Return the parallax between two keyframes: the third quartile of the points' residual after the rotation, in
+        pixels."""
         turn = np.eye(4)
         turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
         return self.left(first, last, turn, 0.75)
 
     def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
-        """Pixels that the points of two keyframes are off what a motion [4, 4] between them allows: `share` of them are
-        off by less."""
+        """Return the quantile `share` of the points' residual in pixels under a motion [4, 4] between two keyframes:
+        the distance after a pure rotation, otherwise the distance to the epipolar plane."""
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
             return float(np.quantile(_apart(before, after, motion[:3, :3]), share)) * self.focal
@@ -84,8 +88,8 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """Whether all that a moving camera sees lies on one plane: two motions fit that, one along the camera's way and
-        one along the plane's normal (Faugeras and Lustman, 1988)."""
+        """Whether the camera moves and its whole scene lies on one plane. Two motions fit such a scene: the camera's,
+        and one along the plane's normal (Faugeras and Lustman, 1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.both(first, first + apart)]
@@ -96,8 +100,8 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
-        """Pixels that three quarters of the points are off what the camera did over FAR_APART keyframes, in the median;
-        infinite where it was not found."""
+        """Return the residual of the points in pixels under the camera's motion over FAR_APART keyframes: the third
+        quartile over points, the median over pairs; infinity if no pair can be used."""
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
@@ -109,11 +113,11 @@ class VideoCamera:
 def find_camera(
     frames: Iterable[np.ndarray], lens: np.ndarray | float | None = None, stride: int | None = None
 ) -> VideoCamera:
-    """The camera of a video of uint8 [H, W] `frames`, keyframes `stride` frames apart (None: by the video's length).
+    """Find the camera of a video of uint8 [H, W] `frames`, with keyframes `stride` frames apart (None: by length).
 
-    `lens` is the camera's if it is known: [4] at 832x480, or the degrees it sees across with square pixels. Raises
-    CameraError for a video of one frame, of too many, and of frames of several sizes; DependencyError without OpenCV or
-    pycolmap.
+    `lens` is the known lens: fx, fy, cx, cy [4] at 832x480, or the horizontal field of view in degrees with square
+    pixels; None estimates it. Raises CameraError for a video of one frame, of more than 4000, or of frames of several
+    sizes; DependencyError without OpenCV or pycolmap.
     """
     opencv(), pycolmap()
     pictures, (height, width) = _read(frames)
@@ -140,7 +144,8 @@ def find_camera(
 
 
 def _only_turning(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """The camera as one that only turns, with its own lens if it may have `any_lens`; it `moves` if that fits badly."""
+    """Fit a camera that only rotates. `any_lens` also estimates its lens. The result's `moves` is True if the fit is
+    poor."""
     c2w, moves = _turned(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -152,7 +157,7 @@ def _only_turning(camera: VideoCamera, any_lens: bool) -> VideoCamera:
 
 
 def _turning_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
-    """The lens with which turns fit the points best, begun at `lens`: its focal length is looked for."""
+    """Return `lens` with the focal length for which rotations fit the points best."""
     from scipy.optimize import minimize_scalar  # slow to import
 
     apart = min(FAR_APART, len(tracks.frames) - 1)
@@ -170,7 +175,7 @@ def _turning_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
 
 
 def _read(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
-    """The pictures to track, and height and width of the video."""
+    """Return the frames resized for tracking, and the video's height and width."""
     pictures: list[np.ndarray] = []
     shape: tuple[int, int] | None = None
     for number, frame in enumerate(frames):
@@ -188,8 +193,8 @@ def _read(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, in
 
 
 def _turned(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Camera-to-world [k, 4, 4] of a camera that only turns, NaN from where the points agree on no turn, and whether
-    the points say that it moves."""
+    """Return camera-to-world [k, 4, 4] of a camera that only rotates, NaN from the first keyframe at which the points
+    fit no rotation, and whether the points show that the camera moves."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
@@ -207,17 +212,18 @@ def _turned(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def _turn(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """The rotation [3, 3] between two keyframes that fits most points, and the angle [n] that it leaves of each."""
+    """Return the rotation [3, 3] between two keyframes that fits most points, and each point's residual angle [n]; None
+    for too few points."""
     one, two = _shared_rays(tracks, lens, first, last)
     if len(one) < FEWEST_TRACKS:
         return None
     draws = np.random.default_rng(0).integers(0, len(one), (DRAWS, 2))
-    drawn = (rays[draws] for rays in (one, two))  # with what is perpendicular to both, two rays fix a rotation
+    drawn = (rays[draws] for rays in (one, two))  # two rays and their cross product determine a rotation
     three = (np.concatenate([pair, np.cross(pair[:, 0], pair[:, 1])[:, None]], axis=1) for pair in drawn)
     candidates = nearest_rotation(np.einsum("dki,dkj->dij", *three))
     left = np.linalg.norm(one - np.einsum("dij,nj->dni", candidates, two), axis=-1)
     rotation = candidates[np.median(left, axis=1).argmin()]
-    for _ in range(5):  # each time the half that agrees best is fitted again
+    for _ in range(5):  # refit to the half that agrees best
         left = _apart(one, two, rotation)
         kept = left <= np.median(left)
         rotation = nearest_rotation(one[kept].T @ two[kept])
@@ -225,12 +231,12 @@ def _turn(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.n
 
 
 def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """The angle, small, between the two rays of each point [n] after the rotation."""
+    """Return the small angle [n] in radians between the two rays of each point after the rotation."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 
 def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rays [n, 3] of the points that two keyframes see, in each one's axes."""
+    """Return the unit rays [n, 3] of the points visible in both keyframes, in the axes of each."""
     points = tracks.points[:, tracks.both(first, last)]
     ahead = np.ones((points.shape[1], 1))
     before, after = (unit(np.concatenate([(points[at] - lens[2:]) / lens[:2], ahead], 1)) for at in (first, last))
@@ -238,8 +244,8 @@ def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tup
 
 
 def video_path(found: VideoCamera) -> CameraPath:
-    """The found camera as a path, a pose for every frame; the first is the identity, the longest step between latent
-    frames has length 1. Raises CameraError where too little was found."""
+    """Return the found camera as a path with a pose for every frame. The first pose is the identity, and the longest
+    step between latent frames has length 1. Raises CameraError if fewer than half of the keyframes have a camera."""
     known = found.registered
     if known.mean() < 0.5:
         raise CameraError(

@@ -1,4 +1,4 @@
-"""The cameras of keyframes from the points that they share, by pycolmap's global mapper (GLOMAP)."""
+"""Estimation of keyframe cameras from shared points with pycolmap's global mapper (GLOMAP)."""
 
 import signal
 import tempfile
@@ -13,30 +13,31 @@ from ..errors import require
 from .tracks import Tracks
 
 REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Keyframes from one to the other of the pairs that are compared."""
+"""The distances, in keyframes, of the pairs that are matched."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
-"""Between the rays to a point: a video's cameras are near each other, photographs' (pycolmap: 1 degree) are not."""
+"""The smallest angle between two rays to a point: a video's cameras are closer together than those of photographs, for
+which pycolmap's default is 1 degree."""
 NEAR = 1.0
-"""Pixels within which a point agrees with two views."""
+"""The residual, in pixels, within which a point agrees with two views."""
 
 
 def pycolmap() -> ModuleType:
-    """pycolmap's module, quiet. A signal that ends a run waits for what it is just computing, seconds mostly.
+    """Import pycolmap with its log silenced. SIGTERM takes effect after the current pycolmap call, usually seconds.
 
-    Raises DependencyError, with the command that installs it, where it is missing."""
+    Raises DependencyError, with the install command, if pycolmap is missing."""
     module = require("pycolmap")
     module.logging.minloglevel = 3
-    if threading.current_thread() is threading.main_thread():  # its own handler prints where it was
+    if threading.current_thread() is threading.main_thread():  # pycolmap's handler would print a stack trace
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return module
 
 
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Camera-to-world [k, 4, 4] of the keyframes, NaN where one was not registered, and the lens [4] in pixels.
+    """Return camera-to-world [k, 4, 4] of the keyframes, NaN for unregistered ones, and the lens [4] in pixels.
 
-    `lens` is kept if `known`, else the mapper looks for its focal length and begins there. The unit of length is the
-    mapper's own. The method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
+    A `known` lens is kept; otherwise the mapper refines the focal length, starting from `lens`. The unit of length is
+    arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -49,7 +50,7 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
     database = colmap.Database.open(folder / "points.db")
     seen = ~np.isnan(tracks.points[..., 0])
     seen &= seen.sum(0) > 2
-    numbers = np.cumsum(seen, 1) - 1  # of each point among those of its keyframe
+    numbers = np.cumsum(seen, 1) - 1  # the index of each point within its keyframe
     images = _write_images(database, tracks, lens, known)
     for image, points, here in zip(images, tracks.points, seen, strict=True):
         database.write_keypoints(image, points[here].astype(np.float32))
@@ -65,7 +66,7 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Numbers of the keyframes' images, all of one camera, which is a rig by itself."""
+    """Write the keyframes' images, which share a camera in a rig of its own, and return the images' ids."""
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])

@@ -1,4 +1,4 @@
-"""How well a video follows a camera path: each pair of keyframes against the poses, the errors of all, a verdict."""
+"""Measurement of how well a video follows a camera path: pairs of keyframes, errors against the path, a verdict."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,28 +13,30 @@ from ..errors import CameraError
 from .found import FEWEST_TRACKS, VideoCamera, find_camera
 
 EVERY = 8
-"""Frames from one keyframe of a pair to the other."""
+"""The distance of a pair's keyframes, in frames."""
 MOVING = 0.25
-"""A pair is to go somewhere if its step is that share of the path's longest."""
+"""A pair's direction is judged if its step exceeds this fraction of the path's longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""A pair follows if its turn is at most that far off, in degrees or as a share of the turn asked for, and so is its
-direction. A camera that stands still is off by the whole turn, one that goes the other way by 180 degrees."""
+"""The largest errors of a pair that follows: of its rotation, in degrees or as a fraction of the requested rotation,
+and of its direction. A camera that stands still is off by the full rotation, and a reversed one by 180 degrees."""
 UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
-"""Where the path only turns, the parallax up to which a pair follows: pixels of the tracked pictures, or a share of the
-turn in pixels, because a lens other than the path's looks like a little parallax."""
+"""The largest parallax of a pair that follows where the path only rotates: in pixels of the tracked frames, or as a
+fraction of the rotation in pixels, because a lens other than the path's looks like a little parallax."""
 ALIKE = 3.0
-"""A pair that is at fault is not judged if the path's own motion leaves at most that many times of its points what the
-motion that was found does: they fit both."""
+"""A faulty pair is not judged if the path's motion leaves at most this many times the residual of the motion found,
+because the points fit both."""
 FOLLOWING = 0.75
-"""Share of the pairs in which a motion was found that has to follow."""
+"""The fraction of pairs with a motion found that must follow."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two keyframes, frames `first` and `last`: the path's second pose as the first one's camera sees it, `asked`
-    [4, 4], whether it `goes` far enough there to judge the direction, the points that both see, `tracks`, and the pose
-    `found` [4, 4] (None: the camera was not found; its unit is the mapper's), with its `parallax` in pixels and the
-    lens, `focal`. `left` is what that motion leaves of the points in pixels, `asked_left` what the path's does."""
+    """A pair of keyframes, frames `first` and `last`. `asked` [4, 4] is the path's second pose relative to its first;
+    `goes`: its step is long enough to judge the direction. `tracks` is the number of points visible in both frames.
+
+    `found` [4, 4] is the measured relative pose in an arbitrary unit of length; None: no camera was found. `parallax`
+    and the focal length `focal` are in pixels. `left` is the points' residual in pixels under the measured motion, and
+    `asked_left` under the path's."""
 
     first: int
     last: int
@@ -53,19 +55,19 @@ class Pair:
 
     @property
     def turn_found_deg(self) -> float:
-        """NaN where nothing was found."""
+        """The angle of the rotation that was found, in degrees; NaN if none was found."""
         return np.nan if self.found is None else float(angle_deg(self.found[None, :3, :3])[0])
 
     @property
     def turn_error_deg(self) -> float:
-        """Degrees between the rotation that was found and the path's; NaN where nothing was found."""
+        """The angle between the rotation that was found and the path's, in degrees; NaN if none was found."""
         if self.found is None:
             return np.nan
         return float(angle_deg((self.asked[:3, :3].T @ self.found[:3, :3])[None])[0])
 
     @property
     def direction_error_deg(self) -> float:
-        """Degrees between the direction that was found and the path's; NaN where it is not judged."""
+        """The angle between the direction that was found and the path's, in degrees; NaN if it is not judged."""
         if not self.goes or self.found is None or not self.found[:3, 3].any():
             return np.nan
         cosine = unit(self.asked[:3, 3]) @ unit(self.found[:3, 3])
@@ -73,7 +75,7 @@ class Pair:
 
     @property
     def fault(self) -> str:
-        """In what the pair does not follow, in words; empty where it follows or nothing was found."""
+        """A message on why the pair does not follow; empty if it follows or no motion was found."""
         if self.found is None:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
@@ -88,14 +90,14 @@ class Pair:
 
     @property
     def fits_both(self) -> bool:
-        """Whether the motion that was found is at fault, but the points fit the path's own motion about as well."""
+        """Whether the motion that was found has a fault, but the points fit the path's motion about as well."""
         if not self.fault or self.found is None or (self.goes and not self.found[:3, 3].any()):
-            return False  # points of a camera that stands still fit every direction
+            return False  # the points of a still camera fit every direction
         return self.asked_left <= ALIKE * self.left and not self.direction_error_deg > 90
 
     @property
     def note(self) -> str:
-        """What to say of the pair: its fault, or why it was not judged; mostly empty."""
+        """A message with the pair's fault, or the reason why it was not judged; usually empty."""
         if self.found is not None:
             return "cannot be told, the path fits the tracks about as well" if self.fits_both else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
@@ -104,7 +106,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was found in a video along `path`: its pairs of keyframes and its `camera`."""
+    """The measurement of a video against `path`: its pairs of keyframes and its `camera`."""
 
     path: CameraPath
     pairs: tuple[Pair, ...]
@@ -117,18 +119,18 @@ class Measurement:
 
     @cached_property
     def judged(self) -> tuple[Pair, ...]:
-        """Those of them that can be told to follow or not."""
+        """The pairs with a motion for which the points decide whether the pair follows."""
         return tuple(pair for pair in self.found if not pair.fits_both)
 
     @property
     def following(self) -> int:
-        """How many of the judged pairs follow."""
+        """The number of judged pairs that follow."""
         return sum(not pair.fault for pair in self.judged)
 
     @property
     def follows(self) -> bool | None:
-        """Whether the video follows its path; None where a motion was found in fewer than half of the pairs, and where
-        that depends on those that cannot be told."""
+        """Whether the video follows its path. None if a motion was found in fewer than half of the pairs, or if the
+        undecided pairs could change the verdict."""
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following
@@ -137,8 +139,8 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers [m] of the frames whose camera was found; the path's poses there and the found ones [m, 4, 4], both
-        seen from the first, the found ones in the path's unit (the scale that fits best)."""
+        """The frame numbers [m] of keyframes with a camera, the path's poses there, and the found poses, both
+        [m, 4, 4] relative to the first. The found ones are scaled to the path's unit by least squares."""
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
         if not len(frames):
@@ -150,31 +152,33 @@ class Measurement:
 
     @cached_property
     def rotation_errors_deg(self) -> np.ndarray:
-        """RotErr of each such frame [m], degrees: the angle of found rotation and path's, both from the first. As in
-        CamI2V's evaluation/glomap_evaluation.py, whose figure is the sum in radians."""
+        """The RotErr [m] of each frame in `poses`, in degrees: the angle between the found rotation and the path's, as
+        in CamI2V's evaluation/glomap_evaluation.py, which reports the sum in radians."""
         _, asked, found = self.poses
         return angle_deg(np.swapaxes(asked[:, :3, :3], 1, 2) @ found[:, :3, :3]) if len(asked) else np.empty(0)
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """TransErr of each such frame [m], world units of the path: the distance of found position and path's."""
+        """The TransErr [m] of each frame in `poses`, in the path's world units: the distance between the found position
+        and the path's."""
         _, asked, found = self.poses
         return np.linalg.norm(asked[:, :3, 3] - found[:, :3, 3], axis=1)
 
 
 def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Of turn and direction; NaN where none was judged."""
+    """Return the median errors of rotation and direction in degrees; NaN if no pair was judged."""
     errors = np.array([(pair.turn_error_deg, pair.direction_error_deg) for pair in pairs]).reshape(-1, 2).T
     turn, direction = (float(np.median(known)) if len(known := each[~np.isnan(each)]) else np.nan for each in errors)
     return turn, direction
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """How well a video follows `path`, whose first poses are those of its `frames`, uint8 [H, W] each and read once.
+    """Measure how well a video follows `path`. `frames` are uint8 [H, W] each, read once, and match the path's first
+    poses.
 
-    The keyframes of a pair are `every` frames apart, None: 8. The lens is the path's first one, scaled to the pictures
-    as `generate` does. Raises CameraError for a video of one frame, of more frames than poses or of frames of several
-    sizes, and for `every` below 1; DependencyError without OpenCV or pycolmap.
+    The keyframes of a pair are `every` frames apart, None: 8. The lens is the path's first one, scaled to the frames as
+    in `generate`. Raises CameraError for a video of one frame, of more frames than poses or of frames of several sizes,
+    and for `every` below 1; DependencyError without OpenCV or pycolmap.
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
@@ -192,7 +196,7 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
 
 
 def compared(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
-    """A camera that was found against a path of at least as many frames."""
+    """Compare a camera that was found with a path of at least as many frames."""
     keys = camera.tracks.frames
     starts = range(0, keys[-1], every)
     chosen = np.unique([np.abs(keys - frame).argmin() for frame in (*starts, keys[-1])])
@@ -203,7 +207,7 @@ def compared(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measu
 
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
-    """Keyframes number `first` and `last`; it goes if the path's step is longer than `least`."""
+    """Compare keyframes `first` and `last`; the direction is judged if the path's step is longer than `least`."""
     frames = camera.tracks.frames
     asked = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     goes = bool(np.linalg.norm(asked[:3, 3]) > least)

@@ -1,4 +1,4 @@
-"""A measurement as a picture: the path that was asked for, the one that was found, and how far off each pair is."""
+"""A chart of a measurement: the requested path, the path that was found, and the errors of each pair."""
 
 import numpy as np
 from PIL import Image
@@ -11,8 +11,8 @@ from .words import error_words, summary
 
 
 def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Both paths from above and from the side, charts of the errors, the verdict in words. `size` in pixels, 400x250 at
-    least. Returns an RGB image. Raises CameraError for a size too small to read."""
+    """Draw both paths from above and from the side, charts of the errors, and the verdict. `size` is in pixels, 400x250
+    to 4096x4096. Returns an RGB image. Raises CameraError for another size."""
     sheet = Sheet(size)
     sheet.header(
         f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",
@@ -24,7 +24,7 @@ def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)
         ((0.5, 1), "direction", DIRECTION_DEG, drawing.STEP),
     ):
         degrees = np.array([getattr(pair, f"{name}_error_deg") for pair in measured.pairs])
-        known = degrees[~np.isnan(degrees)]  # a column for each pair, none where it was not judged
+        known = degrees[~np.isnan(degrees)]  # a pair that was not judged gets an empty column
         title = f"{name}: up to {known.max():.1f} degrees off" if len(known) else f"{name}: not judged"
         sheet.chart((0.5, 1), rows, title, np.nan_to_num(degrees), max(least, *known, 0.0), color)
     verdict, *more = summary(measured)
@@ -36,7 +36,7 @@ def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)
 
 def _draw_paths(sheet: Sheet, measured: Measurement) -> None:
     frames, asked, found = measured.poses
-    if len(frames) < 2:  # nothing was found: the path alone
+    if len(frames) < 2:  # nothing was found: draw the path alone
         frames = measured.camera.tracks.frames
         asked = found = measured.path.relative().c2w[frames]
     depth = camera_depth(np.concatenate([asked[:, :3, 3], found[:, :3, 3]]))

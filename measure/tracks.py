@@ -1,4 +1,4 @@
-"""Points of a video followed from keyframe to keyframe, by OpenCV."""
+"""Tracking of a video's points from keyframe to keyframe with OpenCV."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""Pixels that the shorter side of a picture is brought to: everything here is measured in those."""
+"""The shorter side, in pixels, to which frames are resized. All pixels in this package refer to that size."""
 MOST_POINTS, APART = 500, 6
-"""Points followed at a time, and pixels from one to the next where it begins."""
+"""The largest number of points tracked at a time, and the least distance of new points in pixels."""
 LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
-"""Pixels by which a point that was followed there and back may miss where it began."""
+"""The largest forward-backward tracking error, in pixels."""
 
 
 @dataclass(frozen=True)
 class Tracks:
-    """Where points are in keyframes: `points` [k, n, 2] in pixels of a picture `size` (width, height), NaN where one is
-    not seen; `frames` [k] are the keyframes' numbers. Pixel centres lie at .5, as in the intrinsics. `blown` is how
-    many of those pixels one of the video takes, 1 at least: what is wrong by part of a pixel grows with it."""
+    """The tracked points: `points` [k, n, 2] in pixels of an image of `size` (width, height), NaN where a point is not
+    visible; `frames` [k] are the keyframes' numbers. Pixel centres lie at .5, as in the intrinsics. `blown` is the
+    factor, 1 or more, by which the frames were enlarged: subpixel errors grow by it."""
 
     frames: np.ndarray
     points: np.ndarray
@@ -29,17 +29,17 @@ class Tracks:
     blown: float = 1.0
 
     def both(self, first: int, last: int) -> np.ndarray:
-        """Which points [n] two keyframes see."""
+        """Return a mask [n] of the points visible in both keyframes."""
         return ~np.isnan(self.points[[first, last], :, 0]).any(0)
 
 
 def opencv() -> ModuleType:
-    """OpenCV's module. Raises DependencyError, with the command that installs it, where it is missing."""
+    """Import OpenCV. Raises DependencyError, with the install command, if it is missing."""
     return require("cv2", "opencv-python-headless")
 
 
 def brought_to_size(frame: np.ndarray) -> np.ndarray:
-    """A picture uint8 [H, W] with a shorter side of SHORTER_SIDE pixels."""
+    """Resize a frame uint8 [H, W] to a shorter side of SHORTER_SIDE pixels."""
     cv2 = opencv()
     scale = SHORTER_SIDE / min(frame.shape)
     size = [round(side * scale) for side in frame.shape[::-1]]
@@ -48,10 +48,10 @@ def brought_to_size(frame: np.ndarray) -> np.ndarray:
 
 
 def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
-    """Points followed through `frames` (uint8 [H, W], of one size), keyframes `stride` apart; the last frame is one.
+    """Track points through `frames` (uint8 [H, W], of one size). Keyframes are `stride` apart, plus the last frame.
 
-    Points go from frame to frame, then once more from one keyframe to the next and back: those that do not come back
-    to where they were are lost. New ones begin in every keyframe where there are none.
+    Points are tracked frame by frame, then refined from keyframe to keyframe and back: points with a large
+    forward-backward error are dropped. Every keyframe adds new points in free areas.
     """
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
@@ -70,7 +70,7 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
 
 
 def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Corners float32 [n, 2], away from points that are `taken`."""
+    """Return new corners float32 [n, 2] away from the existing points `taken`."""
     cv2 = opencv()
     free = np.full(picture.shape, 255, np.uint8)
     for column, row in taken.astype(int):
@@ -81,7 +81,8 @@ def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 
 def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points float32 [n, 2] of the first frame in the last one, those that were found, and which these are [n]."""
+    """Track points float32 [n, 2] from the first frame to the last. Returns the points that were found [m, 2], and the
+    mask [n] of them."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

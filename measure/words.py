@@ -1,4 +1,4 @@
-"""A measurement in words: a summary, a table, and the same as plain values for JSON."""
+"""Reports of a measurement: a summary, a table, and JSON values."""
 
 from collections import Counter
 from typing import Any
@@ -23,7 +23,7 @@ VERDICTS = {
 
 
 def error_words(measured: Measurement) -> str:
-    """RotErr and TransErr over the frames whose camera was found, means and sums."""
+    """Return a message with the means and sums of RotErr and TransErr over the keyframes whose camera was found."""
     known = measured.camera.registered
     said = f"The camera was found in {known.sum()} of {len(known)} keyframes"
     if not known.any():
@@ -34,7 +34,7 @@ def error_words(measured: Measurement) -> str:
 
 
 def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """What to know of a video's camera as a path: how much was found, scale, axes and lens, a sentence each."""
+    """Return messages on a video's camera as a path: the coverage, scale, axes and lens."""
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     said = [f"{found}; the poses between them are interpolated."]
@@ -54,12 +54,12 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
 
 
 def table(measured: Measurement) -> list[str]:
-    """A header and a line for each pair."""
+    """Return a header and a line for each pair."""
     return [HEADER, *(_line(pair) for pair in measured.pairs)]
 
 
 def summary(measured: Measurement) -> list[str]:
-    """The verdict first, then medians and what was not judged, a sentence each."""
+    """Return messages: the verdict first, then the median errors, the faults, and pairs that were not judged."""
     judged, found, pairs = measured.judged, measured.found, measured.pairs
     said = [
         f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
@@ -96,7 +96,7 @@ def _line(pair: Pair) -> str:
 
 
 def as_values(measured: Measurement) -> dict[str, Any]:
-    """The measurement as JSON can hold it: angles in degrees, parallax in pixels, null where nothing was judged."""
+    """Return the measurement as JSON values: angles in degrees, parallax in pixels, null where nothing was judged."""
     turn, direction = median_errors_deg(measured.found)
     return {
         "follows": measured.follows,
