@@ -1,6 +1,6 @@
 """Weights from disk: experts (NF4, FP4 or plain) with their LoRAs, and packages of them.
 
-The names below are imported when first asked for, so that importing the package stays cheap."""
+The names below are imported at their first use, so that importing the package stays cheap."""
 
 import importlib
 from typing import TYPE_CHECKING

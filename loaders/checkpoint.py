@@ -1,4 +1,4 @@
-"""A checkpoint of one model, an expert or a causal one: its headers are read and checked as a whole; no weight is."""
+"""A checkpoint of one model, an expert or a causal one: all headers are read and checked, but no weights."""
 
 import dataclasses
 import math
@@ -44,10 +44,12 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One model on disk. `tensors` are all tensors by official name, those that make up quantized weights included;
-    `quantized` the weights in fewer bits; `shapes` the logical shape of every parameter; `source` the name of the
-    folder that a quantizer made it from, where it says so; `changes` what LoRAs add to parameters; `release` what a
-    causal model was made for, None for an expert; `taken`: somebody has said so, not its files."""
+    """One model on disk.
+
+    `tensors` are all tensors by official name, with the parts of quantized weights. `quantized` are the quantized
+    weights. `shapes` is the logical shape of every parameter. `source` is the name of the folder that a quantizer read,
+    if it noted one. `changes` are the LoRAs' changes to parameters. `release` is the release of a causal model, None
+    for an expert. `taken`: the user chose the release, instead of the files."""
 
     path: Path
     config: ModelConfig
@@ -65,12 +67,12 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the model is called, the surest first (see `names_of`)."""
+        """The model's names, the most reliable first (see `names_of`)."""
         return names_of(self.path, self.source)
 
     @property
     def release_lines(self) -> tuple[str, ...]:
-        """A causal model's release and licence, and what should be said where its release is a guess."""
+        """A causal model's release and licence, and messages about a guessed release or another shift."""
         if self.release is None:
             return ()
         note = None if self.taken else release_note(self.names, self.config)
@@ -85,26 +87,27 @@ class Checkpoint:
         return (named, *(line for line in (note, other) if line is not None))
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """The same model, whose parameters of more bits than `dtype` are rounded to it as they are read: no device and
-        no buffer ever holds them as the file does."""
+        """Return the same model with parameters of more bits than `dtype` rounded to it as they are read. So no device
+        and no buffer ever holds them in the file's dtype."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def taken_for(self, release: str) -> "Checkpoint":
-        """The same model as the causal release that an option names, whatever its files tell. Raises InputError."""
+        """Return the same model as the causal release that an option names, regardless of its files. Raises
+        InputError."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=release_called(release), taken=True)
 
     @property
     def kind(self) -> str:
-        """What the model is, in words."""
+        """The kind of the model, for messages."""
         if self.config.causal:
             return "LingBot-World causal model"
         return "LingBot-World expert" if self.config.control else "plain Wan expert"
 
     @property
     def files(self) -> list[Path]:
-        """The files that the tensors lie in."""
+        """The files that hold the tensors."""
         return list(dict.fromkeys(entry.path for entry in self.tensors.values()))
 
     @property
@@ -114,12 +117,12 @@ class Checkpoint:
 
     @cached_property
     def plain(self) -> dict[str, TensorEntry]:
-        """The parameters that are stored as they are."""
+        """The parameters that are not quantized."""
         return {name: self.tensors[name] for name in self.shapes if name not in self.quantized}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors and LoRAs: what the weights take in memory."""
+        """The bytes of all tensors and LoRAs, which the weights take in memory."""
         return sum(entry.nbytes for entry in self.tensors.values()) + change_bytes(self.changes)
 
     @property
@@ -127,20 +130,20 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """The tensors that make up these parameters: of one in fewer bits its values, scales and tables."""
+        """Return the tensors that form these parameters; for a quantized one, its values, scales and tables."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
-    """Read the headers of a model, a folder of the community package or any file that `read_tensors` takes, and of the
-    LoRAs that it is to be loaded with.
+    """Read the headers of a model, and of the LoRAs to load with it. `path` is a folder of the community package or any
+    file that `read_tensors` takes.
 
-    A `config.json` beside the weights says what tensors cannot: num_heads, text_len, eps, and whether it is causal;
-    where there is none, the names of its folders say the last (see release.py).
-    Raises CheckpointError for a file that is broken, of another kind, or whose tensors are not exactly those of the
-    model that its shapes describe, all wrong tensors named in one message; and for a LoRA that does not fit.
-    """
+    A `config.json` next to the weights states the values that tensors cannot: num_heads, text_len, eps, and whether the
+    model is causal. Without it, the names of the folders state the last one (see release.py).
+
+    Raises CheckpointError for a broken file, for one of another kind, and for tensors that are not exactly those of the
+    model that the shapes describe; one message lists all wrong tensors. Raises it also for a LoRA that does not fit."""
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
     shapes = shapes_of(tensors, quantized)
@@ -160,7 +163,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 
 
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return the tensors behind `path` by official name, and the weights in fewer bits that some of them make up."""
+    """Return the tensors at `path` by official name, and the quantized weights that some of them form."""
     entries = read_tensors(path)
     official = _official_name(entries)
     _refuse_other_kinds(path.name, {official(key): entry for key, entry in entries.items()})
@@ -169,13 +172,15 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
 
 
 def _with_batch(name: str, entry: TensorEntry) -> TensorEntry:
-    """The entry of a modulation with the first size, 1, that some writers of GGUF leave out."""
+    """Return a modulation's entry with the first size, 1, that some writers of GGUF leave out; other entries
+    unchanged."""
     lacks = name.endswith("modulation") and len(entry.shape) == 2
     return dataclasses.replace(entry, shape=(1, *entry.shape)) if lacks else entry
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """What gives the official name of each of a file's keys: without ComfyUI's prefix, and for diffusers' their own."""
+    """Return a function from a file's keys to official names: it removes ComfyUI's prefix and translates diffusers'
+    names."""
     prefix = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):
         return lambda key: diffusers_names.official_name(key.removeprefix(prefix))
@@ -233,7 +238,7 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
 
 
 def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
-    """Raise CheckpointError for tensors of another kind of model or quantization, and say which."""
+    """Raise CheckpointError for tensors of another kind of model or quantization, and name the kind."""
     all_keys = "\n".join(entries)
     for kind, marks in _KEYS_OF_OTHER_KINDS:
         mark = next((mark for mark in marks if mark in all_keys), None)

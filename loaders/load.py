@@ -1,4 +1,4 @@
-"""A checkpoint as a model: its weights mapped where it stays on the CPU, uploaded where it goes to a GPU."""
+"""Load a checkpoint as a model: its weights are mapped on the CPU, and uploaded to a GPU."""
 
 import gc
 import os
@@ -50,28 +50,28 @@ def load_expert(
     shared_by: distributed.ProcessGroup | None = None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
+    """Load the expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
-    The model is built on the meta device, so that no weight is made twice. On the CPU the weights are views of the
-    mapped file, or with `copy` in memory of their own; on another device they are uploaded, and `progress(bytes,
-    total)` is called meanwhile. Raises CheckpointError for bad files, whatever `progress` raises; nothing of
-    the expert is left on the device then. Weights of more bits than `dtype` are rounded on their way, chunk by chunk.
+    The model is built on the meta device, so that no weight is allocated twice. On the CPU the weights are views of the
+    mapped file, or with `copy` in memory of their own. On another device they are uploaded, with calls of
+    `progress(bytes, total)`. Weights of more bits than `dtype` are rounded during the upload, chunk by chunk. Raises
+    CheckpointError for bad files, and any error of `progress`; then no part of the expert stays on the device.
 
-    For a GPU that is too small, only the first `resident_blocks` blocks stay there; the weights of the others come from
-    the file in every forward (see offload.py), which then raises what loading may raise. The processes of `shared_by`
-    keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
+    For a GPU that is too small, only the first `resident_blocks` blocks stay there. The weights of the others come from
+    the file in every forward (see offload.py), which then raises the errors of loading. With `shared_by`, each process
+    keeps a piece of these blocks instead. The processes gather the blocks in every forward, which all of them have to
+    call.
 
-    The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, beside
-    those of fewer bits, and with an arithmetic of 8 bits those that it takes beside any others (see
-    `memory.decoded_bytes`): a decoding less in every forward.
+    The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, next to
+    the quantized ones. With an 8-bit arithmetic they also keep the 8-bit weights of other layers (see
+    `memory.decoded_bytes`). This saves a decoding in every forward.
 
-    `arithmetic` is that of the blocks' linear layers (see model/ops/linear_8bit.py), "auto" means `dtype`. With an
-    `attention_mode` of "8bit" self-attention is that of model/attention/choose_8bit.py, else it is `attention`. Raises
-    InputError where the device or the expert's sizes do not allow them.
+    `arithmetic` is the arithmetic of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`.
+    With an `attention_mode` of "8bit" self-attention is that of model/attention/choose_8bit.py, else it is `attention`.
+    Raises InputError where the device or the expert's sizes do not allow them.
 
-    LoRAs that `path` was opened with are added to its weights whenever these are used, in `dtype`; 4-bit weights stay
-    as they are. They need plain `operations`.
-    """
+    The LoRAs that `path` was opened with are added to its weights at each use, in `dtype`; 4-bit weights stay
+    unchanged. LoRAs need plain `operations`."""
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
     device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
@@ -98,7 +98,7 @@ def load_expert(
 
 
 def _keep_decoded(block: Block, wide: bool) -> None:
-    """The weights of the main layers, `wide` ones too."""
+    """Keep the decoded weights of the block's main layers; if `wide`, also of their plain weights."""
     for layer in block.main_layers:
         if wide and type(layer.weight) is torch.nn.Parameter:
             layer.weight = WideParameter.of(layer.weight)
@@ -113,7 +113,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:
-    """To a linear layer's weight they are added when it is used, to other parameters now."""
+    """Add LoRA changes: to a linear layer's weight at each use, to other parameters now."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -130,7 +130,7 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Thousands of small new objects would start the garbage collector again and again: 0.1 s of a load."""
+    """Pause the garbage collector: thousands of small new objects would start it again and again, 0.1 s of a load."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -151,14 +151,14 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Official names to frozen parameters on `device`. Matrices in fewer bits become comfy_kitchen QuantizedTensors
-    declared as `dtype`, or, if not `quantized`, DecodedParameters; the others are decoded or cast to `dtype`. `names`
-    picks some of them.
+    """Return frozen parameters on `device` by official name; `names` selects some of them.
+
+    Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or, if not `quantized`,
+    DecodedParameters. The other parameters are decoded or cast to `dtype`.
 
     On the CPU they are views of the mapped file wherever no cast is needed. On another device, and on the CPU with
-    `copy`, they lie in memory of their own; those whose names have the same `buffer_key` share a buffer.
-    Raises CheckpointError for scales that are not finite.
-    """
+    `copy`, they lie in memory of their own; names with the same `buffer_key` share a buffer. Raises CheckpointError for
+    scales that are not finite."""
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
     matrices = {name: weight for name, weight in weights.items() if len(weight.shape) == 2}
@@ -193,7 +193,7 @@ def _mapped(
 def _uploaded(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """Tensors whose values are on their way; they are there when the context has ended."""
+    """Yield tensors whose upload is in progress; their values are complete when the context has ended."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors
@@ -203,8 +203,8 @@ def _uploaded(
 def warm(checkpoint: Checkpoint) -> threading.Thread:
     """Start reading the checkpoint's files into the page cache, in the background and without memory of our own.
 
-    Returns the thread that does it; nothing has to wait for it. A file that cannot be read is left to whoever loads it.
-    """
+    Returns the thread, which needs no join. A file that cannot be read is skipped; the load of that file reports the
+    error."""
     thread = threading.Thread(target=_warm_files, args=(checkpoint.files,), daemon=True, name="lingbot-warm")
     thread.start()
     return thread

@@ -1,4 +1,4 @@
-"""A folder with everything for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
+"""A folder with all parts for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,13 +18,13 @@ from .release import Role, names_of, noise_role, release_called, role_of, told_c
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
-"""Where packages have the tokenizer."""
+"""The folders of the tokenizer in packages."""
 ASSETS = ("text_encoder", "tokenizer", "vae")
-"""The parts that are no model. All releases have the same."""
+"""The parts besides the model, which are the same in all releases."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
-"""Where they are downloaded from."""
+"""The repositories that contain these parts."""
 PART_FOLDERS = ("text_encoder", "vae")
-"""What diffusers calls the folders of parts that are no model, besides the tokenizer's."""
+"""Diffusers' folders of the parts besides the model and the tokenizer."""
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -37,7 +37,8 @@ _COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
 
 @dataclass(frozen=True)
 class Package:
-    """Where the parts are: either both `experts` or a `causal` model, folders or files for `open_checkpoint`."""
+    """The paths of a package's parts: either both `experts` or a `causal` model, folders or files for
+    `open_checkpoint`."""
 
     experts: PerExpert[Path] | None
     causal: Path | None
@@ -53,18 +54,19 @@ def find_package(
     release: str | None = None,
     **overrides: str | Path | None,
 ) -> Package:
-    """The parts of a package, found by their names. `high`, `low`, `text_encoder`, `tokenizer` and `vae` name parts
-    that are somewhere else, `assets` a folder that has the last three; `folder` may be None when both experts are
-    named.
+    """Find the parts of a package by their names.
 
-    The community NF4 layout, the official one and diffusers' are known. Where an expert is there in both, the NF4 one
-    is taken. `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside
-    it, or in a folder beside it, such as base-cam's; one that holds a causal model's folder and no experts; or a causal
-    model's one file. With a `release` (a key of RELEASES) the one model there is that causal one, whatever its files
-    tell.
-    Raises CheckpointError for an expert that is missing, naming what was found, for a file of another model, and for a
-    named part that does not exist. The other parts are None where they are missing.
-    """
+    `high`, `low`, `text_encoder`, `tokenizer` and `vae` are paths of parts that lie elsewhere, `assets` a folder that
+    has the last three. `folder` may be None when both experts are named.
+
+    The community NF4 layout, the official one and diffusers' are supported. Where an expert exists in both, the NF4 one
+    is used. `folder` may also be a causal model's (LingBot-World Fast, 2.0): its other parts lie in it, next to it, or
+    in a folder next to it, such as base-cam's. It may also hold a causal model's folder and no experts, or be a causal
+    model's one file. With a `release` (a key of RELEASES) the one model found is that causal release, regardless of its
+    files.
+
+    Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a named
+    part that does not exist. Other missing parts are None."""
     root = None if folder is None else Path(folder).expanduser()
     if root is not None and not root.exists():
         name = f"; a repository of that name is downloaded by `hf download {root} --local-dir FOLDER`"
@@ -89,7 +91,7 @@ def find_package(
 
 
 def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """The package of a causal model that is one file. Its folder counts as the model's."""
+    """Return the package of a causal model in one file. Its folder counts as the model's."""
     if release is not None:
         release_called(release)
     elif not is_causal_file(file):
@@ -103,7 +105,8 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
 
 
 def _assets(folder: Path) -> dict[str, Path]:
-    """Text encoder, tokenizer and VAE of a folder that was named for them, as far as it has them."""
+    """Return the text encoder, tokenizer and VAE of a folder named for them, as far as they exist. Raises
+    CheckpointError for none."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
     items = sorted(folder.iterdir())
@@ -117,12 +120,12 @@ def _assets(folder: Path) -> dict[str, Path]:
 
 
 def _beside(model: Path, part: str) -> Path | None:
-    """The part beside a causal model's folder or, of the folders there, in the first that has it; LingBot-World's own
-    come first. Wan 2.2's other VAE is passed over."""
+    """Return a part next to a causal model, or in the first folder there that has it; folders of LingBot-World come
+    first. Wan 2.2's other VAE is skipped."""
     parent = model.absolute().parent
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):
-        with suppress(OSError):  # a folder that nobody may look into
+        with suppress(OSError):  # a folder without read permission
             found = _FINDERS[part]([item for item in sorted(folder.iterdir()) if "Wan2.2_VAE" not in item.name])
             if found is not None:
                 return found
@@ -130,23 +133,23 @@ def _beside(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Whether a folder holds a causal model, as its config.json, a name or else its shapes tell."""
+    """Return whether a folder holds a causal model. Its config.json or a name decides, else its shapes."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     told = told_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
     if told is None and any(folder.glob("*.safetensors")):
-        with suppress(CheckpointError):  # said by whoever opens it
+        with suppress(CheckpointError):  # opening the model reports the error
             return open_checkpoint(folder).config.causal
     return bool(told)
 
 
 def is_causal_file(file: Path) -> bool:
-    """Whether a file of weights holds a causal model, as a name or else its shapes tell."""
+    """Return whether a weight file holds a causal model. A name decides, else its shapes."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     if told_causal(names_of(file.absolute()), {}):
         return True
-    with suppress(CheckpointError):  # said by whoever opens it
+    with suppress(CheckpointError):  # opening the model reports the error
         return open_checkpoint(file).config.causal
     return False
 
@@ -161,26 +164,26 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Both experts' checkpoints, each with the LoRAs that are for it. Raises CheckpointError, also for two that cannot
-    be a pair (see `check_roles`)."""
+    """Return both experts' checkpoints, each with its LoRAs. Raises CheckpointError, also for two models that cannot be
+    a pair (see `check_roles`)."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     check_roles(experts)
     return experts
 
 
 def tokenizer_in(folder: Path) -> Path | None:
-    """The tokenizer's file that lies in a folder itself."""
+    """Return the tokenizer's file directly inside a folder; None where there is none."""
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 
 def is_expert_folder(path: str | Path) -> bool:
-    """Whether a folder holds the weights of one model (rather than a package of several)."""
+    """Return whether a folder holds the weights of one model, not a package of several."""
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     return Path(path).is_dir() and (any(any(Path(path).glob(name)) for name in names) or _is_gguf_alone(Path(path)))
 
 
 def _is_gguf_alone(folder: Path) -> bool:
-    """Whether a folder's weights are one GGUF file."""
+    """Return whether a folder's weights are one GGUF file."""
     weights = [file for file in folder.iterdir() if file.suffix in WEIGHT_SUFFIXES and file.is_file()]
     return len(weights) == 1 and weights[0].suffix == ".gguf"
 
@@ -203,7 +206,7 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _expert(role: str, items: list[Path]) -> Path | None:
-    """What is named for its role. Diffusers calls the high-noise model of two `transformer`, the other
+    """Return the file or folder named for `role`. Diffusers calls the high-noise model of two `transformer`, the other
     `transformer_2`."""
     named = [
         item
@@ -218,14 +221,15 @@ def _expert(role: str, items: list[Path]) -> Path | None:
 
 
 def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
-    """The file with `word` in its name, else the `folder` that diffusers has for it."""
+    """Return the file with `word` in its name, else diffusers' `folder` for this part."""
     files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
     folders = (item for item in items if item.name == folder and _is_part(item))
     return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
 
 def _is_part(folder: Path) -> bool:
-    """Whether diffusers' folder holds umt5 or Wan 2.1's VAE: other packages beside a model have such folders too."""
+    """Return whether diffusers' folder holds umt5 or Wan 2.1's VAE: other packages next to a model have such folders
+    too."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")
@@ -249,8 +253,8 @@ _FINDERS: dict[str, Callable[[list[Path]], Path | None]] = {
 
 
 def check_roles(experts: PerExpert[Checkpoint]) -> None:
-    """Raise CheckpointError for two experts that cannot be a pair: named for each other's role, of different
-    architectures, or the same weights twice."""
+    """Raise CheckpointError for two experts that cannot be a pair: swapped names, different architectures, or the same
+    weights twice."""
     high, low = map(_name, experts)
     paths = [checkpoint.path for checkpoint in experts]
     roles = PerExpert(*(named_role(path, paths) for path in paths))
@@ -277,12 +281,12 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return "high" or "low" where the file's name, or else its folder's, says so; None where neither does."""
+    """Return the role that the file's name states, or else its folder's; None where neither does."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 
 def _name(checkpoint: Checkpoint) -> str:
-    """File and folder: the files of both experts are often called the same."""
+    """Return folder and file name, because the files of both experts often have the same name."""
     return "/".join(checkpoint.path.parts[-2:])
 
 

@@ -1,7 +1,7 @@
-"""Which LingBot-World release a model is, told from its config.json, its shapes and the names of its folders.
+"""Detection of a model's LingBot-World release from its config.json, its shapes and the names of its folders.
 
-Nothing in the tensors says that a model is causal: the files of Fast and of 2.0 have the names and shapes of a base
-expert. Where there is no config.json the folder's name says it, as officially. Only 2.0's 1.3B has sizes of its own."""
+No tensor shows that a model is causal: the files of Fast and of 2.0 have the names and shapes of a base expert. Without
+a config.json the folder's name decides, as officially. Only 2.0's 1.3B has sizes of its own."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""`_class_name` in the config.json of LingBot-World Fast and 2.0, and in that of 2.0's causal-pretrain."""
+"""The `_class_name` in the config.json of LingBot-World Fast and 2.0, and in that of 2.0's causal-pretrain."""
 FIELDS = (
     Field(("_class_name",), "applied", "Of config.json: whether a model is causal, and whether it is 2.0's pretrain."),
     Field(("lingbot-world-fast", "v2", "causal-fast", "causal-pretrain", "1.3b"), "applied", "A release."),
@@ -24,7 +24,7 @@ FIELDS = (
     Field(("high", "low"), "applied", "A role only where the file with the other word lies next to it."),
 )
 SMALL = 30, 1536
-"""Layers and width of 2.0's 1.3B; with camera layers no other release has them."""
+"""The layers and width of 2.0's 1.3B; with camera layers no other release has them."""
 
 _NAMED = {
     "v2-1.3b": r"1\.3b|1p3b",
@@ -32,36 +32,37 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""What the names of a release have in them. 2.0's may have all of it: the first counts."""
+"""The patterns in the names of each release. A name of 2.0 may match several: the first counts."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOISE = re.compile(r"(?<![a-z])(?:(high|low|hi|lo)[ _.-]?noise|noise[ _.-]?(high|low)(?![a-z]))")
 _BARE = re.compile(r"(?<![a-z])(high|low)(?![a-z])")
 _HUB = "models--"
-"""How the folder of a repository in Hugging Face's cache begins: models--OWNER--NAME/snapshots/REVISION."""
+"""The prefix of a repository's folder in Hugging Face's cache: models--OWNER--NAME/snapshots/REVISION."""
 _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the names of a model, the surest first: the `source` that a quantizer noted, its own name, those of two
-    folders around it, and its repository in Hugging Face's cache; then the same for the target of a link."""
+    """Return the names of a model, the most reliable first.
+
+    These are the `source` that a quantizer noted, the model's own name, the names of two folders around it, and its
+    repository in Hugging Face's cache. If the path is a link, the names of its target follow."""
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
 
 def noise_role(name: str) -> Role | None:
-    """Return the expert that a name with "noise" in it is for, such as `high_noise`, HighNoise, hinoise; else None."""
+    """Return the role of a name with "noise" in it, such as `high_noise`, HighNoise, hinoise; else None."""
     found = {(match[1] or match[2])[0] for match in _NOISE.finditer(_HUMPS.sub("_", name).lower())}
     return None if len(found) != 1 else "high" if "h" in found else "low"
 
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the expert that a file or folder is for by its name; None where the name says nothing or both.
+    """Return the role that the name of a file or folder states; None where it states neither or both.
 
-    A bare "high" or "low" says something only where a file with the other word lies next to it, or is one of `others`:
-    low_poly is no low-noise expert.
-    """
+    A bare "high" or "low" counts only where a file with the other role's name lies next to it, or is one of `others`:
+    low_poly is not a low-noise expert."""
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))
@@ -74,14 +75,14 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def _twins(name: str, role: Role) -> set[str]:
-    """The names that the other expert's file may have."""
+    """Return the possible names of the other expert's file."""
     other = "low" if role == "high" else "high"
     spellings = ((role, other), (role.title(), other.title()), (role.upper(), other.upper()))
     return {name.replace(word, twin) for word, twin in spellings} - {name}
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """The release, a key of RELEASES, that the first of the names tells which tells one."""
+    """Return the release, a key of RELEASES, from the first name that states one."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -90,14 +91,14 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Whether the first of the names that is a causal model's or an expert's is a causal model's."""
+    """Return whether the first name that states a causal model or an expert's role states a causal model."""
     told = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(told, "high_noise")) is None
 
 
 def told_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Whether a model with these names and this content of a config.json (empty: there is none) is causal; None where
-    its shapes have to tell."""
+    """Return whether a model with these names and this content of a config.json (empty: no file) is causal; None where
+    the shapes have to decide."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -107,8 +108,10 @@ def told_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
 
 
 def tell_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """The release of a model with these `names` (see `names_of`) and `_class_name` (empty: no config.json); None for
-    an expert of the base model. Raises CheckpointError where its name and its shapes contradict each other."""
+    """Return the release of a model with these `names` (see `names_of`) and `_class_name` (empty: no config.json); None
+    for an expert of the base model.
+
+    Raises CheckpointError where its name and its shapes contradict each other."""
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:
@@ -130,7 +133,7 @@ def tell_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """What should be said of a causal model whose release is a guess; None where it is none."""
+    """Return a message about a causal model whose release is a guess; None where the release is known."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (
@@ -140,14 +143,14 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
 
 
 def release_called(name: str) -> Release:
-    """The release that an option names. Raises InputError."""
+    """Return the release that an option names. Raises InputError."""
     if name not in RELEASES:
         raise InputError(f"`release` {name}: expected one of {', '.join(RELEASES)}")
     return RELEASES[name]
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Name and licence of a base model of two experts, and what is assumed of it."""
+    """Return the name and licence of a base model of two experts, and a message about assumptions, or None."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name, licence = "LingBot-World 2.0 bidirectional", RELEASES["v2"].licence
         return (
