@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from toy_prompt import as_toy
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
-ROLLOUT = "LingBotWorldRollout"
+ROLLOUT, PACKAGE = "LingBotWorldRollout", "lingbot-world-base-cam-nf4"
 STAND_IN = Path(__file__).parents[2] / "stand_ins" / "default_stream"
 
 
@@ -24,6 +25,14 @@ def needed_by(prompt, node):
         links = [value for value in prompt[key]["inputs"].values() if isinstance(value, list) and len(value) == 2]
         open_nodes += [str(source) for source, _ in links if str(source) in prompt]
     return {key: value for key, value in prompt.items() if key in needed}
+
+
+@pytest.fixture(autouse=True)
+def package(comfy_base):
+    """The toy under the name that the workflows want."""
+    packages = comfy_base / "models" / "lingbot_world"
+    if not (packages / PACKAGE).exists():
+        shutil.copytree(packages / "toy", packages / PACKAGE)
 
 
 def rollout(comfy_host, comfy_base, *arguments):
