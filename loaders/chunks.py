@@ -1,8 +1,7 @@
-"""Where tensors go in a device buffer, and the chunks of their files that bring them there.
+"""The places of tensors in a device buffer, and the file chunks that fill them.
 
 Tensors that share a buffer lie in it in file order, each at a 256-byte boundary. Only the scales and tables of 4-bit
-weights lie as close together as in the file, so that one copy brings forty of them.
-"""
+weights lie as close together as in the file, so that one copy moves forty of them."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,29 +15,29 @@ from ..weights.tensors import MappedFile, TensorEntry, in_file_order
 
 ALIGNMENT = 256
 SMALL = 1 << 16
+"""The size in bytes below which a float32 tensor is aligned to 4 bytes only."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""What one product of several layers takes: see `operations.joined`."""
-"""Bytes below which a float32 tensor is aligned to 4 bytes only."""
+"""The tensors of the q, k and v layers, which can run as one product: see `operations.joined`."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
-# Up to so many unwanted bytes between two tensors are read along with them: cheaper than another read.
+# The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
 _GAP = 1 << 16
 
 
 def block_of(name: str) -> str:
-    """The block that a tensor belongs to, "" for those outside the blocks."""
+    """Return the prefix of the block that a tensor belongs to, "" outside of the blocks."""
     block = _BLOCK.match(name)
     return block[0] if block else ""
 
 
 def layer_of(name: str) -> str:
-    """The layer that a tensor belongs to, its weight's scales and tables included."""
+    """Return the name of the layer that a tensor belongs to, also for its weight's scales and tables."""
     return _AFTER_LAYER.sub("", name)
 
 
 class Target(NamedTuple):
-    """Bytes [start, start + nbytes) of a uint8 device buffer. `rounded`: the dtypes of file and buffer, where the
-    file's values are rounded on their way."""
+    """The bytes [start, start + nbytes) of a uint8 device buffer. `rounded`: the dtypes of file and buffer, where the
+    file's values are rounded during the copy."""
 
     buffer: Tensor
     start: int
@@ -47,18 +46,18 @@ class Target(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the file that these are made of."""
+        """The number of file bytes that fill this target."""
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Bytes of the file that so many of the buffer are made of."""
+        """Return the number of file bytes that fill `nbytes` of the buffer."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy from byte `start` of `staged` (uint8, host). A GPU does the rounding, if the copy does not block."""
+        """Copy from byte `start` of `staged` (uint8, host). With a non-blocking copy the GPU does the rounding."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -67,8 +66,8 @@ class Target(NamedTuple):
 
 @dataclass
 class Chunk:
-    """Bytes [start, stop) of a file, or of a tensor in memory. Each of `copies` says from which byte to copy,
-    and where to."""
+    """The bytes [start, stop) of a file, or of a tensor in memory. Each of `copies` is the first byte to copy, relative
+    to `start`, and its target."""
 
     source: MappedFile | Tensor
     start: int
@@ -77,12 +76,12 @@ class Chunk:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of tensors in it as they are in memory, without the gaps between them."""
+        """The bytes of the chunk's tensors in memory, without the gaps between them."""
         return sum(target.nbytes for _, target in self.copies)
 
 
 def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
-    """Entries whose names have the same key, in one list."""
+    """Group the entries whose names have the same key."""
     lists: dict[str, list[TensorEntry]] = {}
     for entry in entries:
         lists.setdefault(key(entry.name), []).append(entry)
@@ -90,12 +89,12 @@ def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[li
 
 
 def buffer_bytes(entries: list[TensorEntry]) -> int:
-    """Bytes of a buffer for all entries."""
+    """Return the size of a buffer for all entries, in bytes."""
     return _layout(entries)[1]
 
 
 def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, Target]:
-    """Where each entry goes in the uint8 buffer, by name."""
+    """Return each entry's target in the uint8 buffer, by name."""
     targets = {}
     for entry, start in _layout(entries)[0]:
         rounded = None if entry.stored is None else (entry.stored, entry.dtype)
@@ -104,24 +103,25 @@ def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, Target]:
 
 
 def allocate(entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]) -> dict[str, Target]:
-    """New device buffers, one for all entries whose names have the same `buffer_key`; where each entry goes."""
+    """Allocate device buffers, one for all entries whose names have the same `buffer_key`; return each entry's
+    target."""
     targets: dict[str, Target] = {}
-    with torch.inference_mode(False):  # an inference tensor could not be written by the reader threads
+    with torch.inference_mode(False):  # the reader threads could not write to an inference tensor
         for together in by_key(entries, buffer_key):
             targets |= targets_in(torch.empty(buffer_bytes(together), dtype=torch.uint8, device=device), together)
     return targets
 
 
 def tensor_at(target: Target, entry: TensorEntry) -> Tensor:
-    """The bytes of `target` as the entry's tensor."""
+    """Return the bytes of `target` as the entry's tensor."""
     values = target.view()
     values = values if entry.dtype == torch.uint8 else values.view(entry.dtype)
     return values if len(entry.shape) == 1 else values.view(entry.shape)
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Entries with the byte where each starts, and the bytes of them all: `_JOINT` ones side by side, the others in
-    file order."""
+    """Return the entries with their first bytes in a buffer, and the buffer's size. `_JOINT` entries lie side by side,
+    the others in file order."""
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
@@ -137,8 +137,8 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
 
 
 def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int) -> Iterator[Chunk]:
-    """Chunks of at most `size` bytes that cover every tensor, in file order. Tensors that touch each other both in the
-    file and in their buffer are copied together."""
+    """Yield chunks of at most `size` bytes that cover every tensor, in file order. Tensors that touch each other both
+    in the file and in their buffer are copied together."""
     chunk: Chunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
@@ -163,7 +163,8 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
 
 
 def clipped(chunks: Iterable[Chunk], first: int, stop: int, buffer: Tensor) -> Iterator[Chunk]:
-    """Of chunks that fill one buffer, what goes to its bytes [first, stop), sent to the start of another `buffer`."""
+    """Yield the parts of chunks for bytes [first, stop) of the buffer they fill, with targets from the start of another
+    `buffer`."""
     for chunk in chunks:
         copies: list[tuple[int, Target]] = []
         for begin, target in chunk.copies:
@@ -178,7 +179,7 @@ def clipped(chunks: Iterable[Chunk], first: int, stop: int, buffer: Tensor) -> I
 
 
 def _add(copies: list[tuple[int, Target]], start: int, target: Target) -> None:
-    """Append a copy, or lengthen the last one by it."""
+    """Append a copy, or extend the last one by it."""
     if copies:
         begin, last = copies[-1]
         beside = begin + last.file_bytes == start and last.start + last.nbytes == target.start

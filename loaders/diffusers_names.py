@@ -1,12 +1,11 @@
-"""Diffusers' layout of a model: its tensor names and its config.json in the official words.
+"""Diffusers' layout of a model: the mapping of its tensor names and its config.json to the official ones.
 
-`transformer/` of robbyant's own diffusers packages has the official tensor names (1,421 of them in the weight index of
-lingbot-world-v2-14b-causal-fast-diffusers, which vllm-omni's tests hold; FastVideo says the same of
-lingbot-world-fast-diffusers). A model that went through diffusers' scripts/convert_wan_to_diffusers.py has those of
-WanTransformer3DModel. That script knows no camera layer and leaves its name alone, so `patch_embedding_wancamctrl`,
-`c2ws_hidden_states_layer1` and `2`, `cam_injector_layer1` and `2`, `cam_scale_layer` and `cam_shift_layer` of each
-block are expected as they are officially.
-"""
+`transformer/` of robbyant's own diffusers packages has the official tensor names. Source: 1,421 names in the weight
+index of lingbot-world-v2-14b-causal-fast-diffusers, in vllm-omni's tests; FastVideo states the same of
+lingbot-world-fast-diffusers. A model converted by diffusers' scripts/convert_wan_to_diffusers.py has the names of
+WanTransformer3DModel. The script has no rule for camera layers and keeps their names. So `patch_embedding_wancamctrl`,
+`c2ws_hidden_states_layer1` and `2`, and each block's `cam_injector_layer1` and `2`, `cam_scale_layer` and
+`cam_shift_layer` are expected under their official names."""
 
 import re
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any
 from ..weights.files import read_json
 
 MARKS = ("condition_embedder.", ".attn1.to_q.")
-"""Parts of names that only diffusers gives."""
+"""The parts of names that only diffusers uses."""
 CAUSAL_CLASS = "CausalLingBotWorldTransformer3DModel"
-"""`_class_name` of LingBot-World Fast and 2.0."""
+"""The `_class_name` of LingBot-World Fast and 2.0."""
 
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _OUTSIDE = {
@@ -60,7 +59,7 @@ _CONFIG = {"num_attention_heads": "num_heads", "in_channels": "in_dim", "out_cha
 
 
 def official_name(name: str) -> str:
-    """The official name of a transformer's tensor that diffusers gave a name."""
+    """Return the official name of a transformer's tensor from its name in diffusers."""
     block = _BLOCK.match(name)
     start = block[0] if block else ""
     rest = name.removeprefix(start)
@@ -71,7 +70,7 @@ def official_name(name: str) -> str:
 
 
 def diffusers_name(name: str) -> str:
-    """The name that diffusers gave a tensor or layer of this official name: the inverse of `official_name`."""
+    """Return diffusers' name of a tensor or layer from its official name: the inverse of `official_name`."""
     block = _BLOCK.match(name)
     start = block[0] if block else ""
     rest = f"{name.removeprefix(start)}."
@@ -82,15 +81,16 @@ def diffusers_name(name: str) -> str:
 
 
 def official_config(stated: dict[str, Any]) -> dict[str, Any]:
-    """A config.json with the official keys beside diffusers'; other content stays as it is."""
+    """Return a config.json with the official keys added to diffusers'; other content stays unchanged."""
     heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
     sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}
     return stated | {ours: stated[theirs] for theirs, ours in _CONFIG.items() if theirs in stated} | sizes
 
 
 def stated_shift(model: Path) -> float | None:
-    """`flow_shift` in the config of the scheduler beside a model's folder; None where nothing says one. Raises
-    CheckpointError for a file that is no JSON."""
+    """Return `flow_shift` from the config of the scheduler next to a model's folder; None where it is not stated.
+
+    Raises CheckpointError for a file that is not JSON."""
     file = model.parent / "scheduler" / "scheduler_config.json"
     shift = read_json(file, optional=True).get("flow_shift")
     return float(shift) if isinstance(shift, int | float) else None

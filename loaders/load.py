@@ -63,8 +63,8 @@ def load_expert(
     call.
 
     The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, next to
-    the quantized ones. With an 8-bit arithmetic they also keep the 8-bit weights of other layers (see
-    `memory.decoded_bytes`). This saves a decoding in every forward.
+    the quantized ones. With an 8-bit arithmetic they keep the 8-bit weights that it uses, next to stored weights of any
+    dtype (see `memory.decoded_bytes`). This saves a decoding in every forward.
 
     `arithmetic` is the arithmetic of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`.
     With an `attention_mode` of "8bit" self-attention is that of model/attention/choose_8bit.py, else it is `attention`.
@@ -98,7 +98,7 @@ def load_expert(
 
 
 def _keep_decoded(block: Block, wide: bool) -> None:
-    """Keep the decoded weights of the block's main layers; if `wide`, also of their plain weights."""
+    """Make the main layers keep their decoded weights; if `wide`, plain weights keep their 8-bit form too."""
     for layer in block.main_layers:
         if wide and type(layer.weight) is torch.nn.Parameter:
             layer.weight = WideParameter.of(layer.weight)

@@ -1,5 +1,7 @@
-"""LoRAs: W + strength * alpha / rank * up @ down. The quantizer merges them into the weights before it rounds these; a
-model that is loaded with them has the sum made whenever a weight is used, and its 4-bit weights stay as they are."""
+"""LoRAs: W + strength * alpha / rank * up @ down.
+
+The quantizer merges LoRAs into the weights before it rounds them. A model that is loaded with LoRAs computes the sum at
+each use of a weight, and its 4-bit weights stay unchanged."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,14 +21,14 @@ from .loras.scale import StatedScale, stated_scale
 
 
 class Change(NamedTuple):
-    """What is added to a weight: `scale` times `up` @ `down`, or times `up` where there is no `down`."""
+    """A LoRA's change to a weight: `scale` times `up` @ `down`, or times `up` where there is no `down`."""
 
     scale: float
     up: TensorEntry
     down: TensorEntry | None
 
     def added_to(self, weight: Tensor) -> Tensor:
-        """The sum in float32, on the weight's device."""
+        """Return the weight plus the change in float32, on the weight's device."""
         up = self.up.view().to(weight.device, torch.float32).flatten(1 if self.down else 0)
         if self.down is None:
             return weight + self.scale * up.view(weight.shape)
@@ -35,17 +37,18 @@ class Change(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Numbers of the weight that it is added to."""
+        """The number of values in the changed weight."""
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
     def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """up, with the scale in it, and down, as matrices on a device. Raises CheckpointError for NaN and infinity."""
+        """Return `up`, multiplied by the scale, and `down`, as matrices on a device. Raises CheckpointError for NaN and
+        infinity."""
         self.check()
         up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
         return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)
 
     def check(self) -> None:
-        """Raises CheckpointError for NaN and infinity."""
+        """Raise CheckpointError for NaN and infinity."""
         for half in (self.up, self.down):
             if half is not None and not half.view().float().isfinite().all():
                 raise CheckpointError(
@@ -55,16 +58,16 @@ class Change(NamedTuple):
 
 
 Changes = Mapping[str, Sequence[Change]]
-"""What is added to parameters, by name."""
+"""The changes of each parameter, by its name."""
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
-    """Those for the expert of a role, "high" or "low"."""
+    """Return the LoRAs for the expert of a role, "high" or "low"."""
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 
 def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
-    """InputError for a LoRA that is for one of two experts where the model at `path` is one by itself."""
+    """Raise InputError for a LoRA that is for one of two experts where `path` is a single model."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
         raise InputError(
@@ -74,18 +77,18 @@ def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
 
 
 def change_bytes(changes: Changes) -> int:
-    """What they take on a GPU: themselves, and the sum with the largest weight in 16 bits while that is used."""
+    """Return the bytes of the changes on a GPU: the LoRAs, and the largest changed weight in 16 bits, which each use
+    computes."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
     return halves + 2 * max((change.values for change in every), default=0)
 
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Change]]:
-    """Return the changes that the LoRAs make to each parameter of a model of these shapes.
+    """Return the LoRAs' changes to each parameter of a model with these shapes.
 
-    The names of layers, the parts and the scales are those of `loras.names.FIELDS` and `loras.scale.FIELDS`. Raises
-    CheckpointError for a LoRA of which not every tensor fits.
-    """
+    `loras.names.FIELDS` and `loras.scale.FIELDS` list the supported names, parts and scales. Raises CheckpointError for
+    a LoRA with any tensor that does not fit."""
     changes: dict[str, list[Change]] = {}
     for lora in loras:
         for name, change in _read(lora, shapes):
@@ -121,7 +124,7 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
 
 
 class _Layer(NamedTuple):
-    """A layer by its official name and by its name in the file, and the parts of a LoRA for it."""
+    """A layer with its official name, its name in the file, and the parts of a LoRA for it."""
 
     name: str
     raw: str
@@ -161,7 +164,7 @@ def _changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """The scale of a layer without the strength: by its own tensors, or else as stated beside them."""
+    """Return the scale of a layer without the strength: from its own tensors, else from the header or side file."""
     values = {}
     for name in SCALES:
         if name in layer.parts:

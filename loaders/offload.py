@@ -1,10 +1,9 @@
-"""An expert that is larger than the GPU: the weights of its last blocks pass through a few device buffers, the slots.
-They come from the file, or from the GPUs of several processes, of which each keeps a piece of every block.
+"""Support for an expert that is larger than the GPU: the weights of its last blocks pass through a few device buffers,
+the slots. They come from the file, or from the GPUs of several processes, each of which keeps a piece of every block.
 
-The parameters of a block are views of one slot for good, so that the model is an ordinary one. When a block has run,
-the next block of its slot is uploaded into it; after the last block come the first ones again, for the next step.
-The upload stays hidden while a block takes longer to compute than its bytes take to come.
-"""
+The parameters of a block are permanent views of one slot, so the model is an ordinary one. After a block has run, the
+next block of its slot is uploaded into the slot; after the last block follow the first ones, for the next step. The
+upload stays hidden while a block takes longer to compute than to upload."""
 
 import contextlib
 import os
@@ -27,11 +26,12 @@ from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
-"""At most 128 MB of pinned memory."""
+"""The upload settings, with at most 128 MB of pinned memory."""
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Names of the linear weights of each block after the first `resident_blocks`, by block; none for None.
+    """Return the names of the linear weights of each block after the first `resident_blocks`, by block; none if it is
+    None.
 
     The rest of a block (biases, norms, modulation: 0.3 MB of 235) always stays on the device."""
     layers = checkpoint.config.num_layers
@@ -45,14 +45,14 @@ def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dic
 
 
 def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> list[str]:
-    """Names of all other parameters."""
+    """Return the names of all parameters that are not in `streamed`."""
     passing = {name for names in streamed.values() for name in names}
     return [name for name in checkpoint.shapes if name not in passing]
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
-    """Bytes of weights on the device with that many blocks resident; None: all. Several `processes` divide the blocks
-    that are not resident among them."""
+    """Return the bytes of weights on the device with `resident_blocks` blocks resident; None: all. Several `processes`
+    divide the other blocks among themselves."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
@@ -69,17 +69,17 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
 
 
 def piece_bytes(block: int, processes: int) -> int:
-    """Bytes of a block's buffer of `block` bytes that one of the processes keeps."""
+    """Return the bytes that each of the processes keeps of a block's buffer of `block` bytes."""
     return -(-block // (processes * ALIGNMENT)) * ALIGNMENT
 
 
 class _Arrival(Protocol):
     def wait(self) -> Any:
-        """Return when a block's weights are in its slot; on a GPU for the work that the stream is given next."""
+        """Wait until a block's weights are in its slot; on a GPU make the current stream wait."""
 
 
 class _FileBlocks:
-    """Blocks that come from the file."""
+    """A source that reads the blocks from the file."""
 
     def __init__(self, device: torch.device) -> None:
         self._uploader = Uploader(device, SETTINGS)
@@ -94,10 +94,11 @@ class _FileBlocks:
 
 
 class SharedBlocks:
-    """One process's piece of every block on its device. All processes gather the same blocks in the same order.
+    """A source that keeps this process's piece of every block on its device. All processes gather the same blocks in
+    the same order.
 
-    On GPUs the gathers run on a stream of the process group's own, each behind the work that the caller's stream held
-    when it was started. So the group should serve nothing else."""
+    On GPUs the gathers run on the process group's own stream. Each starts after the work that the caller's stream held
+    at its start. So the group should serve no other purpose."""
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
         self._device, self._group = device, group
@@ -105,8 +106,8 @@ class SharedBlocks:
         self._last: distributed.Work | None = None
 
     def load(self, blocks: dict[int, tuple[list[Chunk], Tensor, int]]) -> None:
-        """Reads this process's pieces. `blocks`: by index, the chunks that fill a buffer, the buffer, and the bytes of
-        it that the block takes. Raises what reading a file raises."""
+        """Read this process's pieces. `blocks`: by index, the chunks that fill a buffer, the buffer, and the bytes of
+        the buffer that the block takes. Raises the errors of reading a file."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -116,24 +117,26 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Starts to gather a block into its buffer; its `wait` returns when it is there, on a GPU for the stream."""
+        """Start to gather a block into its buffer. The result's `wait` waits for the block; on a GPU it makes the
+        stream wait."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last
 
     def close(self) -> None:
-        """On a GPU what the caller's stream does next waits for the gathers, which write into memory that is freed."""
+        """Wait for the last gather. On a GPU the caller's stream waits, because the gathers write into memory that is
+        freed."""
         if self._last is not None and self._device.type == "cuda":
-            with contextlib.suppress(RuntimeError):  # another process has gone, and this one ends
+            with contextlib.suppress(RuntimeError):  # another process has ended, and this one ends too
                 self._last.wait()
 
 
 class BlockStreamer:
-    """Weights of blocks (see `streamed_weights`) as `parameters` on `device`, by name. Each holds its values whenever
-    its block of the served model runs. They come from the file, or from the processes of `group`, which keep a piece of
-    every block each and call the model together.
+    """The weights of blocks (see `streamed_weights`) as `parameters` on `device`, by name.
 
-    Plain weights keep the file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite."""
+    Each parameter holds its values whenever its block of the served model runs. They come from the file, or from the
+    processes of `group`, which keep a piece of every block each and call the model together. Plain weights keep the
+    file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite."""
 
     def __init__(
         self,
@@ -164,12 +167,13 @@ class BlockStreamer:
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _Arrival]] = {}
-        """By slot: the block that is or will be in it, and its arrival."""
+        """The block that is or will be in each slot, and its arrival."""
 
     def serve(self, model: LingBotWorldModel) -> None:
-        """Upload the first blocks now, and the others while `model` runs. Threads and slots go with the model.
+        """Upload the first blocks now, and the others while `model` runs. Threads and slots are released with the
+        model.
 
-        A forward raises CheckpointError when the file cannot be read any more."""
+        A forward raises CheckpointError when the file can no longer be read."""
         model.in_step = self._in_step
         weakref.finalize(model, self._source.close)
         for index in self._blocks:
@@ -179,14 +183,15 @@ class BlockStreamer:
             self._fill(index)
 
     def _before(self, index: int, *_: Any) -> None:
-        """Wait for the block. Another block is in its slot if the last forward was stopped before its end."""
+        """Wait for the block. Upload it first if the last forward stopped before its end and left another block in its
+        slot."""
         block, arrival = self._in_slot[index % self._slots]
         arrival.wait()
         if block != index:
             self._fill(index).wait()
 
     def _after(self, index: int, *_: Any) -> None:
-        """Fill the slot with its next block: the one that this step needs next, else the first of the next step."""
+        """Fill the slot with its next block: the next one of this step, else the first one of the next step."""
         following = index + self._slots
         if following > self._blocks[-1]:
             following = next(block for block in self._blocks if (block - index) % self._slots == 0)

@@ -1,9 +1,8 @@
-"""Bytes from files to a device, beside other work: the one way by which weights reach a GPU.
+"""The upload of bytes from files to a device, in parallel with other work. All weights reach a GPU through this module.
 
-Several reader threads work on an upload. Each takes the next chunk, reads it into a staging buffer that the device has
-finished with (pinned memory for CUDA), starts the copies out of it on a CUDA stream of its own, and goes on with its
-other buffer while they run.
-"""
+Several reader threads work on an upload. Each takes the next chunk and reads it into a staging buffer that the device
+no longer uses (pinned memory for CUDA). It starts the copies out of the buffer on its own CUDA stream, and continues
+with its other buffer during the copies."""
 
 import io
 import os
@@ -29,10 +28,11 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The staging buffers take threads * buffers * chunk_bytes of host memory, at most 320 MB by default.
+    """The settings of an upload. The staging buffers take threads * buffers * chunk_bytes of host memory, at most 320
+    MB by default.
 
-    A reader thread that waits for a buffer's copies spins: sleeping makes a whole load a fifth longer. Where copies
-    have to wait for a model's work first, the thread shall sleep."""
+    A reader thread that waits for a buffer's copies spins, because sleeping makes a whole load a fifth longer. Where
+    copies wait for a model's work first, `sleep` should be set."""
 
     threads: int = min(10, os.cpu_count() or 1)
     buffers: int = 2
@@ -41,13 +41,13 @@ class UploadSettings:
 
 
 class Uploader(AbstractContextManager["Uploader"]):
-    """Reader threads for one device. Uploads are worked on in the order in which they were started.
+    """The reader threads of one device. They process uploads in the order of their start.
 
-    `close` ends the threads and gives the staging buffers back; so does leaving the `with` statement."""
+    `close` ends the threads and frees the staging buffers; so does leaving the `with` statement."""
 
     def __init__(self, device: torch.device, settings: UploadSettings | None = None) -> None:
         if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())  # reader threads have a current one of their own
+            device = torch.device("cuda", torch.cuda.current_device())  # reader threads have their own current device
         self.device, self.settings = device, settings or UploadSettings()
         self._threads = ThreadPoolExecutor(self.settings.threads, thread_name_prefix=_THREAD_NAME)
         self._idle: list[Lane] = []
@@ -59,8 +59,8 @@ class Uploader(AbstractContextManager["Uploader"]):
     def upload(
         self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
     ) -> tuple[dict[str, Tensor], "Upload"]:
-        """Start to bring the entries into new device memory. Returns their tensors by name, which hold their values
-        once the upload was waited for.
+        """Start to upload the entries into new device memory. Returns their tensors by name, whose values are complete
+        after `Upload.wait`.
 
         Tensors whose names have the same `buffer_key` share a device buffer, which is freed with the last of them."""
         targets = allocate(entries, self.device, buffer_key)
@@ -69,15 +69,16 @@ class Uploader(AbstractContextManager["Uploader"]):
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[Chunk], total: int = 0) -> "Upload":
-        """Start to copy the chunks, none larger than the settings say. Their bytes in `total` are for progress alone.
+        """Start to copy the chunks, none larger than `settings.chunk_bytes`. `total`, their bytes, is only for
+        progress.
 
-        The device writes to the targets once it has done the work that the caller's CUDA stream holds now."""
+        The device writes to the targets after the work that the caller's CUDA stream holds now."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
 
     def _carry(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
-        """A reader thread's share of an upload. Returns the event behind its last copies."""
+        """Process a reader thread's share of an upload. Returns the event after its last copies."""
         lane, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
@@ -99,7 +100,7 @@ class Uploader(AbstractContextManager["Uploader"]):
         return sent
 
     def close(self) -> None:
-        """Give up what is not read yet, wait for the copies that were started, end the threads."""
+        """Cancel the chunks that are not read yet, wait for the copies in progress, and end the threads."""
         self._closing.set()
         if threading.current_thread().name.startswith(_THREAD_NAME):
             # The garbage collector runs in any thread. In a reader thread this would wait for itself.
@@ -111,18 +112,18 @@ class Uploader(AbstractContextManager["Uploader"]):
 
 
 class Upload:
-    """Chunks on their way to the device."""
+    """An upload in progress."""
 
     def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int) -> None:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Return when all copies are started, and make the caller's CUDA stream wait for their end.
+        """Wait until all copies are started, and make the caller's CUDA stream wait for their end.
 
-        `progress(bytes, total)` is called ten times a second, and at the end. What a reader thread raised
-        (CheckpointError for a file that ends early or cannot be read) is raised here, each time that this is called."""
+        `progress(bytes, total)` is called ten times a second, and at the end. An error of a reader thread
+        (CheckpointError for a file that ends early or cannot be read) is raised here, at every call."""
         waiting = set(self._readers)
-        while waiting:  # in short turns, so that Ctrl-C is noticed on every system
+        while waiting:  # short waits, so that Ctrl-C works on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
             for reader in done:
                 error = reader.exception()
@@ -137,17 +138,17 @@ class Upload:
 
 
 class _ChunkQueue:
-    """The chunks of an upload, which its reader threads share."""
+    """The chunks of an upload, shared by its reader threads."""
 
     def __init__(self, chunks: Iterable[Chunk], device: torch.device, closing: threading.Event) -> None:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
         self.bytes = 0
-        """Bytes that were handed to the device so far."""
+        """The bytes passed to the device so far."""
         self.allowed = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-        """The event from which on the targets may be written to."""
+        """The event after which the targets may be written."""
 
     def take(self) -> Chunk | None:
-        """The next chunk; None when there is none, or when the uploader closes."""
+        """Return the next chunk; None at the end, or when the uploader closes."""
         with self._lock:
             return None if self._closing.is_set() else next(self._chunks, None)
 
@@ -156,27 +157,28 @@ class _ChunkQueue:
             self.bytes += nbytes
 
     def stop(self) -> None:
-        """Give out no more chunks."""
+        """Drop the remaining chunks."""
         with self._lock:
             self._chunks = iter(())
 
 
 class Lane:
-    """What one reader thread needs to bring chunks to a device: open files and a staging buffer.
+    """The resources of one reader thread: open files and a staging buffer.
 
-    This one serves every device but CUDA: the buffer is ordinary memory, and a chunk has arrived when `carry` returns.
-    Files are read with seek and readinto, which every system has and which release the interpreter lock."""
+    This class serves every device but CUDA: the buffer is ordinary memory, and a chunk is complete when `carry`
+    returns. Files are read with seek and readinto, which every system has and which release the interpreter lock."""
 
     def __init__(self, _device: torch.device, settings: UploadSettings) -> None:
         self._files: dict[MappedFile, io.FileIO] = {}
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def wait_for(self, allowed: torch.cuda.Event | None) -> None:
-        """Start the next copies once `allowed` has passed."""
+        """Delay the next copies until the device has passed `allowed`."""
 
     def carry(self, chunk: Chunk) -> torch.cuda.Event | None:
-        """Read a chunk and start its copies. Returns the event behind them. Raises CheckpointError for a file that
-        ends early, was replaced, or cannot be read."""
+        """Read a chunk and start its copies. Returns the event after them.
+
+        Raises CheckpointError for a file that ends early, was replaced, or cannot be read."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)
@@ -196,13 +198,14 @@ class Lane:
             rest = rest[read_into(chunk.source.path, file, rest) :]
 
     def close(self) -> None:
-        """Wait for the copies that were started, and close the files."""
+        """Wait for the copies in progress, and close the files."""
         for file in self._files.values():
             file.close()
 
 
 class CudaLane(Lane):
-    """Pinned buffers and a CUDA stream. A buffer is free once the device has passed the event after its copies."""
+    """A lane with pinned buffers and a CUDA stream. A buffer is free once the device has passed the event after its
+    copies."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}

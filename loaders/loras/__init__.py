@@ -1,1 +1,1 @@
-"""LoRA files: the layers that their keys name, and the scale that they state."""
+"""LoRA files: their layers' names, and their stated scale."""

@@ -1,4 +1,4 @@
-"""The layer of the model, and the part of a LoRA, that a key of a LoRA file names."""
+"""The mapping of a LoRA file's key to the layer of the model and the part of the LoRA."""
 
 import re
 from collections.abc import Iterable
@@ -22,12 +22,13 @@ PREFIXES = (
     "lora_transformer_",
     "lycoris_",
 )
-"""Prefixes of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun, OneTrainer and LyCORIS."""
+"""The prefixes of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun, OneTrainer and LyCORIS."""
 DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""Parts that are added as they are, and the parameter that they are added to: a weight, a bias or a modulation."""
+"""The parts that are added without a product, and the kind of parameter that each changes: a weight, a bias or a
+modulation."""
 OTHER_KINDS = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
@@ -60,8 +61,9 @@ _PART = re.compile(
 
 
 class Part(NamedTuple):
-    """A key's layer by its official name, or by its own where the model has none; the part's name; and the layer's
-    name in the file, without prefixes."""
+    """A key's layer, the part, and the layer's name in the file without prefixes.
+
+    `layer` is the layer's official name, or None where the model has no such layer."""
 
     layer: str | None
     name: str
@@ -101,10 +103,10 @@ def without_prefixes(name: str) -> str:
 
 
 def other_kind(part: str) -> str | None:
-    """Return the kind of adapter that a part belongs to, in words, if it is no plain LoRA."""
+    """Return the name of the adapter kind that a part belongs to; None for a plain LoRA."""
     return next((kind for kind, parts in OTHER_KINDS.items() if part in parts), None)
 
 
 def _flat(name: str) -> str:
-    """Kohya's spelling of a name."""
+    """Return a name in kohya's spelling."""
     return name.replace(".", "_")

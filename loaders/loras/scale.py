@@ -1,4 +1,4 @@
-"""The scale that a LoRA file states beside its tensors: in its header, or in PEFT's adapter_config.json."""
+"""The scale that a LoRA file states besides its tensors: in its header, or in PEFT's adapter_config.json."""
 
 import json
 import math
@@ -13,13 +13,13 @@ from ...weights.files import WEIGHT_SUFFIXES, read_json
 
 SIDE_FILE = "adapter_config.json"
 PACKED = "lora_adapter_metadata"
-"""The key of diffusers' header whose value is a JSON object."""
+"""The key in diffusers' header whose value is a JSON object."""
 ALPHA = ("lora_alpha", "network_alpha", "ss_network_alpha", "alpha")
 RANK = ("r", "lora_rank", "rank")
 PATTERNS = ("alpha_pattern", "rank_pattern")
 REFUSED = ("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora")
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Ways to initialize a LoRA that change the model's own weights."""
+"""The initializations of a LoRA that change the model's own weights."""
 FIELDS = (
     Field(ALPHA, "applied", "alpha of the scale alpha / rank, where a layer has no tensor for it."),
     Field(RANK, "applied", "The rank, which has to be the tensors'."),
@@ -39,7 +39,8 @@ _QUANTIFIERS = re.compile(r"[*+?{]")
 
 
 class StatedScale(NamedTuple):
-    """The values that a file states: alpha and rank, other ones by layer, and whether rank counts by its root."""
+    """The scale values that a file states: alpha and rank, exceptions by layer, and whether alpha is divided by the
+    root of the rank."""
 
     where: str
     alpha: float | None = None
@@ -51,8 +52,7 @@ class StatedScale(NamedTuple):
     def of(self, layer: str, rank: int) -> float:
         """Return the scale of a layer, by its name in the file, whose tensors have this rank.
 
-        Raises CheckpointError where the file states another rank.
-        """
+        Raises CheckpointError where the file states another rank."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -66,10 +66,10 @@ class StatedScale(NamedTuple):
 
 
 def stated_scale(file: Path, header: Mapping[str, Any]) -> StatedScale:
-    """Return the scale that a LoRA's safetensors `header` states, else the adapter_config.json next to the `file`.
+    """Return the scale that a LoRA's safetensors `header` states, else the one of the adapter_config.json next to
+    `file`.
 
-    Raises CheckpointError for values that are no numbers, and for adapters that are no plain LoRA.
-    """
+    Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs."""
     config = _header_config(file, header)
     if config:
         return _scale_of(config, f"{file} (header)")
@@ -80,7 +80,7 @@ def stated_scale(file: Path, header: Mapping[str, Any]) -> StatedScale:
 
 
 def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in a header by the names of PEFT."""
+    """Return a header's values under PEFT's names; empty where the header states no scale."""
     try:
         packed = json.loads(header.get(PACKED) or "{}")
     except (TypeError, ValueError, RecursionError) as error:
@@ -96,7 +96,7 @@ def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(value: Any) -> Any:
-    """A header's value, which is a string: a number, a bool, an object, or the string itself."""
+    """Parse a header's value, which is a string: a number, a bool, an object, or the string itself."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -104,7 +104,8 @@ def _parsed(value: Any) -> Any:
 
 
 def _belongs(side: Path, file: Path) -> bool:
-    """Whether a side file is about this one: PEFT's own name, or the only weights in the folder."""
+    """Return whether a side file belongs to `file`: the file has PEFT's own name, or is the only weight file in the
+    folder."""
     others = [each for each in side.parent.iterdir() if each.suffix in WEIGHT_SUFFIXES]
     return file.stem.startswith("adapter_model") or len(others) == 1
 
@@ -154,7 +155,7 @@ def _pattern(value: Any, where: str) -> dict[str, float]:
 
 
 def _matching(values: Mapping[str, float], layer: str, default: float | None) -> float | None:
-    """The value of the first pattern that a layer's name ends with, as PEFT matches them."""
+    """Return the value of the first pattern that matches the end of a layer's name, as PEFT does."""
     for key, value in values.items():
         if layer == key or layer.endswith(f".{key}") or re.match(rf"(.*\.)?({key})$", layer):
             return value
