@@ -21,16 +21,16 @@ from .recordings import replays_rightly
 from .work import Rates, Row, preset, rows_of
 
 NAIVE = 20.0
-"""A convolution that takes so many times as long as its products is MIOpen's naive one."""
+"""A convolution this many times slower than matrix products of as many operations is MIOpen's naive kernel."""
 MOVED = Size(8192, 0, 16384)
-"""The size of a copy that times a card's memory."""
+"""The size of the copy that measures a card's memory bandwidth."""
 BUS = 2**28
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """A machine's facts by name, the trials of each kind of work, the rates, and what each release does on it; `advice`
-    says what should be done."""
+    """The result of a checkup: facts about the machine by name, the trials and rates of each kind of work, and `rows`,
+    the expected speed of each release. `advice` lists recommendations."""
 
     facts: dict[str, Any]
     trials: dict[Work, tuple[Trial, ...]]
@@ -51,7 +51,7 @@ class Checkup:
 
     @property
     def presets(self) -> dict[str, Row]:
-        """The setting to take for each model that fits."""
+        """The recommended setting of each model that fits."""
         found = {model: preset(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 
@@ -79,8 +79,8 @@ def row_values(row: Row) -> dict[str, Any]:
 
 
 def check(device: torch.device, folder: Path | None = None) -> Checkup:
-    """Check a machine. Takes 5 s on a processor, up to 30 s on a GPU the first time. `folder`: of the disk to time.
-    Raises InputError for a wrong LINGBOT_WORLD_KERNELS."""
+    """Check a machine. Takes 5 s on a CPU, up to 30 s on a GPU the first time. `folder` lies on the disk to time.
+    Raises InputError for an invalid LINGBOT_WORLD_KERNELS."""
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)
     facts = describe_machine(device, folder)
@@ -112,14 +112,14 @@ def _rates(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any])
 
 
 def bandwidth(device: torch.device) -> float:
-    """Return GB/s of a GPU's memory, from a copy."""
+    """Return the bandwidth of a GPU's memory in GB/s, measured by a copy."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / _timed(lambda: y.copy_(x), device) / 1e9
 
 
 def bus(device: torch.device) -> float:
-    """Return GB/s from pinned host memory to a GPU."""
+    """Return the bandwidth from pinned host memory to a GPU in GB/s."""
     x = torch.empty(BUS, dtype=torch.uint8, pin_memory=True)
     y = torch.empty(BUS, dtype=torch.uint8, device=device)
     return BUS / _timed(lambda: y.copy_(x, non_blocking=True), device) / 1e9
@@ -130,8 +130,8 @@ def _timed(run: Any, device: torch.device) -> float:
 
 
 def _sage_replays(device: torch.device) -> str:
-    """Whether a recording may use SageAttention: version 2 launches on the default stream, so a replay lacks its
-    work."""
+    """Return a message on whether a CUDA graph may contain SageAttention. Version 2 launches on the default stream, so
+    a replay lacks its work."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:
@@ -145,7 +145,7 @@ def _sage_replays(device: torch.device) -> str:
 def advice(
     facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
 ) -> list[str]:
-    """Return what should be done about a machine, a sentence each."""
+    """Return recommendations for a machine, a message each."""
     said = []
     held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
     if held > 0.15 * total:

@@ -1,4 +1,4 @@
-"""What a machine is made of, as far as it can be asked without a GPU's help: versions, memory, disk."""
+"""Facts about a machine that need no GPU kernel: versions, memory, disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..model.choice.table import KITCHEN, MODULES, TRITON, missing
 from ..pipeline.rollout_memory import available_host_memory
 
 DISK_BYTES = 2**25
-"""Bytes that are written and read back to time a disk."""
+"""The bytes that are written and read back to time a disk."""
 COMFYUI_ARGUMENTS = (
     "lowvram",
     "novram",
@@ -40,11 +40,11 @@ COMFYUI_ARGUMENTS = (
     "bf16_vae",
     "cpu_vae",
 )
-"""Switches of ComfyUI that change where weights lie or what computes."""
+"""The switches of ComfyUI that change where weights are stored or which kernels run."""
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return facts about a machine by name, JSON values only. `folder`: of the disk to time; None: the cache's."""
+    """Return facts about a machine by name, JSON values only. `folder` lies on the disk to time; None: the cache's."""
     card = card_of(device)
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -71,7 +71,7 @@ def _build() -> str:
 
 
 def _driver_package() -> str | None:
-    """The driver's own version, if nvidia-ml-py is installed or Linux shows it."""
+    """Return NVIDIA's driver version, from nvidia-ml-py or from Linux's /proc; None without either."""
     with suppress(Exception):
         nvml = import_module("pynvml")
         nvml.nvmlInit()
@@ -113,7 +113,7 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
 
 
 def _host_memory() -> dict[str, Any]:
-    """Bytes of host memory and of the page file; less is known without psutil."""
+    """Return the bytes of host memory and of the page file; without psutil, free host memory only."""
     with suppress(ImportError):
         psutil = import_module("psutil")
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
@@ -123,7 +123,7 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return MB/s of writing to and reading from a folder's disk; `reason` where it cannot be written."""
+    """Return the MB/s of writing to and reading from a folder's disk, or the `reason` why it cannot be written."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def disk_speed(folder: Path) -> dict[str, Any]:
             file.flush()
             os.fsync(file.fileno())
             wrote = time.perf_counter() - start
-            drop = getattr(os, "posix_fadvise", None)  # else the read comes from memory
+            drop = getattr(os, "posix_fadvise", None)  # drops the page cache, so that the read uses the disk
             if drop is not None:
                 drop(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             file.seek(0)
@@ -153,7 +153,7 @@ def _cache_folder() -> Path:
 
 
 def comfyui_switches() -> list[str] | None:
-    """Return the switches of ComfyUI that matter here; None outside ComfyUI."""
+    """Return the set switches of ComfyUI among COMFYUI_ARGUMENTS; None outside ComfyUI."""
     options = sys.modules.get("comfy.cli_args")
     if options is None:
         return None

@@ -1,4 +1,4 @@
-"""A checkup as one page of text, and as a row of docs/cards.md."""
+"""A checkup formatted as a page of text, and as a row of docs/cards.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "r
 
 
 def page(found: Checkup) -> str:
-    """Return a checkup as one page."""
+    """Return a checkup as a page of text."""
     parts = [_machine(found), _trials(found), _rates(found), _releases(found.rows), _presets(found)]
     if found.advice:
         parts.append("\n".join(["To do", *(f"  - {each}" for each in found.advice)]))
@@ -64,7 +64,7 @@ def _releases(rows: Sequence[Row]) -> str:
 
 
 def setting_words(row: Row) -> str:
-    """Return a row's size, window and arithmetic."""
+    """Return a row's size, window and arithmetic as text."""
     height, width = row.setting.size
     return f"{width}x{height}, window {row.setting.window}, {'8 bits' if row.setting.eight_bit else 'exact'}"
 

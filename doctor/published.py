@@ -1,8 +1,8 @@
-"""Figures of cards that people have, as their makers publish them, and what others measured on some of them.
+"""The published figures of common cards, and others' measurements on some of them.
 
-A kernel reaches a share of a card's published rate. The shares are those that others measured: on an RTX 5090 products
-at 176 to 229 TFLOP/s in bf16, 375 to 430 in fp8 and 537 to 648 in int8, attention at 184 exactly and 524 in 8 bits,
-the VAE at 173; on Strix Halo from a chunk of 0.8 s of which attention takes 44 % and products 38 %."""
+A kernel reaches a fraction of a card's published rate. The fractions come from others' measurements. On an RTX 5090:
+products at 176 to 229 TFLOP/s in bf16, 375 to 430 in fp8 and 537 to 648 in int8; exact attention at 184, 8-bit
+attention at 524; the VAE at 173. On Strix Halo: a chunk of 0.8 s, 44 % of it attention and 38 % products."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from .work import Rates
 
 
 class Shares(NamedTuple):
-    """Shares of the published rate in fp16 (`attention`, `linear`, `convolution`) or in 8 bits that kernels reach."""
+    """The fractions of published rates that kernels reach: of the fp16 rate (`linear`, `attention`, `convolution`), of
+    the 8-bit rates, and of the memory bandwidth."""
 
     linear: float = 0.90
     int8: float = 0.71
@@ -28,8 +29,8 @@ RADEON = Shares(0.57, 0.50, 0.0, 0.42, 0.42, 0.23)
 
 
 class Published(NamedTuple):
-    """A card's published figures: memory in GB and GB/s, dense TFLOP/s in fp16 with fp32 sums, in int8 and in fp8 (0:
-    none), and GB/s of its bus."""
+    """A card's published figures: memory in GB and its GB/s; dense TFLOP/s in fp16 with fp32 accumulation, in int8 and
+    in fp8 (0: unsupported); and the GB/s of its bus."""
 
     memory: float
     bandwidth: float
@@ -53,8 +54,8 @@ CARDS: dict[str, Published] = {
 
 
 class Measured(NamedTuple):
-    """A figure that others measured with their own code: the card, the model's part of a chunk and all of it, in
-    seconds (None: not told), and the setting: size, latent frames of a chunk and of the window, forwards, 8 bits."""
+    """Others' measurement with their own code: the card, the code, the seconds of the model and of the full chunk
+    (None: unknown), and the setting: size, latent frames of a chunk and of the window, forwards, 8 bits."""
 
     card: str
     code: str
@@ -74,12 +75,12 @@ OTHERS: tuple[Measured, ...] = (
     Measured("RTX 5060 8 GB", "official, laptop", 0.72, 0.766, (304, 528), 1, 6, 4, False),
     Measured("Strix Halo", "ROCm fork", 0.83, 0.87, (384, 672), 1, 12, 4, False),
 )
-"""The 1.3B, September to October 2026, from public forks of lingbot-world-v2. The laptop and Strix Halo decode with the
-tiny decoder."""
+"""Measurements of the 1.3B from public forks of lingbot-world-v2, September to October 2026. The laptop and Strix Halo
+use the tiny decoder."""
 
 
 def rates_of(card: Published) -> Rates:
-    """Return the rates that kernels reach on a card, from its published figures and the shares of its maker."""
+    """Return the estimated rates of kernels on a card: its published figures times the fractions in `card.shares`."""
     shares = card.shares
     return Rates(
         card.half * shares.linear,

@@ -1,4 +1,4 @@
-"""Whether a function may be part of a recording: a CUDA graph whose replay computes the same from new numbers."""
+"""A test of whether a function may be recorded in a CUDA graph: the replay must be right for new input values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TOKENS, WORST = Size(256, 512, 256), 1e-3
 
 
 def replays_rightly(attend: Callable[[Tensor, Tensor, Tensor, int], Tensor], device: torch.device) -> bool:
-    """Return whether attention that was recorded gives the same from new numbers as without a recording. Raises what
-    `attend` raises."""
+    """Return whether a CUDA graph of `attend` agrees with a direct call on new input values. Raises the errors of
+    `attend`."""
     q, k, v, heads = random_attention(device, TOKENS)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

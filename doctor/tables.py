@@ -1,4 +1,4 @@
-"""The tables of docs/cards.md: cards worked out from published figures, and others' measurements beside them."""
+"""The tables of docs/cards.md: estimates from published figures, and others' measurements next to estimates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGE, SMALL = (464, 832), (304, 528)
 
 
 def card_page(name: str) -> str:
-    """Return what a card of CARDS does with each release, worked out from its published figures."""
+    """Return the estimated speed of each release on a card in CARDS as text."""
     rows = rows_of(rates_of(CARDS[name]))
     lines = [f"{name}, worked out from published figures and the shares of them that others' kernels reached"]
     for row in rows:
@@ -28,7 +28,8 @@ def card_page(name: str) -> str:
 
 
 def worked_out_table() -> str:
-    """Return the Markdown table of all cards: the 1.3B exactly and in 8 bits at two sizes, and the 14B's preset."""
+    """Return the Markdown table of all cards: the 1.3B in exact and 8-bit arithmetic at two sizes, and the 14B's
+    preset."""
     lines = [
         "| card | 1.3B 832x464, exact | 8 bits | 1.3B 528x304, exact | 8 bits | 14B in 4 bits |",
         "|---|---|---|---|---|---|",
@@ -54,8 +55,7 @@ def _cell(row: Row) -> str:
 
 
 def measured_table() -> str:
-    """Return the Markdown table of others' measurements of the 1.3B, with what this arithmetic gives for the same
-    setting."""
+    """Return the Markdown table of others' measurements of the 1.3B, each with the estimate for the same setting."""
     lines = ["| card, code | setting | model, all: theirs | worked out | off by |", "|---|---|---|---|---|"]
     config = MODELS["1.3B"][1]
     for each in OTHERS:

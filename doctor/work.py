@@ -1,5 +1,5 @@
-"""Seconds of a chunk, worked out from a card's rates: products, attention, the VAE, what only moves memory, launches,
-and weights that come over the bus."""
+"""An estimate of a chunk's seconds from a card's rates: products, attention, the VAE, memory traffic, kernel launches,
+and weights that are copied over the bus."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, estim
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL = 8.42e6
-"""Operations of the VAE for a pixel of a frame: 52 TFLOP for 16 frames of 464x832."""
+"""The VAE's operations for each pixel of a frame: 52 TFLOP for 16 frames of 464x832."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
-"""How often a block reads or writes an activation [tokens, dim] of 2 bytes beside products and attention: measured on
-an RTX 5090, 0.09 s a chunk at 1.79 TB/s."""
+"""The reads and writes of an activation [tokens, dim] of 2 bytes by a block, outside products and attention: measured
+on an RTX 5090, 0.09 s a chunk at 1.79 TB/s."""
 LAUNCHES, LAUNCH, LAUNCH_RECORDED = 19, 9e-6, 1.5e-6
-"""Kernels of a block, and the seconds that each costs at least: started by Python, and from a recording."""
+"""The kernels of a block, and the least seconds of each launch: from Python, and from a CUDA graph."""
 HELD_BY_OTHERS = 1e9
-"""Bytes of a card that a desktop and CUDA itself take."""
+"""The bytes of a card's memory that the desktop and CUDA use."""
 FOUR_BIT = 0.57
-"""Bytes of a weight in NF4 with its scales."""
+"""The bytes of a weight in NF4, including its scales."""
 
 
 class Rates(NamedTuple):
-    """A card's rates: TFLOP/s of products in 16 bits, in 8 bits, of exact and 8-bit attention, and of the VAE's
-    convolutions; GB/s of its memory and of its bus; and its memory in bytes."""
+    """A card's rates: TFLOP/s of 16-bit and 8-bit products, of exact and 8-bit attention, and of the VAE's
+    convolutions; GB/s of its memory and of its bus; and its memory in bytes. `recorded`: kernels run from a CUDA graph."""
 
     linear: float
     linear_8bit: float
@@ -44,8 +44,8 @@ class Rates(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A chunk: height and width of the video, latent frames of a chunk, of the window and of its sink, forwards that
-    make it, and whether products and attention are in 8 bits."""
+    """The setting of a chunk: height and width of the video; latent frames of the chunk, of the window and of its sink;
+    forwards for each chunk; and whether products and attention use 8 bits."""
 
     size: tuple[int, int]
     frames: int = 4
@@ -56,17 +56,17 @@ class Setting(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a chunk."""
+        """The number of tokens of a chunk."""
         return self.frames * (self.size[0] // 16) * (self.size[1] // 16)
 
     @property
     def keys(self) -> int:
-        """Tokens that a full window holds."""
+        """The number of tokens in a full window."""
         return self.window * self.tokens // self.frames
 
 
 class Seconds(NamedTuple):
-    """Seconds of a chunk by what takes them."""
+    """The seconds of a chunk, by cause."""
 
     products: float
     attention: float
@@ -77,17 +77,17 @@ class Seconds(NamedTuple):
 
     @property
     def model(self) -> float:
-        """Seconds of the model's forwards."""
+        """The seconds of the model's forwards."""
         return max(self.products + self.attention + self.memory + self.launches, self.bus)
 
     @property
     def total(self) -> float:
-        """Seconds of the chunk."""
+        """The seconds of the chunk."""
         return self.model + self.vae
 
 
 class Fit(NamedTuple):
-    """Where a run's parts lie on a card: `where` in words, and the bytes of weights that each forward fetches."""
+    """The placement of a run in memory: `where` as text, and the bytes `fetched` over the bus by each forward."""
 
     where: str
     fetched: int = 0
@@ -105,7 +105,7 @@ MODELS = {
         FOUR_BIT,
     ),
 }
-"""The releases that are worked out: name of the release, sizes, and bytes of a stored weight."""
+"""The models of the estimate: name of the release, configuration, and bytes of each stored weight."""
 PRESETS = (
     Setting((464, 832)),
     Setting((384, 640)),
@@ -113,14 +113,14 @@ PRESETS = (
     Setting((304, 528), window=12),
     Setting((304, 528), window=6, sink=1),
 )
-"""Settings from the best picture to the fastest; the first that fits and is fast enough is a card's preset."""
+"""Settings from the best quality to the fastest; the first one that fits and is fast enough is a card's preset."""
 FAST_ENOUGH = 6.0
-"""Frames a second from which on a person walks rather than waits."""
+"""The frames a second from which an interactive walk feels fluent."""
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the seconds of a chunk on a card with these rates. `fetched`: bytes of weights that each forward brings
-    over the bus, which happens while it computes."""
+    """Return the estimated seconds of a chunk on a card with these rates. `fetched` is the bytes that each forward
+    copies over the bus, in parallel to its computation."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention = rates.linear, rates.attention
     if setting.eight_bit:
@@ -141,7 +141,8 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
-    """Return how a model whose weights take `weight` bytes each fits into so many bytes of a card; None if not."""
+    """Return the first placement in which a model with `weight` bytes a weight fits into `memory` bytes of a card; None
+    if none fits."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
@@ -167,7 +168,7 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Row(NamedTuple):
-    """What a card does with a model in a setting."""
+    """The estimate for a model in a setting on a card: placement and seconds, None where the model does not fit."""
 
     model: str
     setting: Setting
@@ -176,12 +177,12 @@ class Row(NamedTuple):
 
     @property
     def frames_a_second(self) -> float:
-        """Frames of video that a second of computing makes; 0 where the model does not fit."""
+        """The frames of video computed in a second; 0 if the model does not fit."""
         return 0.0 if self.seconds is None else 4 * self.setting.frames / self.seconds.total
 
 
 def rows_of(rates: Rates) -> list[Row]:
-    """Return what a card does with each model in each setting, exactly and in 8 bits."""
+    """Return the estimate for each model in each setting, in exact and 8-bit arithmetic."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         for setting in (each._replace(eight_bit=eight) for each in PRESETS for eight in (False, True)):
@@ -192,12 +193,13 @@ def rows_of(rates: Rates) -> list[Row]:
 
 
 def preset(rows: list[Row], model: str) -> Row | None:
-    """Return the setting to take for a model: the best picture that is fast enough, or else the fastest that fits."""
+    """Return a model's recommended setting: the best quality that is fast enough, else the fastest that fits; None if
+    none fits."""
     fitting = [row for row in rows if row.model == model and row.fit is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)
 
 
 def released(name: str) -> str:
-    """Return the name of a model's release."""
+    """Return the name of the release of a model in MODELS."""
     return RELEASES[MODELS[name][0]].name

@@ -8,7 +8,7 @@ __all__ = ["ID", "register_envs"]
 
 
 def register_envs() -> None:
-    """Register the environment. Raises DependencyError without gymnasium."""
+    """Register the environment with gymnasium. Raises DependencyError without gymnasium."""
     registration = require("gymnasium.envs.registration", '"lingbot-world[gym]"')
     if ID not in registration.registry:
         registration.register(ID, entry_point="lingbot_world.gym.env:LingBotWorldEnv")

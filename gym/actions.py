@@ -1,4 +1,4 @@
-"""The action spaces of the environment, and what an action asks of a walk."""
+"""The action spaces of the environment, and their mapping to the controls of a walk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The keys of MultiBinary, in order. Discrete has 0 for no key, then one of `KEYS` each."""
+"""The keys of MultiBinary, in order. In Discrete, 0 is no key and 1 to 8 are the `KEYS`."""
 SPACES = ("discrete", "keys", "box")
 
 
@@ -29,7 +29,7 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Ask a walk for an action of the space. Raises InputError for an action that is not of the space."""
+    """Apply an action to a walk. Raises InputError for an action outside the space."""
     if not space.contains(action):
         raise InputError(f"the action is {action!r:.60}; expected one of {space}")
     if isinstance(space, spaces.Discrete):

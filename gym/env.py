@@ -60,7 +60,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     @property
     def session(self) -> Session:
-        """The walk of now. Raises InputError before `reset` and after `close`."""
+        """The current walk. Raises InputError before `reset` and after `close`."""
         if self._session is None:
             raise InputError("no walk has begun; call `reset` first")
         return self._session
@@ -69,7 +69,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin a walk and make its first chunk. `options` may name `image`, `prompt` and `state` (a file, the folder
-        of a walk, or a WorldState). `seed` is that of the noise; None draws one. Raises InputError."""
+        of a walk, or a WorldState). `seed` is the noise's; None draws a seed. Raises InputError."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
         start = replace(self._begin(options or {}), seed=drawn)
@@ -79,8 +79,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return self._chunk()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Make a chunk with an action. An episode ends where `reward` ends it. Raises InputError for an action
-        that is not of the action space, and before `reset`."""
+        """Apply an action and make a chunk. Only `reward` ends an episode. Raises InputError for an action outside the
+        action space, and before `reset`."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         reward = 0.0 if self._reward is None else self._reward(seen, info)
@@ -88,11 +88,11 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return seen, float(value), bool(ended), False, info
 
     def render(self) -> np.ndarray | None:  # type: ignore[override, unused-ignore]
-        """Return the last frame where the mode is rgb_array."""
+        """Return the last frame, uint8 [H, W, 3], if the render mode is rgb_array; otherwise None."""
         return self._seen if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
-        """End the walk. The model stays for other environments."""
+        """End the walk. The model stays loaded for other environments."""
         if self._session is not None:
             self._session.close()
         self._session = self._seen = None
@@ -131,7 +131,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Return an opened model, the one that was opened with the same arguments before if those can be compared."""
+    """Open a model, or return the last one if its arguments are hashable and equal."""
     try:
         return _kept(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

@@ -1,4 +1,4 @@
-"""Complete packages of tiny models, so that everything runs on a CPU without downloads: one trained, one random."""
+"""Complete packages of tiny models, one trained and one random: the whole program runs on a CPU without downloads."""
 
 from .package import write_example, write_toy_package
 from .world import write_maze, write_toy_world

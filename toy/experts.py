@@ -1,4 +1,5 @@
-"""Experts of weights in memory as files, as the quantizer writes them: for the toy, its training and the tests."""
+"""Writers of expert files from tensors in memory, in the quantizer's formats: for the toy, its training and the
+tests."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -25,8 +26,8 @@ def write_expert(
     dtype: torch.dtype = torch.bfloat16,
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write every parameter of `config` by its official name: as "nf4", "fp4", "fp8" or, with None, plain in `dtype`.
-    Layers that match a pattern of `keep` stay plain."""
+    """Write every parameter of `config` under its official name. Linear weights are quantized to `quant_type`: "nf4",
+    "fp4" or "fp8"; None keeps them in `dtype`, as do layers whose name matches a pattern in `keep`."""
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
     quantized = [name for name in linear if not any(fnmatchcase(name.removesuffix(".weight"), each) for each in keep)]
@@ -50,7 +51,7 @@ def write_expert_folder(
     quant_type: str | None = "nf4",
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write an expert as the community package has it: model.safetensors, config.json and, of a 4-bit one,
+    """Write an expert in the community package's layout: model.safetensors, config.json and, if quantized,
     quantization_meta.json. The options are those of `write_expert`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ def write_expert_folder(
 
 
 def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return every parameter of an expert as float32, 4-bit ones decoded."""
+    """Return every parameter of an expert as float32; 4-bit weights are dequantized."""
     return {name: _decode(checkpoint, name) for name in checkpoint.shapes}
 
 

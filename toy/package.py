@@ -1,4 +1,4 @@
-"""A complete package of tiny random models in the real one's layout, for demos and tests on a CPU."""
+"""A complete package of tiny random models in the official layout, for demos and tests on a CPU."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,23 +16,23 @@ from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors
 
 EXAMPLE = "example"
 CAUSAL = "lingbot_world_fast"
-"""The folder that the official package has its causal model in."""
+"""The folder of the causal model in the official package."""
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
-"""The folders that the trained toy has its base experts in."""
+"""The folders of the trained toy's base experts."""
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
-"""The folders of models, of the trained toy and of the random one."""
+"""The model folders of both toys, the trained and the random one."""
 TOY = "toy"
-"""The name of a toy's lock in its folder."""
+"""The name of the lock in a toy's folder."""
 LARGEST = 2**26
-"""Bytes that no file of a toy has, and that every real one exceeds."""
+"""A size in bytes that is above every file of a toy and below every real model file."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
-    """Writes experts and a causal model (NF4), text encoder, tokenizer and VAE; in `example/` an image, a prompt and a
-    camera path.
+    """Write two experts and a causal model (NF4), text encoder, tokenizer and VAE; and in `example/` an image, a prompt
+    and a camera path.
 
-    About 11 MB; the same seed gives the same bytes. Files of these names are replaced. Returns the folder;
-    raises InputError where it cannot be written.
+    The package has about 11 MB; the same seed gives the same bytes. Files of these names are replaced. Returns the
+    folder. Raises InputError if it cannot be written or has other models.
     """
     folder = Path(folder)
     refuse_real(folder)
@@ -47,8 +47,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raises InputError where a toy in `folder`, which has its `own` files there, would lie among another one's models:
-    nobody can tell which of them is meant."""
+    """Raise InputError if `folder` has model files other than the toy's `own` (relative paths), because a user could
+    not tell the models apart."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -56,7 +56,7 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raises InputError where a toy in `folder` would take the place of real weights, or lie among them."""
+    """Raise InputError if a toy in `folder` would overwrite real weights or mix with them."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0
@@ -78,7 +78,7 @@ def _write_models(folder: Path, seed: int) -> None:
 
 
 def write_example(folder: Path) -> None:
-    """Image, prompt, poses and intrinsics of a short walk, into an empty or new folder."""
+    """Write the image, prompt, poses and intrinsics of a short walk into a folder, which is created if missing."""
     folder.mkdir(exist_ok=True)
     poses, intrinsics = scene.camera_path()
     scene.landscape().save(folder / "image.png")

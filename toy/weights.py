@@ -1,4 +1,4 @@
-"""Tiny random weights under the names and in the shapes of the real files: experts, text encoder, VAE."""
+"""Tiny random weights under the official parameter names: experts, text encoder, VAE."""
 
 import math
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ VAE_WIDTH = 8
 
 
 def text_config(vocab_size: int) -> UMT5Config:
-    """A umt5 encoder as wide as the toy expert's prompts."""
+    """Return the configuration of a umt5 encoder with the toy expert's `text_dim`."""
     return UMT5Config(vocab_size, dim=64, attention_dim=64, ffn_dim=128, num_heads=4, num_layers=2, buckets=32)
 
 
 class Weights:
-    """Draws random tensors, the same on every machine: uniform numbers of PCG64, scaled."""
+    """A generator of random tensors that are equal on every machine: scaled uniform numbers from PCG64."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -31,7 +31,7 @@ class Weights:
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """A weight that multiplies the variance by `gain` squared; a bias near 0, a norm's weight near 1."""
+        """Return a weight that multiplies the variance by `gain` squared, a bias near 0, or a norm's weight near 1."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:
@@ -40,7 +40,7 @@ class Weights:
 
 
 def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of a toy expert. Its velocity is of scale 1 and depends on prompt, camera and image."""
+    """Yield every parameter of a toy expert. Its velocity has scale 1 and depends on prompt, camera and image."""
     weights = Weights(seed)
     for name, shape in config.parameter_shapes().items():
         if "modulation" in name:
@@ -50,7 +50,7 @@ def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[st
 
 
 def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
-    """The umt5 encoder's state dict in bf16, official names."""
+    """Return the umt5 encoder's state dict in bf16 under official names."""
     weights = Weights(seed)
     tensors = {
         name: weights.uniform(shape, 1.0)
@@ -62,7 +62,7 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """The VAE's state dict in fp32, official names. It decodes to frames of medium contrast."""
+    """Return the VAE's state dict in fp32 under official names. It decodes to frames of medium contrast."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)

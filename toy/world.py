@@ -1,4 +1,4 @@
-"""The trained toy: a maze to walk in, known by one tiny model that is the causal model and both base experts."""
+"""The trained toy: a maze to walk in. A single tiny model serves as the causal model and as both base experts."""
 
 import lzma
 import shutil
@@ -13,12 +13,12 @@ from .experts import expert_weights, write_expert_folder
 from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
-"""The package as it is shipped; `tools/toy/`, which is not shipped, made it. docs/quality.md has its figures."""
+"""The shipped package, made by `tools/toy/`, which is not shipped. docs/quality.md has its figures."""
 PACKED = ".xz"
-"""The suffix of files that are shipped compressed."""
+"""The suffix of compressed files in the shipped package."""
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
-"""The layers of the 4-bit expert that stay bf16: the camera's way in above all."""
+"""The layers of the 4-bit expert that stay in bf16, mainly those of the camera input."""
 
 
 def write_toy_world(folder: str | Path) -> Path:
@@ -41,9 +41,9 @@ def write_toy_world(folder: str | Path) -> Path:
                 if file not in parts[CAUSAL] + parts[EXAMPLE]:
                     _copy(MAZE / file, folder / file)
             _write_models(folder, parts[CAUSAL])
-            for file in shards:  # of a maze that an earlier version wrote
+            for file in shards:  # files of a maze from an earlier version
                 (folder / file).unlink(missing_ok=True)
-            for file in parts[EXAMPLE]:  # last: where the prompt is, everything is
+            for file in parts[EXAMPLE]:  # last, so that a prompt implies a complete package
                 _copy(MAZE / file, folder / file)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
@@ -54,8 +54,8 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model, and its weights as two base experts. They must differ: a pair of the same weights is
-    refused, so one of them is in 4 bits."""
+    """Write the causal model, and its weights as two base experts. One expert is in 4 bits, because the loader refuses
+    two equal experts."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))
@@ -69,7 +69,7 @@ def _write_models(folder: Path, shipped: list[Path]) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a shipped file, and unpack a compressed one."""
+    """Copy a shipped file; decompress it if it is compressed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix != PACKED:
         shutil.copyfile(source, target)
