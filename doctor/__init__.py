@@ -1,1 +1,1 @@
-"""What a machine can do: its parts, its kernels' trials, its rates, and the seconds of a chunk from these."""
+"""The doctor: a machine's parts, trials of kernels, measured rates, and the estimated seconds of a chunk."""

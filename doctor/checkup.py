@@ -1,4 +1,4 @@
-"""The doctor's checkup: facts about the machine, trials of kernels, rates, and what to expect of each release."""
+"""The doctor's checkup: facts about the machine, trials of kernels, rates, and the expected speed of each release."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ FOUR_BIT = 0.57
 
 class Rates(NamedTuple):
     """A card's rates: TFLOP/s of 16-bit and 8-bit products, of exact and 8-bit attention, and of the VAE's
-    convolutions; GB/s of its memory and of its bus; and its memory in bytes. `recorded`: kernels run from a CUDA graph."""
+    convolutions; GB/s of its memory and of its bus; its memory in bytes. `recorded`: kernels run from a CUDA graph."""
 
     linear: float
     linear_8bit: float

@@ -169,7 +169,7 @@ def _seams(figures: Figures) -> list[Fault]:
 def _repeats(figures: Figures) -> list[Fault]:
     """Find half a second of a moving video that repeats an earlier stretch frame by frame."""
     small = figures.thumbnails.reshape(len(figures), -1)
-    small = small - small.mean(1, keepdims=True)  # a flicker is no motion
+    small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
     run, apart = max(round(figures.fps / 2), 2), max(round(figures.fps * APART_S), 2)
     steps = np.abs(np.diff(small, axis=0, prepend=small[:1])).mean(1)
     moving = np.array([np.median(steps[max(0, at - run) : at + run]) for at in range(len(small))])

@@ -76,7 +76,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def find_tokenizer(path: str | Path) -> Path:
-    """Return the tokenizer file that `load_tokenizer` reads for `path`. Raises TextError if there is none."""
+    """Return the tokenizer file that `load_tokenizer` reads for `path`. Raises TextError if none exists."""
     path = Path(path)
     if path.is_file():
         if path.suffix not in _SUFFIXES:

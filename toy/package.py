@@ -47,8 +47,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if `folder` has model files other than the toy's `own` (relative paths), because a user could
-    not tell the models apart."""
+    """Raise InputError if `folder` has model files other than the toy's `own` (relative paths), because the models
+    of both packages would be mixed up."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:

@@ -57,7 +57,7 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """A decoder of one video at a time. It stores the state of the decoded frames; `anew` starts another video."""
+    """A decoder of one video at a time. It stores the state of the decoded frames; `anew` starts the next video."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
         """Create a decoder from checked `weights`, by name.
