@@ -22,7 +22,7 @@ def _import_folder() -> None:
 
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in `entry`, whose import takes a while
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # `entry` does the same, but its import is slow
     if not __package__:
         _import_folder()
     from lingbot_world.headless.command.entry import main

@@ -35,7 +35,7 @@ class InputError(LingBotError):
 
 
 class DependencyError(LingBotError):
-    """A package that is missing or broken; the message names the interpreter and what to install."""
+    """A package is missing or broken; the message names the interpreter and the package to install."""
 
 
 def describe_os_error(error: OSError | ValueError) -> str:

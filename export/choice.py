@@ -1,4 +1,4 @@
-"""The frames that are worth exporting: the sharpest of each few, without those that are blurred."""
+"""Selection of the frames to export: the sharpest one of each group, except blurred ones."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 BLURRED = 0.6
-"""The share of its neighbours' sharpness below which a frame is left out: the bound of `measure`."""
+"""A frame is skipped if its sharpness is below this fraction of its neighbours' median; `measure` uses the same
+bound."""
 NEIGHBOURS = 4
-"""Chosen frames on each side that a frame is compared with."""
+"""The number of chosen frames on each side with which a frame is compared."""
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """Return the variance of the Laplacian over that of the grey values of a frame uint8 [H, W, 3]."""
+    """Return the sharpness of a frame uint8 [H, W, 3]: the variance of the Laplacian over the variance of the grey
+    values."""
     grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
     around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
 
 
 def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield the number, the pixels and the sharpness of the sharpest of each `every` frames."""
+    """Yield the number, the pixels and the sharpness of the sharpest frame in each group of `every` frames."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)
@@ -33,7 +35,7 @@ def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np
 
 
 def blurred(values: Sequence[float]) -> list[int]:
-    """Return the positions of the sharpness values that are far below those around them."""
+    """Return the indices of sharpness values below BLURRED times the median of their neighbours."""
     around = [
         [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
     ]

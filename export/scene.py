@@ -1,4 +1,4 @@
-"""A folder that nerfstudio, COLMAP and what reads their files take: frames as PNG files, poses and lens."""
+"""Export of a scene folder in nerfstudio's or COLMAP's format: frames as PNG files, poses and lens."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ IMAGES, MODEL = "images", Path("sparse", "0")
 
 @dataclass(frozen=True)
 class Exported:
-    """The numbers of the video's `frames` that were exported, the count of those `left_out` as blurred, the count of
-    all `read`, and the `length` of the way between the exported poses in the path's units."""
+    """The result of an export: the numbers of the exported `frames` in the video, the counts of blurred frames
+    (`left_out`) and of all frames `read`, and the `length` of the path through the exported poses, in its units."""
 
     frames: tuple[int, ...]
     left_out: int
@@ -40,7 +40,7 @@ def export_scene(
     every: int = 4,
     shorter: bool = False,
 ) -> Exported:
-    """Write the sharpest of each `every` frames uint8 [H, W, 3] and the camera into a folder.
+    """Write the sharpest frame of each `every` frames uint8 [H, W, 3], and their camera, into a folder.
 
     `c2w` [n, 4, 4] (OpenCV axes) and `lens` [n, 4] at 832x480 have a row for each frame. `shorter`: a video may have
     fewer frames than the path has poses. Raises InputError for other lengths, and for a format that is not known."""
@@ -67,8 +67,8 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, most: int
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Return the numbers of the frames in the folder, how many were blurred, how many were read, and height and
-    width."""
+    """Write the sharp frames as PNG files. Returns their numbers in the video, the count of blurred frames, the count
+    of all frames, and their height and width. Raises InputError for more than `most` frames and for none."""
     folder.mkdir(parents=True, exist_ok=True)
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)

@@ -56,7 +56,7 @@ def activation_bytes(
     shared = prompts + rope + camera * row + 8 * whole * eight_bit  # eight_bit: the places of transposed values
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     time = 6 * config.dim**2 * (size + residual_dtype(dtype).itemsize)  # the projection's weight, decoded and in fp32
-    waiting = 1 + (batch > 1 and eight_bit)  # batch elements whose sums wait; a layer holds one of them
+    waiting = 1 + (batch > 1 and eight_bit)  # batch elements with pending sums; a layer holds one of them
     embedding = max(time, camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
         _self_attention(config, tokens, keys or whole, precision)
