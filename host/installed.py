@@ -18,8 +18,8 @@ TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
 
 
 def gives_way() -> bool:
-    """Return whether another copy of the pack has loaded. If so, log which copy works and what to do, and remove this
-    copy's scripts from the canvas."""
+    """Return whether another copy of the pack has loaded. If so, log both copies and the remedy, and remove this copy's
+    scripts from the canvas."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     theirs = (node for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX))

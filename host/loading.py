@@ -64,7 +64,7 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """Return an expert as a MODEL, whose weights stay views of the mapped file until sampling needs them.
+    """Return an expert as a MODEL. Its weights stay views of the mapped file until sampling needs them.
 
     ComfyUI calls this too, to build the MODEL again. Raises CheckpointError, and InputError for an `arithmetic` or
     `attention` that the device lacks."""

@@ -130,7 +130,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def usable(modules: Iterable[str], ours: str) -> list[str]:
-    """Return the modules of nodes/ whose names ComfyUI all has. Missing names are logged; `ours` is the pack's
+    """Return the modules of nodes/ with all their names in ComfyUI. Missing names are logged; `ours` is the pack's
     version."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}

@@ -81,7 +81,7 @@ class Chunk:
 
 
 def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
-    """Group the entries whose names have the same key."""
+    """Group the entries by the key of their names."""
     lists: dict[str, list[TensorEntry]] = {}
     for entry in entries:
         lists.setdefault(key(entry.name), []).append(entry)
@@ -103,7 +103,7 @@ def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, Target]:
 
 
 def allocate(entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]) -> dict[str, Target]:
-    """Allocate device buffers, one for all entries whose names have the same `buffer_key`; return each entry's
+    """Allocate device buffers, one for all entries with the same `buffer_key` of their names; return each entry's
     target."""
     targets: dict[str, Target] = {}
     with torch.inference_mode(False):  # the reader threads could not write to an inference tensor

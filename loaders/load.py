@@ -193,7 +193,7 @@ def _mapped(
 def _uploaded(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield tensors whose upload is in progress; their values are complete when the context has ended."""
+    """Yield tensors during their upload; the values are complete when the context has ended."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors

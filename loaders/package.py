@@ -172,7 +172,7 @@ def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerE
 
 
 def tokenizer_in(folder: Path) -> Path | None:
-    """Return the tokenizer's file directly inside a folder; None where there is none."""
+    """Return the tokenizer's file directly inside a folder, or None."""
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 

@@ -133,7 +133,7 @@ def tell_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message about a causal model whose release is a guess; None where the release is known."""
+    """Return a message about a causal model with a guessed release; None for a known release."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (

@@ -59,10 +59,11 @@ class Uploader(AbstractContextManager["Uploader"]):
     def upload(
         self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
     ) -> tuple[dict[str, Tensor], "Upload"]:
-        """Start to upload the entries into new device memory. Returns their tensors by name, whose values are complete
+        """Start to upload the entries into new device memory. Returns their tensors by name; the values are complete
         after `Upload.wait`.
 
-        Tensors whose names have the same `buffer_key` share a device buffer, which is freed with the last of them."""
+        Tensors with the same `buffer_key` of their names share a device buffer, which is freed with the last of
+        them."""
         targets = allocate(entries, self.device, buffer_key)
         chunks = chunks_of(entries, targets, self.settings.chunk_bytes)
         upload = self.start(chunks, sum(entry.nbytes for entry in entries))

@@ -30,7 +30,7 @@ folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """The node classes of the modules above whose requirements ComfyUI meets; none in a second copy of the pack."""
+    """The node classes of all modules that work with this ComfyUI; none in a second copy of the pack."""
 
     modules = MODULES
 

@@ -60,7 +60,7 @@ def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.
 
 
 def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return a seed input whose value stays fixed from run to run."""
+    """Return a seed input that stays fixed from run to run."""
     return whole("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 
 

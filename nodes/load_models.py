@@ -207,7 +207,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
 
 def _causal_path(name: str) -> Path:
-    """Raises InputError."""
+    """Return the path of a causal model. Raises InputError."""
     if name == NO_CAUSAL:
         raise InputError(
             "there is no causal model yet: put LingBot-World Fast or 2.0 at models/lingbot_world/<package>, under the "
@@ -233,7 +233,7 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _check(paths_of: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Raises InputError, CheckpointError."""
+    """Check the headers of the chosen files. Raises InputError, CheckpointError."""
     *names, arithmetic, attention = names_and_modes
     paths = paths_of(*names)
     version = folders.fingerprint([paths] if isinstance(paths, Path) else paths)
@@ -266,7 +266,7 @@ def _chosen(names: dict[str, str]) -> dict[str, Path]:
 
 
 def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
-    """Raises InputError, CheckpointError."""
+    """Return the paths of both experts. Raises InputError, CheckpointError."""
     from ..loaders import find_package
 
     chosen = _chosen({"high": high, "low": low})

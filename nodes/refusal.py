@@ -1,4 +1,4 @@
-"""How nodes reject a prompt before it runs."""
+"""Rejection of a prompt before it runs."""
 
 from collections.abc import Callable
 

@@ -230,7 +230,7 @@ def _told(indices: tuple[int, ...]) -> str:
 
 
 def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
-    """Raises InputError."""
+    """Return the schedule's indices; None for the model's own. Raises InputError."""
     if steps != CUSTOM:
         return STEPS[steps]
     try:

@@ -89,7 +89,7 @@ class LingBotWorldLoadState(io.ComfyNode):
 
 
 def _load(name: str):
-    """Raises InputError, CheckpointError."""
+    """Load a state. Raises InputError, CheckpointError."""
     if name == NO_STATE:
         raise InputError(
             "there is no state yet: Save LingBot-World State writes one, or put a .state file into "

@@ -52,7 +52,7 @@ def _check_files(text_encoder: str) -> None:
 
 
 class _WithFiles:
-    """A mixin of both nodes: it rejects a prompt whose files are invalid, and runs the node again when a file has
+    """A mixin of both nodes: it rejects a prompt with invalid files, and runs the node again when a file has
     changed."""
 
     @classmethod

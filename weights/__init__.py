@@ -1,1 +1,1 @@
-"""Files of weights: headers, tensors, and weights in fewer bits, one file for each family of formats."""
+"""Weight files: headers, tensors and quantized weights, with one module for each family of formats."""

@@ -44,7 +44,7 @@ _MARK = "scaled_fp8"
 _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWiseINT8Layout"}
 _TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 _TILE = 128
-"""The number of rows whose block scales are stored together."""
+"""The number of rows that store their block scales together."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class ScaledWeight:
 
 @dataclass(frozen=True)
 class LayoutWeight:
-    """One weight of a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 whose rows are rotated in groups of
-    `group` values."""
+    """One weight of a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rows rotated in groups of `group`
+    values."""
 
     format: str
     values: TensorEntry

@@ -118,7 +118,7 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
 
 
 def _refuse_other_formats(file: Path, start: bytes) -> None:
-    """Raise CheckpointError for a file whose first bytes belong to another format."""
+    """Raise CheckpointError for an empty file, a git-lfs pointer or a web page, by its first bytes."""
     if not start:
         raise CheckpointError(f"{file}: the file is empty; download it again")
     if start.startswith(b"version https://git-lfs"):

@@ -134,8 +134,8 @@ class TensorEntry:
     """A tensor in a file.
 
     `source` is the file with the tensor at byte `offset`; for a torch.save file it is the mapped tensor itself.
-    `stored` is the dtype in the file if its values are rounded to `dtype` as they are read, else None. `packed`
-    describes the blocks of a GGUF file's tensor, whose bytes are the entry."""
+    `stored` is the dtype in the file if reading rounds the values to `dtype`, else None. `packed` describes the blocks
+    of a GGUF file's tensor; the entry is then their bytes."""
 
     name: str
     path: Path
@@ -180,8 +180,7 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError that lists every tensor of `entries` whose float32 scales or tables contain NaN or
-    infinity.
+    """Raise CheckpointError that lists every float32 tensor (scale or table) of `entries` with NaN or infinity.
 
     Reads the float32 components only: some 5 MB of a double-quantized expert."""
     suspects = []

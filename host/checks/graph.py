@@ -21,8 +21,7 @@ MODEL, ANYTHING = "MODEL", "*"
 def check_rollout() -> None:
     """Raise InputError or CameraError where the Rollout that ComfyUI is validating cannot work.
 
-    Errors: a base expert; no or several beginnings; a window without room beside its sink; a path shorter than a
-    chunk."""
+    Errors: a base expert; no or several beginnings; a sink that fills its window; a path shorter than a chunk."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -89,8 +88,9 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raises InputError where a sampler of the prompt that ComfyUI is validating has no step on an expert. ComfyUI
-    returns its latent unchanged, without calling the model, so no check of a run could report it."""
+    """Raise InputError where a sampler of the prompt that ComfyUI is validating has no step on an expert.
+
+    ManualSigmas without a number raises it too."""
     try:
         prompt, _ = node_in_question()
     except UnknownError:

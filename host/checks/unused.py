@@ -31,7 +31,7 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
 
 
 def idle_ranges(patcher, sigmas: Tensor) -> Iterator[str]:
-    """Yield a warning for each node on a MODEL whose range of noise levels contains no step."""
+    """Yield a warning for each node on a MODEL with a range of noise levels that contains no step."""
     try:
         prompt, _ = running_prompt()
     except UnknownError:

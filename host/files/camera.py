@@ -39,7 +39,7 @@ VIDEO_LATENTS = (
     "WanFunInpaintToVideo",
     "EmptyHunyuanLatentVideo",
 )
-"""ComfyUI's nodes whose `length` input is the number of frames of their latent."""
+"""ComfyUI's nodes with a `length` input that is the number of frames of their latent."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
@@ -156,7 +156,7 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
     """Return the path's actions where `control` takes them, else None. Raises CameraError for a path without actions,
-    and for one whose number of frames differs from the latent's."""
+    or with another number of frames than the latent."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(

@@ -25,8 +25,8 @@ def register(server) -> None:
     async def draw(request: web.Request) -> web.Response:
         """Return the drawing as a PNG.
 
-        Other answers: JSON with the reason why there is no path (for example, the toy is not made yet); status 204
-        where the path is known only when the prompt runs; status 400 where the node is not a preview node."""
+        Other answers: JSON with the reason for a missing path (for example, the toy is not made yet); status 204 for a
+        path that is known only when the prompt runs; status 400 for any node but a preview node."""
         try:
             picture = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -53,7 +53,8 @@ def drawing_of(asked: dict[str, Any]) -> bytes:
     """Return the PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first
     frame; `asked["light"]` is for a light page.
 
-    Raises UnknownError where a path is known only when the prompt runs, and CameraError where there is no path."""
+    Raises UnknownError for a path that is known only when the prompt runs, and CameraError for a missing or invalid
+    path."""
     prompt = asked["prompt"]
     inputs, values = prompt[asked["node"]]["inputs"], PromptValues(prompt)
     if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

@@ -165,8 +165,8 @@ def _holds_weights(path: Path) -> bool:
 
 
 def tiny_decoder_choices() -> list[str]:
-    """List the files of `models/vae_approx` whose names contain `taew2_1`, as TAEHV's and LightTAE's decoders of Wan
-    2.1 do."""
+    """List the files of `models/vae_approx` with `taew2_1` in their names, as in TAEHV's and LightTAE's decoders of Wan
+    2.1."""
     found = [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("vae_approx")]
     return [name for name in found if "taew2_1" in name.lower()]
 
@@ -186,7 +186,7 @@ def tokenizer_choices() -> list[str]:
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """Return the folder of a tokenizer, or a file that contains one. Raises InputError where there is none.
+    """Return the folder of a tokenizer, or a file that contains one. Raises InputError if no tokenizer is found.
 
     `auto` looks next to the encoder, in the packages, in the encoder's own file and in the umt5 files of
     `text_encoders`."""
@@ -270,7 +270,7 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the files of packages whose names match the pattern, and the folders called `part`."""
+    """Yield the files of packages with names that match the pattern, and the folders called `part`."""
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"

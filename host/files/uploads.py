@@ -52,7 +52,7 @@ def register(server) -> None:
 def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """Store camera files, zips unpacked; return their entry in the list `kind`, and the whole list.
 
-    Raises CameraError, and stores nothing, where none of the files is a camera path."""
+    Raises CameraError, and stores nothing, if the files contain no camera path."""
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
     kept: dict[str, bytes] = {}

@@ -132,7 +132,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         management.archive_model_dtypes(model)
 
     def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
-        # Read here and not in the model: torch.compile treats what is in transformer_options as constant.
+        # Read outside of the model, because torch.compile treats the values in transformer_options as constants.
         self.solver_timestep = transformer_options.get(TIMESTEP)
         chunk = transformer_options.get(CHUNK_INPUTS)
         if chunk is not None:

@@ -68,7 +68,7 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer whose weight may be 4-bit. `as_loaded` keeps the parameters as views of the mapped file.
+    """A linear layer with a plain or quantized weight. `as_loaded` keeps the parameters as views of the mapped file.
 
     `prepared` computes in the layer's `arithmetic`. A layer with a LoRA computes in the compute dtype instead, so that
     LoRAs stay exact."""
@@ -86,7 +86,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield this layer as a function whose weight is decoded once: see `prepared` in the engine's operations.py."""
+        """Yield this layer as a function with its weight decoded once: see `prepared` in the engine's operations.py."""
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):

@@ -1,4 +1,4 @@
-"""ModelPatchers whose LoRAs are exact on 4-bit weights.
+"""ModelPatchers with exact LoRAs on 4-bit weights.
 
 ComfyUI merges a LoRA into the weight and quantizes the sum again, which at four bits loses nearly all of the LoRA.
 These patchers never change a layer's weight: the layer applies its patches to the decoded weight at each use."""
@@ -48,7 +48,7 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone."""
     _hooked_sigma = math.inf
-    """The sigma of the last forward whose hooks have keyframes."""
+    """The sigma of the last forward with keyframes of hooks."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches
@@ -243,7 +243,7 @@ class ExactPatches(_AnyPatcher):
         Without a copy there, the tensors are sent at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
-        # ComfyUI asks only the first device's model what a step needs. The parent of a copy on another device has it.
+        # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
         step = max(each.model.last_memory_required for each in (self, self.parent) if isinstance(each, ExactPatches))
         if wanted + step > super().get_free_memory(device):  # this class returns a constant for a causal model
             return False

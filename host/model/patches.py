@@ -193,7 +193,8 @@ def on_one_only(high, low) -> str:
 
 
 def features(patcher, every: bool = False) -> set[str]:
-    """Return the names of what nodes have put on a MODEL. `every`: LazyCache too, which may differ between experts."""
+    """Return the names of the nodes' additions to a MODEL. `every`: include LazyCache, which may differ between
+    experts."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -208,7 +209,7 @@ def features(patcher, every: bool = False) -> set[str]:
 
 
 def guides(patcher) -> bool:
-    """Return whether nodes change the guidance and do not ask for the negative prompt at cfg 1."""
+    """Return whether nodes change the guidance without requesting the negative prompt at cfg 1."""
     found = patcher.model_options.keys() & _GUIDANCE
     return bool(found) and "disable_cfg1_optimization" not in found
 
@@ -237,7 +238,7 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """Yield a message for each LoRA whose file name says that it belongs to the other expert."""
+    """Yield a message for each LoRA that belongs to the other expert by its file name."""
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):
@@ -271,7 +272,7 @@ def _same(before, after) -> bool:
 
 
 def for_rollout(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions that a rollout does not use, and messages about what was removed."""
+    """Return the MODEL without the additions that a rollout does not use, and messages about the removed ones."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}

@@ -39,9 +39,9 @@ class RememberingVAE(comfy.sd.VAE):
 
 
 def open_vae(path: Path) -> RememberingVAE:
-    """Load a VAE: a file as ComfyUI reads it, or diffusers' file or folder, whose names ComfyUI does not know.
+    """Load a VAE: a file as ComfyUI reads it, or diffusers' file or folder, with names that ComfyUI does not know.
 
-    Raises CheckpointError, and RuntimeError for a file that is not a VAE."""
+    Raises CheckpointError, and RuntimeError for any file but a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = RememberingVAE(sd=read_vae(path))
     else:

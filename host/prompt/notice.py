@@ -11,7 +11,7 @@ TEXT_EVENT = "lingbot_world.text"
 
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""For each node that shows texts: the id of the prompt in which it ran, and the texts."""
+"""The id of the prompt in which each node ran last, and the texts that the node shows."""
 
 
 @contextmanager

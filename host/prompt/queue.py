@@ -55,7 +55,7 @@ def register(server) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the inputs of the node that ComfyUI is validating whose values are not links; none outside a
+    """Return the values (not links) among the inputs of the node that ComfyUI is validating; empty outside a
     validation."""
     try:
         prompt, node = node_in_question()

@@ -125,7 +125,7 @@ class _SwitchingSampler(comfy.samplers.Sampler):
     """A sampler that runs another sampler with a `_Switch` as its model.
 
     ComfyUI calls it with the high-noise expert prepared. The low guider then prepares the low-noise expert in the same
-    way, in a sampling run whose sampler is `WhenPrepared`. The other sampler runs inside that run."""
+    way, in a sampling run with `WhenPrepared` as its sampler. The other sampler runs inside that run."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -256,6 +256,6 @@ def _copies(options: dict) -> tuple[dict, dict]:
 
 
 def _forget_run(guider: comfy.samplers.CFGGuider) -> None:
-    """Delete the conditioning and the models that ComfyUI leaves on a guider whose run ended early."""
+    """Delete the conditioning and the models that ComfyUI leaves on a guider after a run that ended early."""
     for name in ("conds", "inner_model", "loaded_models"):
         guider.__dict__.pop(name, None)

@@ -104,7 +104,7 @@ def prepare_live(
     **more: Any,
 ) -> LiveRun:
     """Check the inputs of a walk and build its LiveRun. `asked.frames` is the largest number of frames; `more` is
-    passed to the LiveRun. Raises InputError and CameraError before anything is loaded."""
+    passed to the LiveRun. Raises InputError and CameraError before loading any file."""
     given = {"path": path, "steered": steered, "frames": asked.frames, **more}
     if steered:
         planned = 4 * latent_frames(asked.window) - (3 if state is None else 0)
@@ -216,7 +216,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
         view.begin(session, steered=path is None, prompts=run.clip is not None)
         yield session
     finally:
-        with suppress(InputError):  # a restart failed, so there is no walk
+        with suppress(InputError):  # a failed restart left no walk
             logging.info("The walk is kept in %s", session.walk.kept.folder)
         session.close()
 

@@ -20,8 +20,8 @@ from ...options import FPS
 from .live_route import views
 
 STOPPED = 1000
-"""The websocket close code of a view whose Stop was pressed. A page that is closed, a removed node or a broken
-connection has another code."""
+"""The websocket close code of the view's Stop button. A closed page, a removed node or a broken connection has another
+code."""
 
 
 @contextmanager
@@ -76,8 +76,8 @@ class LiveView:
         return self._stopped or self._client is not None
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Attach the session, whose world is ready. `steered`: the client may steer; `prompts`: the client may change
-        the prompt."""
+        """Attach the session after its world is built. `steered`: the client may steer; `prompts`: the client may
+        change the prompt."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._in_the_loop(self._ready.set)

@@ -125,8 +125,8 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the options that a rollout does not use, and notes for the node about what was
-    removed."""
+    """Return the MODEL without the options that a rollout does not use, and notes for the node about the removed
+    options."""
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
@@ -212,7 +212,7 @@ def _previewer(patcher) -> latent_preview.LatentPreviewer:
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
     """Return the first frame as the VAE takes it, [3, H, W], -1..1: the state's, or else the image's.
 
-    Raises InputError for an image whose size is not a multiple of STEP or differs from the state's."""
+    Raises InputError if the image's size is not a multiple of STEP or differs from the state's."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -236,7 +236,7 @@ def _as_frame(image: Tensor) -> Tensor:
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Return `samples`. Raises InputError unless they are one video's [1, 16, n, h, w] whose height and width are
+    """Return `samples`. Raises InputError unless they are one video's [1, 16, n, h, w] with height and width in
     multiples of STEP."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:

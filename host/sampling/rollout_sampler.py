@@ -25,7 +25,7 @@ from .guider import WhenPrepared
 
 LATENT_CHANNELS = 16
 BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
-"""The keys of transformer_options whose functions run in the middle of a forward."""
+"""The keys of transformer_options for functions that run in the middle of a forward."""
 
 
 def run_prepared(

@@ -13,7 +13,7 @@ from ...weights.files import WEIGHT_SUFFIXES, read_json
 
 SIDE_FILE = "adapter_config.json"
 PACKED = "lora_adapter_metadata"
-"""The key in diffusers' header whose value is a JSON object."""
+"""The key of the JSON object in diffusers' header."""
 ALPHA = ("lora_alpha", "network_alpha", "ss_network_alpha", "alpha")
 RANK = ("r", "lora_rank", "rank")
 PATTERNS = ("alpha_pattern", "rank_pattern")
@@ -50,7 +50,7 @@ class StatedScale(NamedTuple):
     by_root: bool = False
 
     def of(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer, by its name in the file, whose tensors have this rank.
+        """Return the scale of a layer. `layer` is its name in the file, `rank` the rank of its tensors.
 
         Raises CheckpointError where the file states another rank."""
         alpha = _matching(self.alphas, layer, self.alpha)
