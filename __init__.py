@@ -41,7 +41,7 @@ _PUBLIC = {
     "sample": ".pipeline",
 }
 """The module of each public name. A module is imported when its name is first used, because ComfyUI imports this file
-too and needs none of them."""
+too, but uses no module."""
 
 
 def __getattr__(name: str) -> object:

@@ -139,8 +139,8 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return the storage choices if the whole model fits on the GPU next to the text encoder or the image's encoding,
-    else None; and whether both of these fit together."""
+    """Return the storage choices if the full model fits on the GPU together with the text encoder or with the image's
+    encoding, else None. Also return whether it fits together with both."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total

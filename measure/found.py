@@ -88,7 +88,7 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """Whether the camera moves and its whole scene lies on one plane. Two motions fit such a scene: the camera's,
+        """True if the camera moves and its full scene lies on one plane. Two motions fit such a scene: the camera's,
         and one along the plane's normal (Faugeras and Lustman, 1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):

@@ -90,7 +90,7 @@ class Pair:
 
     @property
     def fits_both(self) -> bool:
-        """Whether the motion that was found has a fault, but the points fit the path's motion about as well."""
+        """True if the motion that was found has a fault, but the points fit the path's motion about as well."""
         if not self.fault or self.found is None or (self.goes and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
         return self.asked_left <= ALIKE * self.left and not self.direction_error_deg > 90
@@ -129,8 +129,8 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """Whether the video follows its path. None if a motion was found in fewer than half of the pairs, or if the
-        undecided pairs could change the verdict."""
+        """The verdict: True if the video follows its path. None if a motion was found in fewer than half of the pairs,
+        or if the undecided pairs could change the verdict."""
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following

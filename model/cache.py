@@ -23,7 +23,7 @@ class BlockCache:
     _source: Tensor | None
     """A copy of the source."""
     _original: tuple[Callable[[], Tensor | None], int | None]
-    """A weak reference to the source itself, and its version counter when the cache was filled."""
+    """A weak reference to the original source tensor, and its version counter at the time the cache was filled."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
     """The tensors that a steady cache held before it was emptied: a block's next tensors are written over them."""
@@ -51,12 +51,12 @@ class BlockCache:
 
     @property
     def given_up(self) -> bool:
-        """Whether the cache stays empty from now on."""
+        """True once the cache has given up and stays empty."""
         return self._unread_fills >= MOST_UNREAD_FILLS
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks' tensors."""
+        """The bytes of the blocks' tensors."""
         return self._nbytes
 
     def attach(self, source: Tensor) -> bool:

@@ -154,7 +154,8 @@ class TokenShare(WholeVideo):
         return exchange.received.transpose(0, 1).flatten(1)
 
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
-        """Pass exchanges to `between` in the context instead of running them; their memory stays allocated."""
+        """Return a context for recording kernels. In it, `between` receives the functions that run the exchanges,
+        because they run between recordings. The exchanges' buffers stay allocated for replays."""
         return self.parallel.exchanges.recorded_by(between)
 
 

@@ -228,7 +228,7 @@ def _check_vae(name: str) -> None:
 
 
 def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the arithmetic and the attention of a loader; "auto" where another node supplies them."""
+    """Return a loader's `arithmetic` and `attention`; "auto" for an input that is linked or missing."""
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 

@@ -138,7 +138,7 @@ class RolloutMemory:
 
     @property
     def place(self) -> KeyValuePlace:
-        """Return the place of keys and values."""
+        """The place of keys and values."""
         return self.world.place
 
 
@@ -154,7 +154,7 @@ class Decoder(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutPlanner:
-    """The inputs that determine the storage choices of a causal run on `device`."""
+    """A planner of where a causal run stores weights, keys and values, and caches; `choose` makes the choice."""
 
     work: RolloutWork
     checkpoint: Checkpoint

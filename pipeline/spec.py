@@ -215,7 +215,8 @@ def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> i
 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
-    """Return the path over a new video's latent frames, or over the frames that continue a state."""
+    """Return the camera of each latent frame of a new video, or of a video that continues `state`. Raises InputError if
+    an action model's path has no actions."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

@@ -126,10 +126,10 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder: the first frame becomes one latent frame, every four later ones another.
+    """The encoder: the first frame becomes a latent frame, and so does each group of four later frames.
 
-    If the same tensor is passed repeatedly, as for the empty frames after a start image, each layer eventually has only
-    this tensor in its state. The layer then returns its previous result without computing it.
+    If the same tensor is passed repeatedly, as for the empty frames after a start image, a layer's state eventually
+    holds this tensor only. The layer then returns its previous result instead of computing it again.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:

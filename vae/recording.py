@@ -38,7 +38,7 @@ class Recording:
 
     @property
     def made(self) -> bool:
-        """Whether there is a recording that passed its test."""
+        """True if a recording exists and passed its test."""
         return self._graph is not None
 
     def decode(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:

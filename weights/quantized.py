@@ -52,7 +52,8 @@ class FourBitWeight:
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Build the scales from these tensors; see `parameter`."""
+        """Return the weight's scales. `tensors`: the file's tensors by entry name. `offset`: the nested offset as a
+        float32 scalar, None without nested scales."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )

@@ -17,8 +17,8 @@ from .image import as_image, pixels
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video follows a path. Keyframes are `every` frames apart; 0: the path decides. Raises
-    CameraError.
+    """Measure how well a video follows a path. The keyframes of a pair are `every` frames apart; 0: the default, 8.
+    Raises CameraError.
 
     Returns a drawing [1, h, w, 3], and the summary and the table as lines of text."""
     measured = measure.measure_camera(_grey(images), path, every or None)

@@ -97,7 +97,7 @@ class ForwardGraphs:
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
         self._recordings, self._inputs, self._seen = {}, {}, {}
-        self.__dict__.pop("_pool", None)  # torch does not reuse a pool whose recordings are all gone
+        self.__dict__.pop("_pool", None)  # torch does not reuse a pool after all its recordings are freed
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:

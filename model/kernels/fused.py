@@ -103,7 +103,7 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Process one token after the other, and load the next token's data meanwhile."""
+    """Process one token after the other, while the next token's data is loaded."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
@@ -201,8 +201,7 @@ def _put_own(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """Process one token after the other, and load the next token's data meanwhile.
-
+    """Process one token after the other, while the next token's data is loaded.
     There are three kinds of programs: for queries, for keys and for values. In 8 bits a query's factor is the smallest
     with which no normed token overflows; the first of its programs writes it. Keys and values use the `factor`
     arguments.

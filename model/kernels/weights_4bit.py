@@ -198,8 +198,8 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """Implement quantized.codec.recode.
 
-    Raises RuntimeError for float8 on AMD's GPUs, because the kernel contains an NVIDIA instruction, with which another
-    compiler ends the process.
+    Raises RuntimeError for float8 on AMD's GPUs, because the kernel contains an NVIDIA instruction, on which another
+    compiler would crash the process.
     """
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")

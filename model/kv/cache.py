@@ -103,13 +103,13 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the running forward may be repeated if it fails. A clean forward may have overwritten frames that it
-        needs."""
+        """True if the running forward may be repeated after a failure. A clean forward may have overwritten frames that
+        the repetition would need."""
         return not self.keep or self._place.in_place
 
     @property
     def in_place(self) -> bool:
-        """Whether `extend` returns the stored tensors themselves.
+        """True if `extend` returns the stored tensors instead of copies.
 
         Once the window is full, every chunk then runs the same kernels, because they read the positions of the chunk's
         tokens from device memory.
@@ -186,7 +186,7 @@ class KeyValueCache:
 
     @property
     def in_fp8(self) -> bool:
-        """Whether `extend` returns Operands."""
+        """True if `extend` returns Operands."""
         return self._place.fp8
 
     def extend(

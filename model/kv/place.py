@@ -26,7 +26,7 @@ class KeyValuePlace(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """Whether attention sees the stored tensors themselves, all of them on the device."""
+        """True if attention reads the stored tensors directly, because all are on the device."""
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:

@@ -36,7 +36,7 @@ class Residual:
 
     @property
     def waiting(self) -> bool:
-        """Whether a layer's result waits for the next norm."""
+        """True while a layer's result waits for the next norm."""
         return self._added[0] is not None
 
     def add(self, y: Tensor, gate: Tensor | None = None) -> None:
@@ -55,7 +55,7 @@ class Residual:
             affine_(self.settle(), scale, shift)
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
-        """Return `layer_norm` of x in the dtype that the layers take: 8 bits or `dtype`."""
+        """Return `layer_norm` of x for the `layers` that use it: in their 8-bit input dtype, or else in `dtype`."""
         added, affine = self._taken()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)

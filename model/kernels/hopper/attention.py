@@ -61,10 +61,10 @@ def attend(
     transposed by `across`. A token's channels must be adjacent; tokens may be strided by a multiple of 16 bytes. `out`
     may be q.
 
-    `scales`, in 8 bits: those of q, k and v, fp32 [1]; the values' mean, fp32 [heads * 128], which is added; and an
-    upper bound of the results, fp32 [1], if `out` is float8_e4m3fn too. `shares` as in `exact.attend_to_frames`; the
-    frames that count come first. `unlike`, int32 [1]: all keys from this index on are equal. Raises RuntimeError if the
-    driver refuses.
+    `scales`, in 8 bits: the scales of q, k and v, fp32 [1] each; the values' mean, fp32 [heads * 128], which is added
+    to the result; and an upper bound of the results, fp32 [1], if `out` is float8_e4m3fn too. `shares` as in
+    `exact.attend_to_frames`. `unlike`, int32 [1]: all keys from this index on are equal. Raises RuntimeError for an
+    error of the driver.
     """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
