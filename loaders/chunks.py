@@ -149,7 +149,7 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
             begin = entry.offset + done
             at = 0 if chunk is None else begin - chunk.start
             near = chunk is not None and chunk.source is source and 0 <= begin - chunk.stop <= _GAP
-            if chunk is None or not near or at + item > size or at % item:  # a value lies in one chunk, aligned
+            if chunk is None or not near or at + item > size or at % item:  # no value is split between chunks
                 if chunk is not None:
                     yield chunk
                 chunk = Chunk(source, begin, begin, [])

@@ -62,7 +62,7 @@ Changes = Mapping[str, Sequence[Change]]
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
-    """Return the LoRAs for the expert of a role, "high" or "low"."""
+    """Return the LoRAs for one expert; `role` is "high" or "low"."""
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 

@@ -183,7 +183,6 @@ def is_expert_folder(path: str | Path) -> bool:
 
 
 def _is_gguf_alone(folder: Path) -> bool:
-    """Return whether a folder's weights are one GGUF file."""
     weights = [file for file in folder.iterdir() if file.suffix in WEIGHT_SUFFIXES and file.is_file()]
     return len(weights) == 1 and weights[0].suffix == ".gguf"
 

@@ -207,7 +207,6 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
 
 def _causal_path(name: str) -> Path:
-    """Return the path of a causal model. Raises InputError."""
     if name == NO_CAUSAL:
         raise InputError(
             "there is no causal model yet: put LingBot-World Fast or 2.0 at models/lingbot_world/<package>, under the "

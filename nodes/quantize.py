@@ -105,7 +105,6 @@ class LingBotWorldQuantize(io.ComfyNode):
 
 
 def _plan(source: str, name: str, search: bool, t5: bool, lora: str, lora_strength: float) -> QuantizePlan:
-    """Plan the quantization. Raises InputError, CheckpointError."""
     from ..quantize import QuantizeOptions, plan_quantize
 
     if source == NOTHING:

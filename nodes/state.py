@@ -89,7 +89,6 @@ class LingBotWorldLoadState(io.ComfyNode):
 
 
 def _load(name: str):
-    """Load a state. Raises InputError, CheckpointError."""
     if name == NO_STATE:
         raise InputError(
             "there is no state yet: Save LingBot-World State writes one, or put a .state file into "

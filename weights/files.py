@@ -88,7 +88,7 @@ def _indexed_files(index: Path) -> list[Path]:
 
 
 def _existing(path: Path, files: list[Path]) -> list[Path]:
-    # Unlike Path.is_file, os.path.isfile takes any name that an index may hold, one that is too long too.
+    # Unlike Path.is_file, os.path.isfile accepts any name that an index may contain, also one that is too long.
     absent = [file.name for file in files if not os.path.isfile(file)]
     if absent:
         raise CheckpointError(

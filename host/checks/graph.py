@@ -90,7 +90,8 @@ def check_experts(*names: str) -> None:
 def check_steps() -> None:
     """Raise InputError where a sampler of the prompt that ComfyUI is validating has no step on an expert.
 
-    ManualSigmas without a number raises it too."""
+    ComfyUI returns the sampler's latent unchanged, without calling the model, so no check of a run could report it.
+    ManualSigmas without a number raises InputError too."""
     try:
         prompt, _ = node_in_question()
     except UnknownError:

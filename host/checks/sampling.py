@@ -99,7 +99,7 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
 
 
 def _inner(sampler):
-    """The sampler inside the one that changes experts."""
+    """Return the sampler inside `_SwitchingSampler`, or the sampler itself."""
     return getattr(sampler, "sampler", sampler)
 
 

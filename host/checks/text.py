@@ -1,4 +1,4 @@
-"""Checks of changes that ComfyUI's own text nodes make to a prompt without a message.
+"""Checks for silent changes of a prompt by ComfyUI's own text nodes.
 
 A CONDITIONING does not show these changes, so they are read from the running graph."""
 

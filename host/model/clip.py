@@ -69,7 +69,7 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 
     conditionings = []
     for made in _embeddings((encoder, tokenizer), prompts, encode_some):
-        padded = F.pad(made, (0, 0, 0, MAX_TOKENS - len(made)))  # as core's CLIPTextEncode gives umt5 prompts
+        padded = F.pad(made, (0, 0, 0, MAX_TOKENS - len(made)))  # as core's CLIPTextEncode pads umt5 prompts
         conditionings.append([[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]])
     mm.soft_empty_cache()
     return conditionings

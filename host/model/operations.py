@@ -96,7 +96,7 @@ class Linear(comfy.ops.manual_cast.Linear):
             yield ExactLayer(weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        # The full method, because the part of core's own that differs has another signature in later versions.
+        # Overrides the whole method, because the part of core's method that differs here changes in later versions.
         with weight_and_bias(self, x) as (weight, bias):
             return F.linear(x, weight, bias)
 

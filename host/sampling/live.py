@@ -329,7 +329,7 @@ class _Decoders:
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
-        load_vae(weights)  # raises
+        load_vae(weights)  # raises CheckpointError for another VAE
         chunk = replace(geometry, frames=4)
         bytes_of = partial(estimate_vae, vae_width(weights), chunk, half=self._half)
         self._tiling = device.type == "cuda" and bytes_of()[1].total > VAE_SHARE * room_on(device)

@@ -115,7 +115,7 @@ def prepare_rollout(
 
 
 def _without_effect(asked: RolloutRequest, release) -> list[str]:
-    """The message about settings that only the other kind of causal model reads."""
+    """Return the message about settings that only the other kind of causal model reads."""
     if release.guided:
         names = ["steps"] if asked.indices is not None else []
     else:

@@ -46,9 +46,7 @@ def run_prepared(
     patcher.model.key_value_bytes = held
     try:
         sampler = WhenPrepared(lambda *given: work(_PreparedModel(*given, loop.schedule), patcher.load_device))
-        guider.sample(
-            chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed
-        )  # zeros: `work` has delivered the chunks
+        guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)  # `work` delivers the real chunks
     finally:
         patcher.model.key_value_bytes = 0
 
