@@ -113,7 +113,7 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:
-    """Add LoRA changes: to a linear layer's weight at each use, to other parameters now."""
+    """Add the LoRAs' changes: a linear layer adds them to its weight at each use, other parameters are changed now."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")

@@ -34,7 +34,7 @@ from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""The sigma from which on a run starts from the noise alone, as the official code does."""
+"""The lowest first sigma at which a run starts from the noise alone, as the official code does."""
 
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "

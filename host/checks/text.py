@@ -16,7 +16,7 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def unseen_words() -> list[str]:
-    """Return a message for each such change before the running node."""
+    """Return a message for each silent change of a prompt by the nodes before the running one."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

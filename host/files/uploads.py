@@ -102,7 +102,7 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Remove the folder that holds all files from their names, so that a dropped folder equals its files."""
+    """Return the files without the folder that holds them all, so that a dropped folder equals its files."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files

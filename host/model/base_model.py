@@ -38,7 +38,8 @@ auto: the cache uses memory that is free anyway. gpu: ComfyUI unloads other mode
 cache."""
 
 BATCH_HEADROOM = 1.5
-"""The factor of a step's memory that has to be free before ComfyUI runs prompt and negative prompt as one batch."""
+"""The factor by which the free memory has to exceed a step's memory before ComfyUI runs prompt and negative prompt as
+one batch."""
 
 _FREEING = threading.Lock()
 """The lock for ComfyUI's list of loaded models, which is not thread-safe: MultiGPU CFG Split runs one thread per

@@ -34,7 +34,7 @@ _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follow
 
 
 _ENOUGH = 2**62
-"""The answer to ComfyUI's question for free memory, in bytes: more than any batch of prompts needs."""
+"""The free bytes that a causal model's patcher reports: more than any batch of prompts needs."""
 _AS_LORA = "model_as_lora"
 """ComfyUI's patch kind for the weights of another model."""
 
@@ -48,7 +48,7 @@ class ExactPatches(_AnyPatcher):
     made_by: str | None = None
     """The id of the node that made this clone."""
     _hooked_sigma = math.inf
-    """The sigma of the last forward with keyframes of hooks."""
+    """The sigma of the last forward that had hooks with keyframes."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches

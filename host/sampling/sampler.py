@@ -110,8 +110,7 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
 
 
 def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
-    """Return (steps, shift) of the DPM++ schedule that ends with these sigmas; None where the shift would not be
-    finite.
+    """Return (steps, shift) of the DPM++ schedule that ends with these sigmas; None if no positive shift fits.
 
     Fits a line through the first and the last sigma: 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left."""
     inverse = 1 / sigmas[:-1].double()
