@@ -16,8 +16,7 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The stages of a causal run that take longer with more frames: the run's own, and those of the state that it
-continues."""
+"""The stages of a causal run whose time grows with the number of frames: of the video, and of the continued state."""
 MOST_KINDS = 200
 _OF_NO_MATTER = (
     "prompt",

@@ -82,7 +82,7 @@ CAUSAL_ONLY = (
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    """The options of one run; the names are those of the official script and of the community's.
+    """The options of one run, named as in the official script and in the community's.
 
     The video has at most `max_area` pixels in the image's aspect ratio, or exactly `width` times `height`, which must
     be set together. `guide_scale` is one number or (low, high). None means: a random `seed`; the default `negative`

@@ -233,7 +233,8 @@ class LingBotWorldModel(nn.Module):
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether only the blocks read or write the residual stream between blocks. Hosts may override this."""
+        """Return whether nothing else, such as a host's patch, accesses the residual stream between blocks. Hosts may
+        override this."""
         return True
 
     def run_block(
@@ -347,7 +348,7 @@ def sinusoid(timestep: Tensor, width: int) -> Tensor:
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Raise CameraError unless the model accepts the camera and its size is that of the latent x."""
+    """Raise CameraError unless the model accepts the camera and the camera has the size of the latent x."""
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

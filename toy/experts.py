@@ -52,7 +52,7 @@ def write_expert_folder(
     keep: tuple[str, ...] = (),
 ) -> None:
     """Write an expert in the community package's layout: model.safetensors, config.json and, if quantized,
-    quantization_meta.json. The options are those of `write_expert`."""
+    quantization_meta.json. The options are documented in `write_expert`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)

@@ -33,8 +33,8 @@ class Example(NamedTuple):
 
 
 def examples(opened: Opened) -> list[Example]:
-    """Return the image that the server was started with, then those of the package's example folder; if that has none,
-    a landscape."""
+    """Return the server's start image, then the images in the package's example folder, or a landscape if the folder
+    has none."""
     start = opened.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")

@@ -87,7 +87,7 @@ def open_live(
 ) -> tuple[Engine, Start]:
     """Open a model, and return the arguments of a `live.Session`: the engine and the start of its walks.
 
-    Without `image` and `prompt` those of the package's example are used; its live.json sets size, chunk and schedule
+    `image` and `prompt` default to the package's example; its live.json sets size, chunk and schedule
     unless `options` do. `options` are other options of GenerateOptions, such as `width`, `height`, `seed` and `device`.
     With `continue_from`, a state or the folder of a walk, no image is needed. `decoder`: the tiny decoder, as a file or
     by the name taew2_1; its frames are a preview. Raises a LingBotError."""

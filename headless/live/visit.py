@@ -90,8 +90,8 @@ class Visit:
 
 
 def _moves(opened: Opened, init: Init) -> bool:
-    """Return whether the world continues without input. It does for SGLang's clients and for clients that count chunks,
-    because they wait for frames while the world would wait for them."""
+    """Return whether the world continues without input. For SGLang's clients and for clients that request a number of
+    chunks it does: they send no input until frames arrive, so a waiting world would never continue."""
     if init.moving is not None:
         return init.moving
     return opened.settings.moving or not init.ours or init.most_chunks is not None
@@ -107,7 +107,7 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the start of a client's walk; unset values are those of the server."""
+    """Return the start of a client's walk; unset values default to the server's."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

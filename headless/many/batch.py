@@ -95,8 +95,8 @@ def run_batch(
 
 @contextmanager
 def _begun_ones_noted(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record unfinished videos as failed if this block is left early, for instance those of a causal model, so that the
-    next run may replace them."""
+    """Record unfinished videos as failed if this block is left early, so that the next run may replace them. A causal
+    model, for instance, writes a video while it is made."""
     try:
         yield
     finally:

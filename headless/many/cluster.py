@@ -28,7 +28,7 @@ ANSWER_SECONDS = 5
 LEAVE_SECONDS = 60
 """The timeout at the end for the threads that distribute groups."""
 MOST_TRIES = 3
-"""The number of attempts at a job; after as many lost actors it fails."""
+"""The number of attempts at a job: it fails after this many lost actors."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:

@@ -113,7 +113,7 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """Yield this process's place among those that torchrun started; ALONE without torchrun.
+    """Yield this process's rank among the processes that torchrun started; ALONE without torchrun.
 
     If several processes fail, one of them reports the error; the others exit silently, also when another process has
     died."""

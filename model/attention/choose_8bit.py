@@ -74,8 +74,8 @@ def attend_operands(
 ) -> Rows:
     """Return attention of a single batch element with queries in 8 bits too.
 
-    The result is in `dtype`, or in 8 bits with one scale a token. `shares` are those of `exact.attend_to_frames`; with
-    them, errors of cuDNN are raised.
+    The result is in `dtype`, or in 8 bits with one scale a token. `shares` as in `exact.attend_to_frames`; if given,
+    cuDNN's errors are raised.
     """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)

@@ -240,7 +240,7 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes of `attend_to_frames` for so many tokens: a result for each frame."""
+    """Return the bytes of `attend_to_frames` for this many query tokens: a result for each frame."""
     return frames * tokens * dim * dtype.itemsize
 
 

@@ -22,10 +22,10 @@ from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
-"""The largest magnitudes in 8 bits of queries and keys that no norm bounds.
+"""The magnitudes to which queries and keys are scaled in 8 bits if no norm bounds them.
 
-With heads of 128 such vectors are at most as long as vectors that a norm bounds (see `plain.QUERY_LENGTH`). A float is
-equally precise at any magnitude.
+With 128 channels a head, the scaled vectors are at most as long as vectors that a norm bounds (`plain.QUERY_LENGTH`).
+The choice costs no precision, because a float has the same relative precision at any magnitude.
 """
 SAMPLE = 512
 """The minimum number of evenly spaced tokens that are sampled for the maximum and for the keys' mean."""

@@ -56,7 +56,7 @@ def cudnn_attention_of(
 ) -> Rows:
     """Return attention of q over k and v in `dtype`, or in 8 bits with one scale a token.
 
-    `shares` are those of `exact.attend_to_frames`.
+    `shares` as in `exact.attend_to_frames`.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):

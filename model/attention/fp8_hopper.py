@@ -46,7 +46,7 @@ def hopper_attention_of(
 ) -> Rows:
     """Return attention of q over k and v in `dtype`, or in 8 bits with one scale a token.
 
-    `shares` are those of `exact.attend_to_frames`; frames that count come first.
+    `shares` as in `exact.attend_to_frames`.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:

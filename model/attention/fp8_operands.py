@@ -21,9 +21,9 @@ def own_queries(given: Unturned) -> Operand:
 
 
 def own_keys(given: Unturned, head_dim: int) -> Operand:
-    """Return keys minus a mean, with the scale from their norm's bound.
+    """Return the keys minus their mean, with the scale from their norm's bound.
 
-    The mean is that of a sample, to which norm and RoPE are applied first.
+    The mean is estimated from a sample of tokens, after norm and RoPE.
     """
     some = _sampled(given).turned()
     made, count, device = scaling_of_keys(given.turning, some), len(given.x), given.x.device

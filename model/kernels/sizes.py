@@ -28,7 +28,7 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
 def token_by_token(dim: int) -> dict[str, int]:
     """Return the sizes of a program that processes several tokens one after the other.
 
-    FIRST and SECOND are those of `in_two`; WIDTH channels are processed at once, four for each thread.
+    FIRST and SECOND as in `in_two`; WIDTH channels are processed at once, four for each thread.
     """
     sizes = in_two(dim, 320)
     width = min(MOST_WIDTH, sizes["SECOND"])

@@ -29,7 +29,7 @@ TYPES = {
     torch.float8_e4m3fn: tl.float8e4nv,
 }
 PAIRS = {1: torch.int16, 2: torch.int32, 4: torch.int64}
-"""The integer type that holds two values of so many bytes."""
+"""The integer type that holds two values, by the bytes of a value."""
 
 
 @triton.jit

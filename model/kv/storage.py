@@ -68,7 +68,7 @@ class HostStorage:
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate memory. `shapes`: those of the tensors of `fetch`. `stored`: stored tokens of each tensor."""
+        """Allocate memory. `shapes`: shape and dtype of each tensor of `fetch`. `stored`: tokens stored per tensor."""
         self._device = device
         self._past: Sequence[Past] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]

@@ -166,8 +166,8 @@ class CrossAttention(_Attention):
     ) -> None:
         """Add attention(norm(x), prompts) to x for every batch element.
 
-        `norm` is the norm's weight and bias, `keys_values` are those of the prompts `context`. GEMMs run in the dtype
-        of `context`.
+        `norm` is the norm's weight and bias; `keys_values` are the keys and values of the prompts `context`. GEMMs run
+        in the dtype of `context`.
         """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):

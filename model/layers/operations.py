@@ -204,8 +204,8 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return a norm's weight and bias on the device of `reference`.
 
-    They keep their own dtype or have that of `reference`, because the fused kernels take either. A host's layer returns
-    them from its own method `norm_parameters(reference)`.
+    They keep their own dtype or take the dtype of `reference`, because the fused kernels accept both. A host's layer
+    returns them from its own method `norm_parameters(reference)`.
     """
     own = getattr(layer, "norm_parameters", None)
     if own is not None:

@@ -145,7 +145,7 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim]; `values` are those of `to_fp8_`."""
+    """Write values * factor + shift to `out` [tokens, dim]: the inverse of `to_fp8_`, which wrote `values`."""
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -211,7 +211,7 @@ def _plain(name: str) -> Callable[..., Tensor]:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """Return the function that runs `name` on a device type in `mode`, by default that of LINGBOT_POINTWISE."""
+    """Return the function that runs `name` on a device type in `mode`, by default the mode in LINGBOT_POINTWISE."""
     mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
     eager = partial(_EAGER.get(name, _eager_in_place), plain)
     if mode == "compile":

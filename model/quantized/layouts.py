@@ -200,7 +200,7 @@ def core_tensor(
 ) -> QuantizedTensor:
     """Return a weight of one of comfy_kitchen's own layouts that reports the dtype `dtype`. No byte is copied.
 
-    `fields` are the other fields of the layout's Params. `shape` is the weight's shape, by default that of `values`.
+    `fields` are the other fields of the layout's Params. `shape` is the weight's shape; None: the shape of `values`.
     """
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)

@@ -54,8 +54,8 @@ def text(name: str) -> str:
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
-    """Return a CUDA function that sets d to, or `adds` to d, the product of 64 rows and so many columns, 32 bytes of
-    each.
+    """Return the source of a CUDA function that sets d to, or `adds` to d, the product of 64 rows and `columns`
+    columns, 32 bytes of each.
 
     Rows and columns are in shared memory. `dtype`: the operands' name in PTX and their bytes. `given`: the inline
     assembly constraint of d, which is fp32 ("f") or fp16, two in a register ("r").
