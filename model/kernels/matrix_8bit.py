@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra import libdevice
 
 from ..ops.matrix_8bit import LARGEST, Activation
 from .launch import Kernel
@@ -35,7 +36,7 @@ def _scale_8bit(largest, out_ptr):
 def _store_8bit(at, x, scale, inside):
     x = x * (1.0 / scale)
     if at.dtype.element_ty == tl.int8:
-        x = tl.extra.libdevice.rint(x)
+        x = libdevice.rint(x)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
 
 
@@ -63,7 +64,7 @@ def _quotient(x, y):
 
     Unlike `/`, the quotient is 0 if the inverse of y is subnormal.
     """
-    return x / y if _INTERPRETED else tl.extra.libdevice.fast_dividef(x, y)  # the interpreter has no such function
+    return x / y if _INTERPRETED else libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
 @Kernel
