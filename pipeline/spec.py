@@ -75,8 +75,8 @@ class RolloutSpec:
 
     @property
     def held(self) -> Window:
-        """Return the number of latent frames whose keys and values are cached at once, and the number of them that stay
-        for good."""
+        """The largest number of latent frames with cached keys and values, and the number of them that are never
+        evicted."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property

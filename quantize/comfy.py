@@ -16,8 +16,8 @@ from ..weights.comfy import E4M3, INT8, METADATA, NVFP4
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
 """ComfyUI's name of each format, keyed by this project's name."""
 _ROWS = 1024
-"""The rows of a weight that are quantized to nvfp4 at a time: full tiles of 128 rows, whose block scales are stored
-together."""
+"""The number of rows that are quantized to nvfp4 at a time: full tiles of 128 rows, because a tile's block scales are
+stored together."""
 _LARGEST = 448 * 6
 """The largest block scale times the largest value of nvfp4."""
 

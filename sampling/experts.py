@@ -13,7 +13,7 @@ def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the low-noise expert's first step; the number of steps if it has none."""
+    """Return the index of the low-noise expert's first step; the number of steps if it runs none."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 

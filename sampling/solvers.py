@@ -41,7 +41,7 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
     """Run DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `unipc_steps`."""
     levels = _levels(sigmas)
-    before = x  # not read in the first step, whose order is 1
+    before = x  # the first step has order 1 and does not read it
     for step in range(len(levels) - 1):
         denoised = yield step, x, sigmas[step]
         order = 1 if step in (0, len(levels) - 2) else 2

@@ -41,8 +41,8 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 class PooledDecoder(Decoder):
     """A `Decoder` whose `past` holds the pools, [slots, C, H + 1, W + 1] each, channels last.
 
-    Its results equal those of `Decoder` except for rounding: sums are rounded once, and an upsampling convolution's
-    kernel is four kernels of 2x2 pixels, with sums of the weights that meet the same pixel.
+    Its results equal `Decoder`'s except for rounding. Sums are rounded once. An upsampling convolution's kernel is
+    replaced by four kernels of 2x2 pixels, in which the weights for the same pixel are summed.
     """
 
     _given: Iterator[Tensor]  # the slots of the next layers

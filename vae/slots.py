@@ -33,7 +33,7 @@ class Slots:
 
 
 class _Walk(Decoder):
-    """A decoder that computes nothing and records the order of the layers over time."""
+    """A decoder that computes nothing and records the order of the causal layers."""
 
     def __init__(self, weights: Mapping[str, Tensor], first: bool) -> None:
         super().__init__(weights)
@@ -67,9 +67,10 @@ class _Walk(Decoder):
 
 
 def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
-    """Return the layers over time in the order, and as often, as they receive frames while a latent frame is decoded.
+    """Return the names of the causal layers in the order in which they receive frames while a latent frame is decoded.
 
-    A video's `first` latent frame is one frame, each other one four.
+    A layer that receives several frames is listed as often. A video's `first` latent frame becomes one frame, and every
+    other latent frame four.
     """
     walk = _Walk(weights, first)
     for _frame in walk.decode(torch.empty(0)):

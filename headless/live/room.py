@@ -250,7 +250,7 @@ class Room:
     def _say_where(self, visit: Visit) -> None:
         """Send the client the folder of its saved walk."""
         if visit.client is not None:
-            with suppress(LingBotError):  # raised if a restart failed: there is no walk
+            with suppress(LingBotError):  # raised without a walk, after a failed restart
                 folder = visit.session.walk.kept.folder
                 visit.client.tell({"type": "error", "content": f"the server ends; what was walked is kept in {folder}"})
             visit.client.finish()
