@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
 """The transform that reverses the y and z axes: up and back become down and forward."""
 STRAIGHT = 1e-7
-"""A camera whose cosine of the pitch is below this value counts as looking straight up or down."""
+"""A camera counts as looking straight up or down if the cosine of its pitch is below this value."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ class BlockCache:
 
     @property
     def addresses(self) -> tuple[tuple[int, ...], ...]:
-        """The addresses of the cached tensors, and of the tensors that the next ones overwrite."""
+        """The addresses of the cached tensors, and of the spare tensors that will be overwritten next."""
         return tuple(
             tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
             for blocks in (self._blocks, self._spare)
@@ -148,7 +148,7 @@ class PromptCache(BlockCache):
     embedded: Tensor | None
     """The embedded prompt of the current step. A block that is called with another prompt does not use the cache."""
     lengths: Tensor | None
-    """The number of its tokens that are not padding, int32 [B]."""
+    """The number of the prompt's tokens that are not padding, int32 [B]."""
 
     def _forget(self) -> None:
         super()._forget()

@@ -100,8 +100,8 @@ def residuals(x: Tensor, all_wait: bool = False) -> list[Residual]:
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield each batch element with its items of `given`, in the order in which a layer processes them.
 
-    A stream with a waiting result comes first, so that its norm frees the result. The last stream may wait: it comes
-    first in the next layer, so nothing is held in between.
+    A residual stream with a waiting result comes first, because its norm frees the memory of the result. So a layer may
+    leave the result of its last stream waiting: the next layer begins with this stream.
     """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):

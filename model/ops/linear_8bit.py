@@ -121,9 +121,9 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether products with this weight take inputs in 16 or 32 bits.
+    """Return whether the product with this weight takes inputs in 16 or 32 bits, and quantizes them by itself.
 
-    comfy-kitchen's int8 kernels do, if `choose_arithmetic` found them to be the fastest on this card.
+    This holds for int8 weights if `choose_arithmetic` found comfy-kitchen's kernels to be the fastest on this card.
     """
     if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
         return False
