@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..model.attention.choose_8bit import may_be_recorded
 from ..model.attention.exact import FRAMES_BYTES, attends_to_frames, frames_bytes
 from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
@@ -150,6 +151,7 @@ class World:
             place=memory.place,
         )
         graphs = memory.graphs and self._device.type == "cuda" and history.in_place
+        graphs = graphs and may_be_recorded(self._model.attention_mode, self._device, config)
         limit = memory.camera_cache_bytes
         cache = None if limit == 0 else CameraCache(limit, steady=graphs)
         own: ForwardOptions = {**options, "kv_cache": history, "times": {}}

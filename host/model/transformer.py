@@ -1,8 +1,9 @@
 """The engine's transformer with Wan's call signature, patches and choice of attention, as ComfyUI and other packs use
 it."""
 
+import logging
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 
 import comfy.ldm.modules.attention as comfy_attention
 import comfy.model_management
@@ -14,6 +15,7 @@ from torch import Tensor
 from ...model.attention.choose_8bit import attend_8bit
 from ...model.attention.exact import sdpa
 from ...model.attention.fp8 import Operand, decode
+from ...model.attention.streams import NOT_RECORDED, follows_stream
 from ...model.config import ModelConfig
 from ...model.dit import LingBotWorldModel
 from ...model.layers.rope import AS_TRAINED, RopeScale
@@ -38,9 +40,29 @@ _ATTENTION_SWITCHES = (
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
     """Run ComfyUI's attention if a command line switch or an override selects it, else the engine's, which is
     faster."""
-    if "optimized_attention_override" in options or any(getattr(args, switch, False) for switch in _ATTENTION_SWITCHES):
+    if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
+
+
+def _by_switch() -> bool:
+    return any(getattr(args, switch, False) for switch in _ATTENTION_SWITCHES)
+
+
+@lru_cache
+def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
+    """Return whether a CUDA graph may record the attention that ComfyUI's switches select.
+
+    The attention is tried on a stream of its own; kernels that run on CUDA's default stream alone fail there, as
+    SageAttention 2.x's do."""
+    if device.type != "cuda" or not _by_switch():
+        return True
+    generator = torch.Generator(device).manual_seed(0)
+    q, k, v = torch.randn(3, 1, 256, heads * head_dim, device=device, generator=generator).to(dtype)
+    if follows_stream(lambda *given: comfy_attention.optimized_attention(*given[:3], heads=given[3]), q, k, v, heads):
+        return True
+    logging.warning(NOT_RECORDED, "ComfyUI's attention")
+    return False
 
 
 def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:

@@ -20,7 +20,7 @@ from ...pipeline.rollout_memory import Free, RolloutWork, choose_world
 from ...pipeline.spec import RolloutSpec
 from ...pipeline.world import CausalModel, Schedule, WorldMemory
 from ..model.base_model import CHUNK_INPUTS, ChunkInputs
-from ..model.transformer import CAMERA_CACHE, TIMESTEP
+from ..model.transformer import CAMERA_CACHE, TIMESTEP, attention_may_be_recorded
 from .guider import WhenPrepared
 
 LATENT_CHANNELS = 16
@@ -84,12 +84,16 @@ class _PreparedModel:
             "kv_cache": history,
             CHUNK_INPUTS: ChunkInputs(y, context, camera),
         }
-        if self._plain and "graphs" in options:
+        if self._plain and "graphs" in options and self._may_be_recorded(x.device):
             inner |= {name: options[name] for name in ("graphs", CAMERA_CACHE)}
             model.kept_by_rollout |= {options["graphs"], *filter(None, [options[CAMERA_CACHE]])}
         model_options = {**given, "transformer_options": inner}
         denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
+
+    def _may_be_recorded(self, device: torch.device) -> bool:
+        config = self.config
+        return attention_may_be_recorded(device, config.num_heads, config.head_dim, self.compute_dtype)
 
     def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """Return `make()`, computed once for each tensor `given`, so that the camera cache recognizes a repeated input.

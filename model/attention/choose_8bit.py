@@ -26,7 +26,7 @@ from .exact import exact_attention, random_attention
 from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
 from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
 from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
-from .streams import follows_stream, on_default_stream
+from .streams import NOT_RECORDED, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
@@ -42,10 +42,11 @@ Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
 class Kernel(NamedTuple):
-    """The attention kernel of a `package`, by its name on PyPI."""
+    """The attention kernel of a `package`, by its name on PyPI. `recordable`: it runs on the current stream."""
 
     package: str
     attend: Function
+    recordable: bool = True
 
 
 def attend_8bit(
@@ -221,8 +222,13 @@ def _on_its_stream(kernel: Kernel, device: torch.device, head_dim: int) -> Kerne
     q, k, v = torch.randn(3, 1, STREAM_TOKENS, 2 * head_dim, device=device, generator=generator).bfloat16()
     if follows_stream(kernel.attend, q, k, v, 2):
         return kernel
-    logging.info("%s runs on CUDA's default stream alone: forwards with it are not recorded", kernel.package)
-    return kernel._replace(attend=on_default_stream(kernel.attend))
+    logging.warning(NOT_RECORDED, kernel.package)
+    return kernel._replace(attend=on_default_stream(kernel.attend), recordable=False)
+
+
+def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
+    """Return whether a CUDA graph may record self-attention in this mode. `choose_attention` has allowed the mode."""
+    return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
+NOT_RECORDED = "%s runs on CUDA's default stream alone, so forwards with it are not recorded, and take longer."
 DELAY = 20_000_000
 """The cycles that a stream waits in a test, about 10 ms: long enough for the default stream to run ahead."""
 

@@ -70,7 +70,8 @@ def video(model, graphs):
     return torch.cat(latents, 2).cpu(), world
 
 
-def test_a_recording_without_the_attention_is_not_used(right, caplog):
+def test_a_recording_without_the_attention_is_not_used(right, caplog, monkeypatch):
+    """Neither by the trial of its stream nor, without that, by its own."""
     model = with_state(CONFIG, {name: t.bfloat16() for name, t in random_state(CONFIG).items()}, torch.bfloat16)
     model = model.to(device="cuda")
     model.set_attention("8bit")
@@ -78,5 +79,10 @@ def test_a_recording_without_the_attention_is_not_used(right, caplog):
     got, world = video(model, graphs=True)
     errors = (got - exact).pow(2).mean((0, 1, 3, 4)).sqrt() / exact.pow(2).mean().sqrt()
     assert errors.max() < 1e-2
+    assert world.replays == right
+    assert ("runs on CUDA's default stream alone" in caplog.text) is not right
+    monkeypatch.setattr("lingbot_world.pipeline.world.may_be_recorded", lambda *_: True)
+    tried, world = video(model, graphs=True)
+    assert torch.equal(tried, got)
     assert world.replays == right
     assert ("the first replay was wrong" in caplog.text) is not right
