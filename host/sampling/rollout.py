@@ -244,14 +244,14 @@ def _video_latent(samples: Tensor) -> Tensor:
             f"start_latent is {shape}, expected [1, {LATENT_CHANNELS}, frames, height, width]: connect "
             "the latent of one video, which the VAE of Wan 2.1 can decode"
         )
+    height, width = (CELL * side for side in shape[3:])
+    if height % STEP or width % STEP:
+        raise InputError(f"start_latent is of {width}x{height}, and both have to be multiples of {STEP}")
     if not samples.any():
         raise InputError(
             "start_latent is empty, as WanImageToVideo's latent is: connect the image to start_image, or a video's "
             "latent, from VAE Encode or a sampler"
         )
-    height, width = (CELL * side for side in shape[3:])
-    if height % STEP or width % STEP:
-        raise InputError(f"start_latent is of {width}x{height}, and both have to be multiples of {STEP}")
     return samples
 
 

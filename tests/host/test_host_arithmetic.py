@@ -46,5 +46,5 @@ def test_a_model_that_comfyui_makes_anew_keeps_it(found):
 
 
 def test_a_card_without_it_is_refused_in_words(found):
-    wanted = "`arithmetic` fp8 needs a GPU of compute capability 8.9 or later, A Card has 8.6"
+    wanted = "`arithmetic` fp8 needs an NVIDIA GPU of compute capability 8.9 or later, this is A Card"
     assert found["refusals"].startswith(wanted)
