@@ -164,12 +164,16 @@ def test_the_shipped_vae_restores_what_it_has_not_seen_and_is_not_put_over_anoth
     """Of 32 walks of 33 frames first frames were restored to 34.2 dB and later ones to 30.3."""
     take_shipped(tmp_path, denoiser=False)
     weights = load_weights(tmp_path / "vae.pt")
-    scene = random_scenes(1, 987_654_321, 17, random_walks)
-    pictures = render(scene.rooms, scene.c2w)
-    latent = latents(weights, pictures, Sizes())
-    restored = VideoDecoder(load_vae(weights), *latent.shape[-2:]).decode(latent).permute(0, 3, 1, 2) / 127.5 - 1
-    assert decibels(restored[0], pictures[0, 0]) > 33
-    assert decibels(restored[1:], pictures[0, 1:]) > 28
+    first, later, vae = [], [], load_vae(weights)
+    for seed in (987_654_321, 987_654_322, 987_654_323):
+        scene = random_scenes(1, seed, 9, random_walks)
+        pictures = render(scene.rooms, scene.c2w)
+        latent = latents(weights, pictures, Sizes())
+        restored = VideoDecoder(vae, *latent.shape[-2:]).decode(latent).permute(0, 3, 1, 2) / 127.5 - 1
+        first.append(decibels(restored[0], pictures[0, 0]))
+        later.append(decibels(restored[1:], pictures[0, 1:]))
+    assert sum(first) / len(first) > 33, first
+    assert sum(later) / len(later) > 28, later
     (tmp_path / "vae.pt").write_bytes(b"mine")
     take_shipped(tmp_path, denoiser=False)
     assert (tmp_path / "vae.pt").read_bytes() == b"mine"
