@@ -56,6 +56,8 @@ def test_an_expert_without_steps_is_not_loaded(found):
     assert set(events["low only"]) == {"load low", "step low"}
     assert set(events["high only"]) == {"load high", "step high"}
     assert events["no steps"] == []
+    assert events["refused"].pop("no steps").startswith("there are no sigmas")
+    assert set(events["refused"].values()) == {None}
     assert found["boundaries"] == {"0.0": ["load high", "step high"], "1.0": ["load low", "step low"]}
 
 

@@ -183,15 +183,18 @@ def read_ahead():
 
 @check
 def below_the_boundary():
-    """A run that starts below the boundary never loads the high-noise expert, one that ends above it never the low."""
-    found = {}
+    """A run that starts below the boundary never loads the high-noise expert, one that ends above it never the low, and
+    one without sigmas is refused before either is loaded."""
+    found, messages = {}, {}
     for name, sigmas in (("low only", SIGMAS[2:]), ("high only", SIGMAS[:2]), ("no steps", SIGMAS[:0])):
         high, low = experts()
         events, stop = watch(high, low)
-        sample(guider(high, low), FlowSolver("unipc"), sigmas)
-        stop()
+        try:
+            messages[name] = refused(sample, guider(high, low), FlowSolver("unipc"), sigmas)
+        finally:
+            stop()  # else every later check loads through this one's watch
         found[name] = events
-    return found
+    return found | {"refused": messages}
 
 
 @check
