@@ -90,7 +90,7 @@ def try_models() -> list[dict]:
     from lingbot_world.model.config import ModelConfig
 
     sys.path.insert(0, str(HERE.parent / "bench"))
-    from make_random_expert import write_random_expert
+    from random_package import write_random_expert
 
     found, folder, common = [], Path(tempfile.mkdtemp()), {"freq_dim": 256, "text_dim": 4096}
     small = ModelConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=6, **common)
