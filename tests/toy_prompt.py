@@ -110,7 +110,7 @@ def as_toy(name: str) -> ToyPrompt:
             node["class_type"] = "LingBotWorldLoadTextEncoder"
             node["inputs"] = {"text_encoder": "toy/models_t5_umt5-xxl-enc-bf16.pth"}
         if node["class_type"] == "LingBotWorldLive":
-            inputs["wait"] = 1
+            inputs |= {"wait": 1, "walked_by": "the recorded path"}  # the canvas opens the view, and nobody steers
         for length in ("frames", "length"):
             if inputs.get(length) in (33, 81, 321):
                 inputs[length] = TOY_FRAMES
