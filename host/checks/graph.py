@@ -99,9 +99,9 @@ def check_steps() -> None:
     values = PromptValues(prompt)
     for node, made in prompt.items():
         inputs = made["inputs"]
-        if made["class_type"] == "ManualSigmas" and not re.search(r"\d", str(inputs.get("sigmas", 0))):
+        if made.get("class_type") == "ManualSigmas" and not re.search(r"\d", str(inputs.get("sigmas", 0))):
             raise InputError(f"node {node}, ManualSigmas, holds no numbers: write falling ones that end with 0")
-        if made["class_type"] != "KSamplerAdvanced" or loader_of(prompt, inputs.get("model")) != LOAD_EXPERTS:
+        if made.get("class_type") != "KSamplerAdvanced" or loader_of(prompt, inputs.get("model")) != LOAD_EXPERTS:
             continue
         try:
             first, last, steps = (values.of(inputs[name]) for name in ("start_at_step", "end_at_step", "steps"))
