@@ -30,7 +30,8 @@ EVERY_NODE = _names("""
         io.Boolean io.Conditioning io.Float io.Image io.Int io.Latent io.Model io.String io.Vae
         io.ControlAfterGenerate.fixed
     comfy_execution.utils: get_executing_context
-    folder_paths: add_model_folder_path folder_names_and_paths get_filename_list get_folder_paths get_input_directory
+    folder_paths: add_model_folder_path folder_names_and_paths get_filename_list get_folder_paths get_full_path
+        get_input_directory
         models_dir
 """)
 _CAMERA = _names("node_helpers: conditioning_set_values")
@@ -125,6 +126,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     comfy_api.latest: ui.PreviewText
 """),
     "toy": (),
+    "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
 """The names, as `module:name`, that each module of nodes/ and the parts of host/ under it use."""
 
