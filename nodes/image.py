@@ -20,17 +20,17 @@ class LingBotWorldPrepareImage(io.ComfyNode):
             node_id="LingBotWorldPrepareImage",
             display_name="LingBot-World Prepare Image",
             category="LingBot-World",
-            description="Resizes the start image to a size that the model can film, the way the official code does. "
-            "Wire the image, width and height on to WanImageToVideo.",
+            description="Resizes the start image to a size that the model supports, as the official code does. "
+            "Connect image, width and height to WanImageToVideo.",
             search_aliases=["lingbot", "first frame", "start image", "resize image", "video size", "max area"],
             inputs=[
                 io.Image.Input("image", tooltip="The image that the video starts from."),
                 choice(
                     "size",
                     SIZES,
-                    "Width x height in pixels. In the image's shape: as many pixels in all, sides in the "
-                    "image's own aspect ratio, floored to multiples of 16, as the official code does. 16:9, 9:16 and "
-                    f"1:1: exactly this size; fit says how the image gets there. '{EXPLICIT}': two numbers below.",
+                    "Width x height in pixels. In the image's shape: about as many pixels, in the image's own aspect "
+                    "ratio, with sides rounded down to multiples of 16 as in the official code. 16:9, 9:16 and 1:1: "
+                    f"exactly this size; see fit. '{EXPLICIT}': the two numbers below.",
                 ),
                 _side("width", 832),
                 _side("height", 480),
@@ -38,7 +38,7 @@ class LingBotWorldPrepareImage(io.ComfyNode):
                     "fit",
                     FITS,
                     "stretch: the official resize, bicubic and without a crop. crop: fill the frame and cut "
-                    "what is outside. pad: show the whole image on black.",
+                    "off the rest. pad: show the whole image on black.",
                 ),
             ],
             outputs=[

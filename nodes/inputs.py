@@ -46,7 +46,7 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
     return [
         Camera.Output("camera", display_name="camera", tooltip="The camera path, for Apply Camera."),
         io.Int.Output(
-            "frame_count", display_name="frames", tooltip="Frames of the path: wire it to WanImageToVideo's length."
+            "frame_count", display_name="frames", tooltip="Frames of the path: connect to WanImageToVideo's length."
         ),
         *more,
     ]
@@ -75,7 +75,7 @@ def drawing_size() -> list[io.Int.Input]:
 
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
     """Return an input for the horizontal field of view in degrees."""
-    tooltip = f"Degrees the lens sees across. 79 is the lens of the official examples.{more}"
+    tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return number("fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True)
 
 

@@ -32,74 +32,77 @@ class LingBotWorldLive(io.ComfyNode):
             node_id="LingBotWorldLive",
             display_name="LingBot-World Live",
             category="LingBot-World/sampling",
-            description="Walk through the world while LingBot-World Fast or 2.0 makes it: press Run, then steer in the "
-            "node's view by keys, mouse or gamepad, and Stop. The walk's frames, latent, state and camera path go on "
-            "to other nodes.",
+            description="Walk through the world while LingBot-World Fast or 2.0 makes it: press Run, steer in the "
+            "node's view by keys, mouse or gamepad, then press Stop. The outputs are the walk's frames, latent, "
+            "state and camera path.",
             search_aliases=["lingbot", "live", "walk", "realtime", "interactive", "game", "wasd", "world"],
             is_output_node=True,
             inputs=[
-                io.Model.Input("model", tooltip="Load LingBot-World Causal Model; the 1.3B of 2.0 answers soonest."),
+                io.Model.Input("model", tooltip="Load LingBot-World Causal Model; the 1.3B of 2.0 responds fastest."),
                 io.Vae.Input("vae", tooltip="The VAE of Wan 2.1."),
                 io.Conditioning.Input(
-                    "positive", optional=True, tooltip="What the world shows at first, straight from a text node."
+                    "positive", optional=True, tooltip="What the world shows at first, directly from a text node."
                 ),
                 io.Clip.Input(
                     "clip",
                     optional=True,
-                    tooltip="A text encoder that stays: with it the prompt can be changed while you walk. Load "
+                    tooltip="A text encoder, so that you can change the prompt while you walk: from Load "
                     "LingBot-World Text Encoder, or core's loader with umt5-xxl.",
                 ),
                 io.Image.Input(
                     "start_image",
                     display_name="start image",
                     optional=True,
-                    tooltip="Where the walk begins, from Prepare Image; its size is the video's. Not needed where a "
+                    tooltip="Where the walk begins, from Prepare Image; its size is the video's. Not needed if a "
                     "state is connected.",
                 ),
                 State.Input(
-                    "state", optional=True, tooltip="What a Rollout or another walk has made: you go on from there."
+                    "state", optional=True, tooltip="The state of a Rollout or another walk: you continue from there."
                 ),
                 Camera.Input(
                     "camera",
                     display_name="recorded path",
                     optional=True,
-                    tooltip="A path that is walked by itself, from its first pose to its last, where nobody opens the "
-                    "view: for workflows that run without a canvas. `walked by` has it walked in any case.",
+                    tooltip="A path that the camera follows if nobody opens the view, for workflows that run without a "
+                    "canvas. With `walked by` you choose it in any case.",
                 ),
                 io.String.Input(
                     "prompt",
                     multiline=True,
                     default="",
-                    tooltip="What the world shows at first, where a clip is connected and no positive.",
+                    tooltip="What the world shows at first, if clip is connected and positive is not.",
                 ),
                 frames_input(
-                    "The most frames that a walk makes, 16 a second; then it ends by itself. A frame of 832x480 takes "
+                    "The most frames that a walk makes, 16 per second; then the walk ends. A frame of 832x480 takes "
                     "5 MB of memory as an image.",
                     default=961,
                     least=9,
                 ),
                 seed_input(
-                    "The noise. While it stays, and all that is connected, Run keeps the walk, and the nodes behind it "
-                    "can be tried again; another seed is another walk."
+                    "The noise. While the seed and the connected inputs stay, Run keeps the walk, and the nodes "
+                    "after it can be tried again. Another seed is another walk."
                 ),
                 choice(
                     "walked_by",
                     [ME, PATH],
-                    "Who steers, where a recorded path is connected: whoever has the view open, or nobody.",
+                    "Who steers if a recorded path is connected: whoever has the view open, or nobody.",
                 ),
-                chunk_input("Latent frames, of four frames each, made at a time: 1 answers soonest, more are faster."),
+                chunk_input(
+                    "Latent frames (four frames each) per chunk: 1 responds fastest, larger chunks cost less per frame."
+                ),
                 latent_frames_input(
-                    "window", f"Latent frames that a chunk looks back on. {UNSET}: as the model was trained, or 18."
+                    "window", f"Latent frames that a chunk attends to. {UNSET}: as the model was trained, or 18."
                 ),
                 latent_frames_input(
-                    "sink", f"Of the window, the walk's first latent frames. {UNSET}: as the model was trained, or 6."
+                    "sink",
+                    f"The walk's first latent frames, which always stay in the window. {UNSET}: as trained, or 6.",
                 ),
-                kv_cache_input("Where the keys and values of the frames before lie. auto: by what is free."),
+                kv_cache_input("Where the keys and values of earlier frames are kept. auto: by free memory."),
                 whole(
                     "wait",
                     (1, WAIT, 3600),
-                    "Seconds in which somebody has to open the view, when the model is loaded; else the "
-                    "recorded path is walked, or without one the run ends with a sentence.",
+                    "Seconds that a run waits for the view to be opened, once the model is loaded. Then the camera "
+                    "follows the recorded path; without a path the run ends with a message.",
                     advanced=True,
                 ),
                 io.Boolean.Input(
@@ -108,14 +111,14 @@ class LingBotWorldLive(io.ComfyNode):
                     default=False,
                     optional=True,
                     advanced=True,
-                    tooltip="On: the world goes on while nobody presses anything, since things move in it. Off: it "
-                    "waits as a still picture, which it would lose within seconds.",
+                    tooltip="On: the video goes on while you press nothing, for scenes in which things move. Off: the "
+                    "walk pauses, because a scene that stands still degrades within seconds.",
                 ),
                 choice(
                     "decoder",
                     NamesToCheck([VAE_ALONE, *folders.tiny_decoder_choices()]),
-                    "What decodes the frames that are seen: the VAE, or a tiny decoder (taew2_1) of models/vae_approx, "
-                    "a preview in a fraction of the time. The images that the node hands out are the VAE's.",
+                    "What decodes the frames in the view: the VAE, or a tiny decoder (taew2_1) of models/vae_approx, "
+                    "which previews in a fraction of the time. The output images always come from the VAE.",
                     optional=True,
                     advanced=True,
                 ),
@@ -123,11 +126,13 @@ class LingBotWorldLive(io.ComfyNode):
             outputs=[
                 io.Image.Output("images", display_name="images", tooltip="The frames of the walk."),
                 io.Latent.Output("latent", display_name="latent", tooltip="The latent of the whole video."),
-                State.Output("out_state", display_name="state", tooltip="For a Rollout, or another walk, to go on."),
+                State.Output(
+                    "out_state", display_name="state", tooltip="For a Rollout or another walk that continues from here."
+                ),
                 Camera.Output(
                     "path",
                     display_name="camera path",
-                    tooltip="The way that was walked, a pose a frame: the base model can render it again.",
+                    tooltip="The camera path of the walk, one pose per frame: the base model can render it again.",
                 ),
                 io.Int.Output("frame_count", display_name="frames", tooltip="Poses of the camera path."),
             ],

@@ -27,8 +27,8 @@ def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
     return choice(
         name,
         NamesToCheck([FROM_PACKAGE, *choices]),
-        f"{task} '{FROM_PACKAGE}', or a file of its own from models/diffusion_models or from a folder in "
-        "models/lingbot_world, which is then used instead of the package's.",
+        f"{task} Choose '{FROM_PACKAGE}', or a file of models/diffusion_models or of a folder in "
+        "models/lingbot_world to use instead.",
         display_name=name.replace("_noise_", " "),
     )
 
@@ -37,25 +37,25 @@ def _precision_inputs() -> list[io.Combo.Input]:
     weight_dtype = choice(
         "weight_dtype",
         ["default", *DTYPE_NAMES],
-        "What the model computes in; 4-bit weights are decoded to it where they are used. default: bf16, or "
-        "what your device is good at.",
+        "The dtype that the model computes in. 4-bit weights are decoded to this dtype where they are used. "
+        "default: bf16, or the dtype that suits your device.",
         advanced=True,
     )
     arithmetic = choice(
         "arithmetic",
         ARITHMETICS,
-        "How the large products are computed. auto and bf16: in the weight dtype. 8bit: fp8 on H100 and H200, int8 on "
-        "GeForce and Radeon; faster, and a little less exact. int8 needs a 20 series or later, fp8 a 40 series or "
-        "later. Weights with a LoRA stay in the weight dtype.",
+        "How the large matrix products are computed. auto and bf16: in the weight dtype. 8bit: fp8 on H100 and H200, "
+        "int8 on GeForce and Radeon; faster, and a little less exact. int8 needs a 20 series or later, fp8 a 40 "
+        "series or later. Weights with a LoRA stay in the weight dtype.",
         optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
     )
     attention = choice(
         "attention",
         ATTENTION_MODES,
-        "Among the video's tokens. auto and exact: in the weight dtype. 8bit is faster and less exact; "
-        "it needs a package with a kernel for your card: nvidia-cudnn-frontend, sageattention or comfy-kitchen. "
-        "An H100 or H200 needs none.",
+        "How attention among the video's tokens is computed. auto and exact: in the weight dtype. 8bit is faster and "
+        "less exact; it needs a package with a kernel for your card: nvidia-cudnn-frontend, sageattention or "
+        "comfy-kitchen. An H100 or H200 needs none.",
         optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
     )
@@ -142,9 +142,9 @@ class LingBotWorldLoadCausal(io.ComfyNode):
                 choice(
                     "model_name",
                     choices,
-                    "A causal model's folder, with the name that it was released with: in "
-                    "models/diffusion_models, a package of models/lingbot_world, or a folder inside one: "
-                    "lingbot_world_fast, or transformer in diffusers' layout.",
+                    "A causal model's folder under its released name: in models/diffusion_models, a package of "
+                    "models/lingbot_world, or a folder inside a package (lingbot_world_fast, or transformer in "
+                    "diffusers' layout).",
                     display_name="model",
                 ),
                 *_precision_inputs(),
@@ -177,7 +177,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
             node_id="LingBotWorldLoadVAE",
             display_name="Load LingBot-World VAE",
             category=CATEGORY,
-            description="The VAE of a package in models/lingbot_world, or one of models/vae as Load VAE reads it.",
+            description="Loads the VAE of a package in models/lingbot_world, or one of models/vae as Load VAE does.",
             search_aliases=["lingbot", "vae loader", "wan vae"],
             inputs=[
                 choice(

@@ -2,8 +2,6 @@
 
 from comfy_api.latest import io
 
-from .inputs import CATEGORY
-
 
 class LingBotWorldCheckMachine(io.ComfyNode):
     @classmethod
@@ -11,14 +9,14 @@ class LingBotWorldCheckMachine(io.ComfyNode):
         return io.Schema(
             node_id="LingBotWorldCheckMachine",
             display_name="LingBot-World Check This Machine",
-            category=CATEGORY,
-            description="Says what this machine can do: card, driver and versions, memory, each kernel's trial, and "
-            "from the card's rates the seconds of a chunk and a setting to take. Takes up to 30 s the first time.",
+            category="LingBot-World",
+            description="Reports what this machine can do: card, driver, versions, memory, a trial of each kernel, the "
+            "expected seconds per chunk, and settings to use. Takes up to 30 s the first time.",
             search_aliases=["lingbot", "doctor", "benchmark", "gpu", "vram", "speed", "check", "machine"],
             is_output_node=True,
             inputs=[],
             outputs=[
-                io.String.Output("report", tooltip="The page that is shown here."),
+                io.String.Output("report", tooltip="The report that this node shows."),
                 io.String.Output("row", tooltip="A line for the table of cards, to send with an issue."),
             ],
         )

@@ -19,14 +19,14 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
             node_id="LingBotWorldMeasureCamera",
             display_name="LingBot-World Measure Camera",
             category=CATEGORY,
-            description="Measures how well a video follows its camera path, from points followed in its pictures, and "
-            "draws the path asked for beside the one found. Needs opencv-python-headless and pycolmap.",
+            description="Measures how well a video follows its camera path by tracking points through its frames, and "
+            "draws the given path next to the measured one. Needs opencv-python-headless and pycolmap.",
             search_aliases=["lingbot", "camera error", "pose accuracy", "trajectory", "essential matrix", "follow"],
             is_output_node=True,
             inputs=[
                 io.Image.Input("images", tooltip="The frames of the video, all of them."),
                 Camera.Input("camera", tooltip="The camera path that the video was made with."),
-                whole("every", (0, 0, 10_000), "Frames from one keyframe of a pair to the other. 0: eight."),
+                whole("every", (0, 0, 10_000), "Frames between the two keyframes of a pair. 0: 8."),
                 *drawing_size(),
             ],
             outputs=[
@@ -54,12 +54,12 @@ class LingBotWorldCameraFromVideo(io.ComfyNode):
             node_id="LingBotWorldCameraFromVideo",
             display_name="LingBot-World Camera from Video",
             category=CATEGORY,
-            description="Makes a camera path of what a video's camera did, found in its pictures. Needs "
+            description="Estimates the camera path of a video from its frames. Needs "
             "opencv-python-headless and pycolmap.",
             search_aliases=["lingbot", "camera tracking", "structure from motion", "colmap", "glomap", "match move"],
             inputs=[
-                io.Image.Input("images", tooltip="The frames of the video whose camera is wanted."),
-                fov_input(0.0, 0.0, " 0: found where the video shows it, else 79."),
+                io.Image.Input("images", tooltip="The frames of the video, all of them."),
+                fov_input(0.0, 0.0, " 0: estimated if the video allows it, else 79."),
             ],
             outputs=camera_outputs(
                 io.String.Output("notes", tooltip="How much was found, and what scale, axes and lens the path has.")
@@ -84,18 +84,18 @@ class LingBotWorldMeasureDrift(io.ComfyNode):
             node_id="LingBotWorldMeasureDrift",
             display_name="LingBot-World Measure Drift",
             category="LingBot-World",
-            description="Says when a video falls apart: sharpness, colours, flicker, seams, repeats and frozen "
+            description="Shows when a video degrades: sharpness, colours, flicker, seams, repeats and frozen "
             "stretches over time. Needs opencv-python-headless.",
             search_aliases=["lingbot", "quality", "flicker", "sharpness", "blur", "colour shift", "seams"],
             is_output_node=True,
             inputs=[
                 io.Image.Input("images", tooltip="The frames of the video, all of them."),
-                number("fps", (1.0, float(FPS), 240.0), "Frames a second of the video."),
+                number("fps", (1.0, float(FPS), 240.0), "Frames per second of the video."),
                 *drawing_size(),
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="Charts of all figures."),
-                io.String.Output("report", tooltip="What was found, with its second, and a line for each second."),
+                io.String.Output("report", tooltip="Each finding with its time, and a line for each second."),
             ],
         )
 

@@ -31,8 +31,8 @@ class LingBotWorldQuantize(io.ComfyNode):
             node_id="LingBotWorldQuantize",
             display_name="Quantize LingBot-World",
             category="LingBot-World",
-            description="Makes a 4-bit package for cards of 8 to 24 GB out of official weights or your own. Takes "
-            "about a minute a model on a GPU. Stopped, it goes on where it was when it is queued again.",
+            description="Makes a 4-bit package for cards of 8 to 24 GB from official weights or your own. Takes "
+            "about a minute per model on a GPU. A stopped run continues when queued again.",
             search_aliases=["lingbot", "quantize", "nf4", "4-bit", "convert model", "shrink model", "merge lora"],
             is_output_node=True,
             inputs=[
@@ -41,30 +41,29 @@ class LingBotWorldQuantize(io.ComfyNode):
                     sources,
                     "Weights in bf16, fp16, fp32, fp8, int8, nvfp4, mxfp8 or GGUF: a package or a causal model of "
                     "models/lingbot_world, a model of models/diffusion_models, a T5 of models/text_encoders. Press R "
-                    "when you have added one.",
+                    "after adding one.",
                 ),
                 io.String.Input(
                     "name",
                     default="my-lingbot-world-nf4",
-                    tooltip="The folder to make below models/lingbot_world. It must not be there yet.",
+                    tooltip="The folder to make in models/lingbot_world. It must not exist yet.",
                 ),
                 io.Boolean.Input(
                     "search",
                     default=False,
-                    tooltip="Looks for the scales of least error: 9 % less error, same format and size, several times "
-                    "as long.",
+                    tooltip="Searches for the scales with the least error: 9 % less error at the same format and "
+                    "size, in several times the time.",
                 ),
                 io.Boolean.Input(
                     "t5",
                     default=False,
                     tooltip="Quantizes a package's text encoder as well: 11.4 GB become 3.2 GB. Otherwise it "
-                    "goes along unchanged.",
+                    "is copied unchanged.",
                 ),
                 choice(
                     "lora",
                     NamesToCheck([NO_LORA, *host.lora_choices()]),
-                    "A LoRA of models/loras that is merged into the weights before; in a package of two "
-                    "experts into both.",
+                    "A LoRA of models/loras to merge into the weights first; in a package of two experts, into both.",
                     optional=True,
                     advanced=True,
                 ),

@@ -55,9 +55,9 @@ class LingBotWorldRollout(io.ComfyNode):
             node_id="LingBotWorldRollout",
             display_name="LingBot-World Rollout",
             category="LingBot-World/sampling",
-            description="Makes a video with LingBot-World Fast or 2.0: a few latent frames at a time, in a few "
-            "steps, for as long as you like. The newest frame is shown after every chunk. Wire the state into "
-            "another Rollout to go on with another camera and prompt.",
+            description="Makes a video with LingBot-World Fast or 2.0, a few latent frames at a time, for as long as "
+            "you like. The newest frame is shown after every chunk. Connect the state to another Rollout to "
+            "continue with another camera and prompt.",
             search_aliases=[
                 "lingbot",
                 "fast",
@@ -70,13 +70,13 @@ class LingBotWorldRollout(io.ComfyNode):
             ],
             inputs=[
                 io.Model.Input("model", tooltip="Load LingBot-World Causal Model, with its LoRAs if you use any."),
-                io.Conditioning.Input("positive", tooltip="The prompt, straight from the text node."),
+                io.Conditioning.Input("positive", tooltip="The prompt, directly from the text node."),
                 io.Vae.Input("vae", tooltip="The VAE of Wan 2.1."),
                 io.Image.Input(
                     "start_image",
                     display_name="start image",
                     optional=True,
-                    tooltip="The video's first frame, from Prepare Image; its size is the video's. Not needed where a "
+                    tooltip="The video's first frame, from Prepare Image; its size is the video's. Not needed if a "
                     "state is connected.",
                 ),
                 Camera.Input(
@@ -87,34 +87,35 @@ class LingBotWorldRollout(io.ComfyNode):
                 State.Input(
                     "state",
                     optional=True,
-                    tooltip="What another Rollout has made: the video goes on from there, with this camera and prompt.",
+                    tooltip="The state of another Rollout: the video continues from there, with this camera and "
+                    "prompt.",
                 ),
                 io.Latent.Input(
                     "start_latent",
                     display_name="start latent",
                     optional=True,
                     tooltip="In place of a start image: the video begins with the last frame of this video. A state "
-                    "remembers more of it.",
+                    "keeps more of it.",
                 ),
                 frames_input(
-                    "Frames to make, in whole chunks: of three latent frames 9, 21, 33, ... 81, and twelve more each. "
-                    "A shorter camera path shortens the video.",
+                    "Frames to make, in whole chunks: with three latent frames per chunk 9, 21, 33, ... 81, and 12 "
+                    "more for each further chunk. A shorter camera path shortens the video.",
                     least=9,
                 ),
                 seed_input(
-                    "The noise to start from. The same seed gives the same video; while it stays, a shot is kept and "
-                    "those that go on from it can be tried again."
+                    "The noise to start from. The same seed gives the same video. While the seed stays, a shot "
+                    "is kept, and the shots that continue it can be tried again."
                 ),
                 choice(
                     "steps",
                     [*STEPS, CUSTOM],
-                    f"The steps of a chunk. Fast: {_told(FAST_INDICES)}. 2.0: {_told(V2_INDICES)}. Which of "
-                    f"them the model was trained for is told by its folder's name. {CUSTOM}: the indices below.",
+                    f"The steps of a chunk. Fast: {_told(FAST_INDICES)}. 2.0: {_told(V2_INDICES)}. The "
+                    f"folder's name shows which the model was trained for. {CUSTOM}: the indices below.",
                 ),
                 number(
                     "shift",
                     (THE_RELEASES, THE_RELEASES, 100.0),
-                    "Moves the steps towards strong noise. 0: what the model was made for, 10 for Fast and 2.0 "
+                    "Moves the steps towards strong noise. 0: the model's own, which is 10 for Fast and 2.0 "
                     "14B, 5 for 2.0 1.3B.",
                     step=0.1,
                     round=0.0001,
@@ -127,36 +128,36 @@ class LingBotWorldRollout(io.ComfyNode):
                 ),
                 latent_frames_input(
                     "window",
-                    "Latent frames (four frames each) that a chunk looks back on, itself included. 0: the whole video, "
+                    "Latent frames (four frames each) that a chunk attends to, itself included. 0: the whole video, "
                     f"which takes more and more memory. {UNSET}: as the model was trained, for 2.0 {v2.window.frames}.",
                 ),
                 latent_frames_input(
                     "sink",
-                    f"Of the window, the video's first latent frames, which stay for good. {UNSET}: as the model was "
+                    f"The video's first latent frames, which always stay in the window. {UNSET}: as the model was "
                     f"trained, for 2.0 {v2.window.sink}.",
                 ),
                 kv_cache_input(
-                    "Where the keys and values of the frames before lie: on the gpu, there in 8bit (half the memory, "
-                    "nearly the same video), or in host memory (the same video). auto: by what is free."
+                    "Where the keys and values of earlier frames are kept. gpu: on the GPU; 8bit: there in half the "
+                    "memory, for nearly the same video; host: in host memory, for the same video. auto: by free memory."
                 ),
                 chunk_input(
-                    "Latent frames, of four frames each, made at a time. More cost less a frame. A state goes on in "
-                    "chunks of its own size.",
+                    "Latent frames (four frames each) per chunk. Larger chunks cost less per frame. A state continues "
+                    "in chunks of its own size.",
                     advanced=True,
                     optional=True,  # prompts and workflows of earlier versions lack it
                 ),
                 whole(
                     "guided_steps",
                     (1, GUIDED_STEPS, 1000),
-                    "For causal-pretrain alone: steps of each chunk, in place of the few of `steps`.",
+                    "For causal-pretrain only: the number of steps of each chunk, in place of `steps`.",
                     optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
                 ),
                 number(
                     "guide_scale",
                     (0.0, GUIDE_SCALE, 100.0),
-                    "For causal-pretrain alone: how far the video is led from the negative prompt; 1 leaves it "
-                    "out and halves the work.",
+                    "For causal-pretrain only: how far to go from the negative prompt to the prompt. 1 leaves the "
+                    "negative prompt out and halves the time.",
                     display_name="guidance scale",
                     step=0.1,
                     optional=True,  # prompts and workflows of earlier versions lack it
@@ -165,15 +166,17 @@ class LingBotWorldRollout(io.ComfyNode):
                 io.Conditioning.Input(
                     "negative",
                     optional=True,
-                    tooltip="For causal-pretrain alone: the negative prompt, straight from the text node.",
+                    tooltip="For causal-pretrain only: the negative prompt, directly from the text node.",
                 ),
             ],
             outputs=[
                 io.Latent.Output(
-                    "latent", display_name="latent", tooltip="The whole video's latent, from its very first frame on."
+                    "latent", display_name="latent", tooltip="The latent of the whole video, from its first frame on."
                 ),
                 io.Image.Output("images", display_name="images", tooltip="The frames that this node made."),
-                State.Output("out_state", display_name="state", tooltip="For another Rollout that goes on from here."),
+                State.Output(
+                    "out_state", display_name="state", tooltip="For another Rollout that continues from here."
+                ),
             ],
         )
 

@@ -47,7 +47,7 @@ def _guidance() -> list[io.Input]:
             f"cfg_{expert}",
             (0.0, GUIDE_SCALE, 100.0),
             f"Guidance of the {expert}-noise expert: how far to go from the negative prompt to the prompt. 1 leaves "
-            "the negative prompt out and halves the time; use it with step-distilled LoRAs.",
+            "the negative prompt out and halves the time: use 1 with step-distilled LoRAs.",
             step=0.1,
             round=0.01,
         )
@@ -75,7 +75,7 @@ def _shift() -> io.Float.Input:
     return number(
         "shift",
         (0.01, SHIFT, 100.0),
-        "Moves steps towards strong noise, where motion and layout are made. 3 to 5 suit 480p, 5 to 10 720p.",
+        "Moves steps towards strong noise, which decides motion and layout. 3 to 5 suit 480p, 5 to 10 720p.",
         step=0.1,
         round=0.0001,
     )
@@ -94,8 +94,8 @@ def _camera_cache() -> io.Combo.Input:
     return choice(
         "camera_cache",
         CAMERA_CACHE_MODES,
-        "Keeps what the camera layers compute between steps: 7 % faster, for up to 28 GB an expert at 480x832x81. auto "
-        "uses memory that is free anyway, gpu unloads other models for it, off keeps nothing. Results are the same.",
+        "Keeps the results of the camera layers between steps: 7 % faster, for up to 28 GB per expert at 480x832x81. "
+        "auto uses free memory, gpu unloads other models to make room, off keeps nothing. The video is the same.",
         optional=True,
         advanced=True,
     )
@@ -105,8 +105,8 @@ def _reuse_threshold() -> io.Float.Input:
     return number(
         "reuse_threshold",
         (0.0, 0.0, 1.0),
-        "Above 0, steps that follow from the ones before are made without the model. 0.02 means: as long as "
-        "that is at most 2 % off. It begins anew at the switch of experts. 0 computes every step.",
+        "Above 0, steps that earlier steps predict well enough skip the model: 0.02 allows an error of at most "
+        "2 %. Starts again at the switch of experts. 0 computes every step.",
         step=0.005,
         round=0.0001,
         optional=True,
@@ -126,7 +126,7 @@ class LingBotWorldGuider(io.ComfyNode):
             display_name="LingBot-World Guider",
             category=CATEGORY,
             description="Both experts in one sampling run: the high-noise expert above the boundary, the low-noise one "
-            "below. The solver is not interrupted at the switch, and an expert is loaded when its first step comes.",
+            "below. The solver keeps its history at the switch, and each expert is loaded at its first step.",
             search_aliases=["lingbot", "dual model guider", "cfg guider", "two experts", "moe", "wan 2.2"],
             inputs=[
                 *_models_and_prompts(),
@@ -176,16 +176,16 @@ class LingBotWorldSigmas(io.ComfyNode):
             node_id="LingBotWorldSigmas",
             display_name="LingBot-World Sigmas",
             category=CATEGORY,
-            description="The official flow-matching schedule.",
+            description="Returns the official flow-matching schedule.",
             search_aliases=["lingbot", "scheduler", "flow shift", "basic scheduler"],
             inputs=[
                 _steps(),
                 _shift(),
                 _denoise(
-                    "1 starts from noise. Less keeps the last part of a longer schedule, for a latent that already "
-                    "holds a video."
+                    "1 starts from noise. Below 1 returns the last part of a longer schedule, for a latent that "
+                    "already holds a video."
                 ),
-                _solver("The solver that this schedule is for: unipc's begins a little lower than dpmpp's.", True),
+                _solver("The solver that runs this schedule: unipc's begins a little lower than dpmpp's.", True),
             ],
             outputs=[io.Sigmas.Output("sigmas", display_name="sigmas", tooltip="For Sampler Custom Advanced.")],
         )
@@ -220,8 +220,8 @@ class LingBotWorldSampler(io.ComfyNode):
                 _camera_cache(),
                 _reuse_threshold(),
                 _denoise(
-                    "1 makes a new video. Below 1 the video in the latent is changed: it gets as much noise as the "
-                    "last steps of a longer schedule take away, and those steps are made. 0.3 keeps most of it.",
+                    "1 makes a new video. Below 1 changes the video in the latent: it gets the noise that the last "
+                    "steps of a longer schedule remove, and these steps run. 0.3 keeps most of the video.",
                     optional=True,  # prompts and workflows of earlier versions lack it
                 ),
             ],

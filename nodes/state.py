@@ -20,8 +20,8 @@ class LingBotWorldSaveState(io.ComfyNode):
             node_id="LingBotWorldSaveState",
             display_name="Save LingBot-World State",
             category=CATEGORY,
-            description="Writes a Rollout's state to a file in the output folder, from which Load State, or the "
-            "command with --continue_from, goes on after a restart.",
+            description="Writes a Rollout's state to a file in the output folder. Load State, or the command with "
+            "--continue_from, continues from this file after a restart.",
             search_aliases=["lingbot", "save state", "save world", "checkpoint", "continue later"],
             is_output_node=True,
             inputs=[
@@ -57,19 +57,19 @@ class LingBotWorldLoadState(io.ComfyNode):
             node_id="LingBotWorldLoadState",
             display_name="Load LingBot-World State",
             category=CATEGORY,
-            description="Reads a state that Save State or the command's --save_state wrote, for a Rollout that goes on "
-            "with its video.",
+            description="Reads a state that Save State or the command's --save_state wrote, for a Rollout that "
+            "continues its video.",
             search_aliases=["lingbot", "load state", "load world", "continue video", "resume"],
             inputs=[
                 choice(
                     "file",
                     choices,
                     "A .state file of ComfyUI's input folder or, marked [output], of its output folder. Press "
-                    "R when one was added.",
+                    "R after adding one.",
                 )
             ],
             outputs=[
-                State.Output("state", display_name="state", tooltip="For a Rollout that goes on from here."),
+                State.Output("state", display_name="state", tooltip="For a Rollout that continues from here."),
                 io.Int.Output("frame_count", display_name="frames", tooltip="Frames of the video so far."),
             ],
         )

@@ -30,8 +30,8 @@ def _tokenizer_input() -> io.Combo.Input:
     return choice(
         "tokenizer",
         folders.tokenizer_choices(),
-        "auto: the tokenizer folder beside the text encoder, else that of a package, else the one inside the "
-        "encoder's own file or another umt5 file of text_encoders.",
+        "auto: the tokenizer folder next to the text encoder, else a package's, else the tokenizer inside the "
+        "encoder's own file or inside another umt5 file of text_encoders.",
         optional=True,
         advanced=True,
     )
@@ -71,8 +71,8 @@ class LingBotWorldTextEncode(_WithFiles, io.ComfyNode):
             node_id="LingBotWorldTextEncode",
             display_name="LingBot-World Text Encode",
             category="LingBot-World",
-            description="Encodes the prompt and the negative prompt, one block of the text encoder in memory at a "
-            "time, and leaves nothing of the encoder behind.",
+            description="Encodes the prompt and the negative prompt with one block of the text encoder in memory at a "
+            "time. The encoder does not stay in memory.",
             search_aliases=[*_ALIASES, "prompt", "positive prompt", "negative prompt", "clip text encode"],
             inputs=[
                 _encoder_input(),
@@ -113,8 +113,8 @@ class LingBotWorldLoadTextEncoder(_WithFiles, io.ComfyNode):
             node_id="LingBotWorldLoadTextEncoder",
             display_name="Load LingBot-World Text Encoder",
             category="LingBot-World",
-            description="Loads the text encoder as an ordinary CLIP that ComfyUI keeps and manages, for "
-            "CLIPTextEncode: when prompts change often and memory is plenty.",
+            description="Loads the text encoder as an ordinary CLIP for CLIPTextEncode, which ComfyUI keeps in memory. "
+            "Use it when prompts change often and memory is plentiful.",
             search_aliases=[*_ALIASES, "load clip", "clip loader"],
             inputs=[
                 _encoder_input(),

@@ -15,8 +15,8 @@ class LingBotWorldToyPackage(io.ComfyNode):
             node_id="LingBotWorldToyPackage",
             display_name="LingBot-World Toy Package",
             category="LingBot-World",
-            description="Makes a package of tiny trained models (51 MB) in models/lingbot_world/toy, unless it is "
-            "there. They know a maze and follow the camera, on any CPU. Press the button once, then Run.",
+            description="Makes a package of tiny trained models (51 MB) in models/lingbot_world/toy, unless it exists. "
+            "The models show a maze and follow the camera, on any CPU. Press the button once, then Run.",
             search_aliases=["lingbot", "toy", "test", "demo", "installation", "check"],
             is_output_node=True,
             inputs=[],

@@ -57,7 +57,7 @@ FORMATS: dict[str, Format] = {
         "folder or zip with poses.npy and intrinsics.npy", (".npy", ".zip"), read_lingbot, "opencv_c2w", LINGBOT_FIELDS
     ),
     "vipe": Format(
-        "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)",
+        "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found next to it)",
         (".npz",),
         read_vipe,
         "opencv_c2w",

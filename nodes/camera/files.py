@@ -35,15 +35,15 @@ class LingBotWorldCameraImport(io.ComfyNode):
             node_id="LingBotWorldCameraImport",
             display_name="Import LingBot-World Camera",
             category=CATEGORY,
-            description="Reads a camera path of another program from ComfyUI's input folder. You say which format it "
-            "is; nothing is guessed.",
+            description="Reads a camera path of another program from ComfyUI's input folder. You choose the format; "
+            "nothing is guessed.",
             search_aliases=["lingbot", "colmap", "vipe", "realestate10k", "cameractrl", "nerfstudio", "blender"],
             inputs=[
                 choice(
                     "file",
                     host.camera_files(),
                     "A file in ComfyUI's input folder. Files, a folder or a zip can be dropped on the node. For COLMAP "
-                    "choose images.txt, with cameras.txt beside it; for poses.npy, intrinsics.npy must lie beside it.",
+                    "choose images.txt, with cameras.txt next to it; poses.npy needs intrinsics.npy next to it.",
                     extra_dict=upload_to("cameras"),
                     default=None,
                 ),
@@ -56,25 +56,25 @@ class LingBotWorldCameraImport(io.ComfyNode):
                 choice(
                     "convention",
                     [BY_FORMAT, *CONVENTIONS],
-                    f"What the matrices mean. '{BY_FORMAT}': for all formats but 'matrices', unless the notes "
-                    "or the drawing tell that a file keeps to another convention. "
+                    f"The convention of the matrices. '{BY_FORMAT}' suits all formats except 'matrices', unless the "
+                    "notes or the drawing show that a file uses another one. "
                     + "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
                     + ".",
                 ),
-                frames_input("Frames of the video. Taken down to 4n+1."),
+                frames_input("Frames of the video. Rounded down to 4n+1."),
                 choice(
                     "fit",
                     [CUT, RESAMPLE],
                     "cut: the first frames of the file. resample: the whole path in that many frames.",
                 ),
-                whole("start", (0, 0, 100_000), "The first pose used, from 0.", advanced=True),
+                whole("start", (0, 0, 100_000), "The first pose to use, counted from 0.", advanced=True),
                 *map(_recorded_side, ("width", "height")),
-                fov_input(0.0, 0.0, " 0 takes the file's own lens."),
+                fov_input(0.0, 0.0, " 0: the file's own."),
             ],
             outputs=camera_outputs(
                 io.String.Output(
                     "notes",
-                    tooltip="What was read, as which convention and why, the scale, and what the model cannot use.",
+                    tooltip="What was read, the convention and why, the scale, and what the model cannot use.",
                 )
             ),
         )

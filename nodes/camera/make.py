@@ -25,16 +25,16 @@ class LingBotWorldCameraPreset(io.ComfyNode):
             display_name="LingBot-World Camera Preset",
             category=CATEGORY,
             description="A camera move by its name in film: pan, tilt and roll turn; dolly, truck and pedestal travel; "
-            "orbit, arc, crane and spiral go round a subject. " + STEADY_NOTE,
+            "orbit, arc, crane and spiral go around a subject. " + STEADY_NOTE,
             search_aliases=["lingbot", "camera move", "dolly", "pan", "orbit", "zoom", "truck", "crane", "handheld"],
             inputs=[
                 choice(
                     "preset",
                     PRESETS,
-                    "The move. Left, right, up and down are the camera's own way; the picture goes the other.",
+                    "The move. Left, right, up and down are the camera's direction; the image moves the other way.",
                     default="orbit_left",
                 ),
-                frames_input("Frames of the move. Taken down to 4n+1."),
+                frames_input("Frames of the move. Rounded down to 4n+1."),
                 number(
                     "amount",
                     (-10_000.0, 0.0, 10_000.0),
@@ -53,7 +53,7 @@ class LingBotWorldCameraPreset(io.ComfyNode):
                     "shake", (0.0, 0.0, 30.0), "Degrees of handheld shake on top of the move.", step=0.1, advanced=True
                 ),
                 seed_input(
-                    "One seed is one handheld shake. Without shake it changes nothing.", 2**32 - 1, advanced=True
+                    "Seed of the handheld shake. Without shake the seed changes nothing.", 2**32 - 1, advanced=True
                 ),
                 fov_input(),
             ],
@@ -81,13 +81,13 @@ class LingBotWorldCameraKeys(io.ComfyNode):
                 io.String.Input(
                     "script",
                     default="w-40,wl-25,none-16",
-                    tooltip="Keys, a dash, a number of frames; parts divided by commas. none holds still.",
+                    tooltip="Keys, a dash, a number of frames; commas between the parts. none holds still.",
                 ),
                 number(
                     "step",
                     (0.0, STEP, 100.0),
                     "World units a frame. The official value is 0.05. The model measures steps against the "
-                    "longest one, so it only counts beside another camera in a chain.",
+                    "longest one, so this value only counts next to another camera in a chain.",
                     step=0.01,
                     advanced=True,
                 ),
@@ -128,7 +128,7 @@ class LingBotWorldCameraKeyframes(io.ComfyNode):
             search_aliases=["lingbot", "load 3d camera", "spline", "camera_info", "keyframes"],
             inputs=[
                 io.Autogrow.Input("cameras", template=views, tooltip="Views in the order of the path."),
-                frames_input("Frames of the path. Taken down to 4n+1."),
+                frames_input("Frames of the path. Rounded down to 4n+1."),
                 choice(
                     "spacing",
                     ["even", "distance"],
@@ -164,13 +164,13 @@ class LingBotWorldCameraChain(io.ComfyNode):
             node_id="LingBotWorldCameraChain",
             display_name="LingBot-World Camera Chain",
             category=CATEGORY,
-            description="Camera paths one after the other, each begun where the last one ended; then reversed, looped, "
-            "smoothed, eased or fitted to a number of frames.",
+            description="Camera paths one after the other, each starting where the last one ended; then reversed, "
+            "looped, smoothed, eased or fitted to a number of frames.",
             search_aliases=["lingbot", "join cameras", "concatenate", "reverse", "loop", "retime", "smooth camera"],
             inputs=[
                 io.Autogrow.Input("cameras", template=parts, tooltip="Paths in the order they are played."),
                 frames_input(
-                    "Frames to fit the whole chain into, taken down to 4n+1. 0 keeps all frames.", default=0, least=0
+                    "Frames to fit the whole chain into, rounded down to 4n+1. 0 keeps all frames.", default=0, least=0
                 ),
                 io.Boolean.Input("reverse", default=False, tooltip="Play the chain backwards."),
                 io.Boolean.Input("loop", default=False, tooltip="There and back again: ends where it began."),
@@ -214,7 +214,7 @@ class LingBotWorldCameraEditor(io.ComfyNode):
                     "and I J K L.",
                 ),
                 io.Image.Input(
-                    "image", optional=True, tooltip="The first frame, shown in the editor as the picture in the world."
+                    "image", optional=True, tooltip="The first frame, shown in the editor where the camera starts."
                 ),
             ],
             outputs=camera_outputs(),

@@ -18,7 +18,7 @@ class LingBotWorldLoadPoses(io.ComfyNode):
             display_name="Load LingBot-World Poses",
             category=CATEGORY,
             description="Opens a camera path as the official examples store it: poses.npy (camera-to-world, OpenCV "
-            "axes) and intrinsics.npy (fx, fy, cx, cy at 832x480). A short file shortens the video: wire frames on.",
+            "axes) and intrinsics.npy (fx, fy, cx, cy at 832x480). A short file shortens the video: connect frames.",
             search_aliases=["lingbot", "camera path", "poses.npy", "intrinsics.npy", "trajectory", "extrinsics"],
             inputs=[
                 choice(
@@ -32,11 +32,11 @@ class LingBotWorldLoadPoses(io.ComfyNode):
                 choice(
                     "lens",
                     host.lens_choices(),
-                    "Where the lens comes from: intrinsics.npy beside the poses, the official examples' lens, "
+                    "Where the lens comes from: intrinsics.npy next to the poses, the official examples' lens, "
                     "or another file.",
                     advanced=True,
                 ),
-                frames_input("Frames of the video. Taken down to 4n+1, and to what the pose file has."),
+                frames_input("Frames of the video. Rounded down to 4n+1, at most the poses of the file."),
                 whole("start", (0, 0, 100_000), "The first pose to use, counted from 0.", advanced=True),
             ],
             outputs=camera_outputs(),
@@ -65,19 +65,19 @@ class LingBotWorldApplyCamera(io.ComfyNode):
             node_id="LingBotWorldApplyCamera",
             display_name="Apply LingBot-World Camera",
             category=CATEGORY,
-            description="Gives the model a camera path: a ray for every pixel of every latent frame, at the size of "
-            "the latent, for the prompt and the negative prompt alike.",
+            description="Adds a camera path to the prompt and the negative prompt: a ray for every pixel of every "
+            "latent frame, at the size of the latent.",
             search_aliases=["lingbot", "camera control", "plucker", "apply camera", "camera conditioning"],
             inputs=[
-                io.Conditioning.Input("positive", tooltip="The prompt, as WanImageToVideo gives it."),
-                io.Conditioning.Input("negative", tooltip="The negative prompt, as WanImageToVideo gives it."),
+                io.Conditioning.Input("positive", tooltip="The prompt, from WanImageToVideo."),
+                io.Conditioning.Input("negative", tooltip="The negative prompt, from WanImageToVideo."),
                 Camera.Input("camera", tooltip="The camera path, with as many frames as the latent."),
                 io.Latent.Input("latent", tooltip="The video latent of WanImageToVideo; only its size is used."),
                 choice(
                     "control",
                     [host.CAMERA_CONTROL, host.ACTION_CONTROL],
-                    "camera: for base-cam checkpoints. action: for base-act checkpoints, which take the held "
-                    "keys besides; the path must come from Camera Keys or have an action.npy.",
+                    "camera: for base-cam checkpoints. action: for base-act checkpoints, which also take the "
+                    "held keys; the path must come from Camera Keys or have an action.npy.",
                     advanced=True,
                 ),
             ],

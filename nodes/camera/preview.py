@@ -16,19 +16,17 @@ class LingBotWorldCameraPreview(io.ComfyNode):
             node_id="LingBotWorldCameraPreview",
             display_name="LingBot-World Camera Preview",
             category=CATEGORY,
-            description="Draws a camera path from above, from the side and at an angle, beside what the model will "
-            "receive of it, and says in words what the model will not follow.",
+            description="Draws a camera path from above, from the side and at an angle, next to the steps that the "
+            "model receives. Lists what the model will not follow.",
             search_aliases=["lingbot", "show camera", "plot trajectory", "camera check", "visualize poses"],
             is_output_node=True,
             inputs=[
                 Camera.Input("camera", tooltip="The camera path to draw."),
-                io.Image.Input(
-                    "image", optional=True, tooltip="The first frame, drawn as a picture where the camera starts."
-                ),
+                io.Image.Input("image", optional=True, tooltip="The first frame, drawn where the camera starts."),
                 whole(
                     "frames",
                     (0, 0, MOST_FRAMES),
-                    "Frames of the video, to be told when the path is shorter. 0: as many as the path has.",
+                    "Frames of the video, for a warning if the path is shorter. 0: as many as the path has.",
                 ),
                 *drawing_size(),
             ],
@@ -36,7 +34,7 @@ class LingBotWorldCameraPreview(io.ComfyNode):
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),
                 io.String.Output(
                     "warnings",
-                    tooltip="What the model will not follow, one line each, then hints, "
+                    tooltip="What the model will not follow, one line each; then hints; "
                     "then how the path's file was read.",
                 ),
             ],
