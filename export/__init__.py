@@ -1,5 +1,7 @@
-"""Export of a walk or a video as a scene for 3D programs: the sharpest frames with exact poses and lens."""
+"""Export of a walk or a video as a scene for 3D programs: the sharpest frames with exact poses and lens, and sparse
+points."""
 
+from .points import Points, add_points, check_points
 from .scene import FORMATS, Exported, export_scene
 
-__all__ = ["FORMATS", "Exported", "export_scene"]
+__all__ = ["FORMATS", "Exported", "Points", "add_points", "check_points", "export_scene"]

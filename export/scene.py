@@ -1,8 +1,10 @@
-"""Export of a scene folder in nerfstudio's or COLMAP's format: frames as PNG files, poses and lens."""
+"""Export of a scene folder for nerfstudio, COLMAP or a point cloud: frames as PNG files, poses and lens."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +17,30 @@ from ..camera.path import CameraPath
 from ..errors import InputError
 from .choice import blurred, sharpest
 
-FORMATS = ("nerfstudio", "colmap")
-IMAGES, MODEL = "images", Path("sparse", "0")
+FORMATS = ("nerfstudio", "colmap", "ply")
+IMAGES, MODEL, PLY = "images", Path("sparse", "0"), "points.ply"
 
 
 @dataclass(frozen=True)
 class Exported:
     """The result of an export: the numbers of the exported `frames` in the video, the counts of blurred frames
-    (`left_out`) and of all frames `read`, and the `length` of the path through the exported poses, in its units."""
+    (`left_out`) and of all frames `read`, and the `length` of the path through the exported poses, in its units.
+
+    `folder` has the scene in `format`, `path` the exported poses. `size`: the frames' height and width."""
 
     frames: tuple[int, ...]
     left_out: int
     read: int
     length: float
+    folder: Path
+    format: str
+    path: CameraPath
+    size: tuple[int, int]
+
+    @property
+    def files(self) -> list[str]:
+        """The exported frames' files, relative to `folder`."""
+        return [f"{IMAGES}/{_name(at)}" for at in range(len(self.frames))]
 
 
 def export_scene(
@@ -42,33 +55,36 @@ def export_scene(
 ) -> Exported:
     """Write the sharpest frame of each `every` frames uint8 [H, W, 3], and their camera, into a folder.
 
+    Format ply writes the frames alone; `add_points` replaces them by a point cloud.
     `c2w` [n, 4, 4] (OpenCV axes) and `lens` [n, 4] at 832x480 have a row for each frame. `shorter`: a video may have
     fewer frames than the path has poses. Raises InputError for other lengths, and for a format that is not known."""
     if format not in FORMATS:
         raise InputError(f"`format` {format!r:.40}: expected {' or '.join(FORMATS)}")
     if every < 1:
         raise InputError(f"`every` {every}: expected 1 frame or more")
-    numbers, left_out, read, size = _write_frames(frames, folder / IMAGES, every, len(c2w))
-    if read != len(c2w) and not shorter:
-        raise InputError(
-            f"the video has {read} frames, and its path {len(c2w)} poses; give the path that the video was made with"
-        )
+    try:
+        numbers, left_out, read, size = _write_frames(frames, folder / IMAGES, every, len(c2w), shorter)
+    except BaseException:
+        shutil.rmtree(folder / IMAGES, ignore_errors=True)  # so that the next try finds an empty folder
+        raise
     path = CameraPath(c2w[numbers], lens[numbers])
-    names = [f"{IMAGES}/{_name(at)}" for at in range(len(numbers))]
-    if format == "nerfstudio":
-        write_transforms(path, folder / "transforms.json", names=names, size=size)
-    else:
-        (folder / MODEL).mkdir(parents=True, exist_ok=True)
-        write_colmap(path, folder / MODEL, [Path(name).name for name in names], size)
     steps = np.diff(path.c2w[:, :3, 3], axis=0)
-    return Exported(tuple(numbers), left_out, read, float(np.linalg.norm(steps, axis=1).sum()))
+    length = float(np.linalg.norm(steps, axis=1).sum())
+    made = Exported(tuple(numbers), left_out, read, length, folder, format, path, size)
+    if format == "nerfstudio":
+        write_transforms(path, folder / "transforms.json", names=made.files, size=size)
+    elif format == "colmap":
+        (folder / MODEL).mkdir(parents=True, exist_ok=True)
+        write_colmap(path, folder / MODEL, [Path(name).name for name in made.files], size)
+    return made
 
 
 def _write_frames(
-    frames: Iterable[np.ndarray], folder: Path, every: int, most: int
+    frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
     """Write the sharp frames as PNG files. Returns their numbers in the video, the count of blurred frames, the count
-    of all frames, and their height and width. Raises InputError for more than `most` frames and for none."""
+    of all frames, and their height and width. Raises InputError for more frames than `poses`, for fewer unless
+    `shorter`, and for none."""
     folder.mkdir(parents=True, exist_ok=True)
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
@@ -77,25 +93,44 @@ def _write_frames(
         nonlocal count, size
         for pixels in frames:
             count, size = count + 1, pixels.shape[:2]
-            if count > most:
+            if count > poses:
                 raise InputError(
-                    f"the video has more than the {most} frames that its path has poses for; give the path that the "
+                    f"the video has more than the {poses} frames that its path has poses for; give the path that the "
                     "video was made with"
                 )
             yield pixels
 
-    for number, pixels, value in sharpest(counted(), every):
+    def save(number: int, pixels: np.ndarray) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.part.png", compress_level=1)
-        chosen.append((number, value))
+
+    with ThreadPoolExecutor(1) as writer:  # a frame is encoded while the next ones are read
+        saved: Future[None] | None = None
+        for number, pixels, value in sharpest(counted(), every):
+            if saved is not None:
+                saved.result()
+            saved = writer.submit(save, number, pixels)
+            chosen.append((number, value))
+        if saved is not None:
+            saved.result()
     if not chosen:
         raise InputError("the video has no frames; nothing can be exported")
+    if count != poses and not shorter:
+        raise InputError(
+            f"the video has {count} frames, and its path {poses} poses; give the path that the video was made with"
+        )
+    kept = _keep_sharp(folder, chosen)
+    return kept, len(chosen) - len(kept), count, size
+
+
+def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
+    """Delete the blurred frames and give the others their final names. Returns the numbers of the others."""
     out = set(blurred([value for _, value in chosen]))
-    kept = [number for at, (number, _) in enumerate(chosen) if at not in out]
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()
+    kept = [number for at, (number, _) in enumerate(chosen) if at not in out]
     for at, number in enumerate(kept):
         (folder / f"{number}.part.png").replace(folder / _name(at))
-    return kept, len(out), count, size
+    return kept
 
 
 def _name(at: int) -> str:

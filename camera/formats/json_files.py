@@ -232,10 +232,15 @@ def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, t
 
 
 def write_transforms(
-    path: CameraPath, file: Path, *, names: Sequence[str] | None = None, size: tuple[int, int] | None = None
+    path: CameraPath,
+    file: Path,
+    *,
+    names: Sequence[str] | None = None,
+    size: tuple[int, int] | None = None,
+    points: str | None = None,
 ) -> None:
     """Write the path as nerfstudio's transforms.json. `names`: the frames' files, frame_00001.png and on if left out.
-    `size`: height and width of the frames, 480x832 if left out."""
+    `size`: height and width of the frames, 480x832 if left out. `points`: a PLY file next to `file`."""
     height, width = size or (LENS_HEIGHT, LENS_WIDTH)
     lenses = [
         dict(zip(("fl_x", "fl_y", "cx", "cy"), map(float, row), strict=True))
@@ -248,5 +253,6 @@ def write_transforms(
         for name, lens, matrix in zip(named, lenses, path.c2w @ OPENGL_TO_OPENCV, strict=True)
     ]
     head = {"camera_model": "PINHOLE", **({} if varies else lenses[0]), "w": width, "h": height}
+    head |= {} if points is None else {"ply_file_path": points}
     with written_whole(file) as (part,):
         part.write_text(json.dumps({**head, "frames": frames}, indent=1), "utf-8")

@@ -1,33 +1,43 @@
-"""`lingbot-world export VIDEO|WALK DEST`: frames, poses and lens for nerfstudio and COLMAP."""
+"""`lingbot-world export VIDEO|WALK DEST`: frames, poses, lens and points for nerfstudio, COLMAP and 3D viewers."""
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
+from ...errors import DependencyError, InputError
 from .flags import Help, count, some_path
 
-ABOUT = "export a walk, or a video and its camera path, for nerfstudio or COLMAP"
+if TYPE_CHECKING:
+    from ...export import Exported
+
+ABOUT = "export a walk, or a video and its camera path, for nerfstudio, COLMAP or as a point cloud"
+HELP = """Writes the sharpest frame of each N, its exact pose and lens, and sparse coloured points. The points are
+corners that OpenCV tracks and pycolmap triangulates with the path's poses held fixed: they show how far the world
+agrees with itself. For each second the command prints the mean reprojection error in pixels, and the share of the
+tracked points that became points seen from three views or more. With a low share or a high error a splat will be poor.
+
+Points need pycolmap and OpenCV: pip install -e ".[cli,measure]"."""
 
 
 def add_export_command(commands: Any) -> None:
     """Add the `export` command, which sets `run(arguments)`."""
-    parser = commands.add_parser("export", help=ABOUT, formatter_class=Help)
+    parser = commands.add_parser("export", help=ABOUT, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_export)
     parser.add_argument("video", metavar="VIDEO|WALK", type=some_path, help="a walk's folder, a video, or its frames")
     parser.add_argument("dest", metavar="DEST", type=some_path, help="a folder that is new or empty")
-    parser.add_argument("--format", choices=("nerfstudio", "colmap"), default="nerfstudio", help="what to write")
+    parser.add_argument("--format", choices=("nerfstudio", "colmap", "ply"), default="nerfstudio", help="what to write")
     parser.add_argument(
         "--action_path", metavar="PATH", type=some_path, help="a video's camera path; a walk has its own"
     )
     parser.add_argument("--every", type=count, default=4, metavar="N", help="export the sharpest of each N frames")
+    parser.add_argument("--no_points", action="store_true", help="leave the points out: seconds in place of a minute")
 
 
 def _export(arguments: argparse.Namespace) -> None:
     from ...camera.formats.files import read_camera
-    from ...export import export_scene
+    from ...export import check_points, export_scene
     from ...live.folder.reading import HEAD
-    from ..files.pictures import colour_frames, naming_video
+    from ..files.pictures import colour_frames, frame_rate, naming_video
 
     video, dest = Path(arguments.video), Path(arguments.dest)
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
@@ -35,6 +45,8 @@ def _export(arguments: argparse.Namespace) -> None:
     walks = (video / HEAD).is_file()
     if walks and arguments.action_path is not None:
         raise InputError(f"`action_path`: the walk in {video} has a camera path of its own; leave this out")
+    if arguments.format == "ply":
+        check_points(arguments.no_points)
     if walks:
         video, c2w, lens = _walk(video)
     elif arguments.action_path is None:
@@ -49,6 +61,21 @@ def _export(arguments: argparse.Namespace) -> None:
         f"{len(made.frames)} of {made.read} frames in {dest}, {made.left_out} left out as blurred; "
         f"the camera's way is {made.length:.3g} long, in the units of the path"
     )
+    if not arguments.no_points:
+        _points(made, frame_rate(video))
+
+
+def _points(made: "Exported", fps: float) -> None:
+    """Add points to the export and print their agreement. Without pycolmap, print why there are none; without points,
+    raise InputError for a point cloud, because nothing else is exported."""
+    from ...export import add_points
+
+    try:
+        print("\n".join(add_points(made, fps).words()))
+    except (DependencyError, InputError) as reason:
+        if made.format == "ply":
+            raise
+        print(f"no points: {reason}")
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:

@@ -1,0 +1,184 @@
+"""Sparse coloured points of an exported scene: tracked corners, triangulated by pycolmap with the poses held fixed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..camera.formats.colmap import write_colmap
+from ..camera.formats.json_files import write_transforms
+from ..errors import InputError
+from ..measure.mapping import pycolmap
+from ..measure.tracks import Tracks, brought_to_size, follow, opencv
+from .scene import IMAGES, MODEL, PLY, Exported
+
+LEAST_ANGLE_DEG = 0.5
+"""The smallest angle between two rays to a point. A walk's cameras are closer together than those of photographs, for
+which pycolmap's default is 1.5 degrees."""
+APART = (1, 2, 4, 8)
+"""The distances, in exported frames, of the pairs that share tracked points."""
+FEWEST_VIEWS = 3
+
+
+@dataclass(frozen=True)
+class Second:
+    """The agreement of one second of the video with its poses. `error`: the mean reprojection error in pixels of the
+    exported frames, NaN without points. `agreeing`: the share of the tracked points that became points seen from three
+    views or more. `points`: the number of points seen."""
+
+    second: int
+    error: float
+    agreeing: float
+    points: int
+
+
+@dataclass(frozen=True)
+class Points:
+    """The sparse points of a scene: their number, the mean reprojection error in pixels, and the agreement in each
+    second."""
+
+    count: int
+    error: float
+    seconds: tuple[Second, ...]
+
+    def words(self) -> list[str]:
+        """Return the agreement as lines: a sentence, and a row for each second."""
+        rows = [f"{each.second:6} {each.error:9.2f} {each.agreeing:9.0%} {each.points:8}" for each in self.seconds]
+        return [
+            f"{self.count} points; mean reprojection error {self.error:.2f} pixels",
+            f"{'second':>6} {'error px':>9} {'agreeing':>9} {'points':>8}",
+            *(row.replace("nan", "  -") for row in rows),
+        ]
+
+
+def check_points(left_out: bool = False) -> None:
+    """Raise InputError if points are `left_out` of a point cloud, DependencyError without pycolmap or OpenCV."""
+    if left_out:
+        raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
+    pycolmap(), opencv()
+
+
+def add_points(made: Exported, fps: float) -> Points:
+    """Triangulate points of an exported scene and write them in its format. `fps`: frames a second of the video.
+
+    nerfstudio: `points.ply`, named in transforms.json. colmap: the points of the model in sparse/0. ply: `points.ply`
+    alone, without the frames. Raises InputError if no point can be triangulated, DependencyError without pycolmap or
+    OpenCV."""
+    check_points()
+    try:
+        return _add_points(made, fps)
+    finally:
+        if made.format == "ply":
+            shutil.rmtree(made.folder / IMAGES)
+
+
+def _add_points(made: Exported, fps: float) -> Points:
+    tracks = _track(made)
+    with tempfile.TemporaryDirectory() as name:
+        model = _triangulate(made, tracks, Path(name))
+        if not model.num_points3D():
+            raise InputError(
+                "no point can be triangulated: the camera stands or only rotates, or the frames show too little that "
+                "stays; export a part of the walk in which the camera moves"
+            )
+        model.update_point_3d_errors()
+        if made.format == "colmap":
+            model.write_text(made.folder / MODEL)
+        else:
+            model.export_PLY(made.folder / PLY)
+    if made.format == "nerfstudio":
+        write_transforms(made.path, made.folder / "transforms.json", names=made.files, size=made.size, points=PLY)
+    return Points(model.num_points3D(), model.compute_mean_reprojection_error(), _by_second(made, tracks, model, fps))
+
+
+def _track(made: Exported) -> Tracks:
+    """Return the corners tracked through the exported frames."""
+    greys = [np.array(Image.open(made.folder / file).convert("L")) for file in made.files]
+    return follow([brought_to_size(grey) for grey in greys], 1)
+
+
+def _triangulate(made: Exported, tracks: Tracks, folder: Path) -> Any:
+    """Return pycolmap's model of the scene with points."""
+    colmap = pycolmap()
+    write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
+    model = colmap.Reconstruction(folder)
+    database = colmap.Database.open(folder / "points.db")
+    _write_scene(database, model)
+    _write_tracks(database, tracks, made.size)
+    database.close()
+    options = colmap.IncrementalPipelineOptions()
+    options.random_seed = 0
+    options.triangulation.min_angle = options.mapper.filter_min_tri_angle = LEAST_ANGLE_DEG
+    return colmap.triangulate_points(
+        model, folder / "points.db", made.folder / IMAGES, folder, clear_points=True, options=options
+    )
+
+
+def _write_scene(database: Any, model: Any) -> None:
+    """Write the model's cameras and images into the database under their ids: image 1 is the first exported frame."""
+    for camera in model.cameras.values():
+        database.write_camera(camera, use_camera_id=True)
+    for rig in model.rigs.values():
+        database.write_rig(rig, use_rig_id=True)
+    for frame in model.frames.values():
+        database.write_frame(frame, use_frame_id=True)
+    for image in model.images.values():
+        database.write_image(image, use_image_id=True)
+
+
+def _write_tracks(database: Any, tracks: Tracks, size: tuple[int, int]) -> None:
+    """Write the tracked points as keypoints in pixels of the exported frames, and the pairs of frames that share
+    points."""
+    colmap, seen = pycolmap(), _tracked(tracks)
+    numbers = np.cumsum(seen, 1) - 1  # the index of each point within its frame
+    scale = np.array(size[::-1]) / tracks.size
+    for at, (points, here) in enumerate(zip(tracks.points, seen, strict=True), 1):
+        database.write_keypoints(at, (points[here] * scale).astype(np.float32))
+    for apart in APART:
+        for first in range(len(seen) - apart):
+            both = seen[first] & seen[first + apart]
+            geometry = colmap.TwoViewGeometry()
+            geometry.config = colmap.TwoViewGeometryConfiguration.CALIBRATED
+            matches = np.stack([numbers[first, both], numbers[first + apart, both]], 1).astype(np.uint32)
+            geometry.inlier_matches = matches
+            if len(matches):
+                database.write_matches(first + 1, first + apart + 1, matches)
+                database.write_two_view_geometry(first + 1, first + apart + 1, geometry)
+
+
+def _tracked(tracks: Tracks) -> np.ndarray:
+    """Return a mask [k, n] of the views of points that are tracked through three frames or more."""
+    seen = ~np.isnan(tracks.points[..., 0])
+    return seen & (seen.sum(0) >= FEWEST_VIEWS)
+
+
+def _by_second(made: Exported, tracks: Tracks, model: Any, fps: float) -> tuple[Second, ...]:
+    counts = _tracked(tracks).sum(1)
+    seconds = (np.array(made.frames) / fps).astype(int)
+    errors: list[list[float]] = [[] for _ in range(seconds[-1] + 1)]
+    agreeing = np.zeros(len(errors), int)
+    tracked = np.bincount(seconds, counts, len(errors))
+    seen: list[set[int]] = [set() for _ in errors]
+    for number, image in model.images.items():
+        second = seconds[number - 1]
+        for spot in image.get_observation_points2D():
+            point = model.points3D[spot.point3D_id]
+            found = image.project_point(point.xyz)
+            errors[second].append(float(np.linalg.norm(found - spot.xy)))
+            agreeing[second] += point.track.length() >= FEWEST_VIEWS
+            seen[second].add(spot.point3D_id)
+    return tuple(
+        Second(
+            at,
+            float(np.mean(errors[at])) if errors[at] else float("nan"),
+            float(agreeing[at] / max(tracked[at], 1)),
+            len(seen[at]),
+        )
+        for at in range(len(errors))
+    )
