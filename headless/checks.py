@@ -66,6 +66,11 @@ class Plan(Opened):
         """Return the number of frames of the video that an earlier run made."""
         return 0
 
+    @property
+    def spoken(self) -> tuple[tuple[int, str], ...]:
+        """Return the prompts of the run, each with its first chunk."""
+        return ((0, self.options.prompt),)
+
     def precision(self, processes: int = 1) -> Precision:
         """Return the dtype and arithmetic of a forward that `processes` processes share."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)

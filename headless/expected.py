@@ -31,6 +31,7 @@ _OF_NO_MATTER = (
     "fps",
     "save_state",
     "continue_from",
+    "events",
     "frame_num",
     "max_area",
     "width",

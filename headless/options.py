@@ -76,6 +76,7 @@ CAUSAL_ONLY = (
     "kv_cache",
     "save_state",
     "continue_from",
+    "events",
 )
 """The options that the base model's two experts do not use."""
 
@@ -107,7 +108,8 @@ class GenerateOptions:
     next chunk is made. `continue_from` names a file that `save_state` wrote, or the folder of a walk. Then `image`
     is not needed, an empty `prompt` means the state's last one, the video contains the frames after the state's, and
     the numbering of PNG files continues. The path begins where the camera stood, with the path's own first pose, in
-    the units of the first path that moved.
+    the units of the first path that moved. `events` names a file of sentences that extend the prompt from a second on
+    (`live.worlds.events.read_events`); seconds are those of this video at `fps`.
     """
 
     ckpt_dir: str | Path
@@ -150,6 +152,7 @@ class GenerateOptions:
     decoder_device: str | None = None
     save_state: str | Path | None = None
     continue_from: str | Path | None = None
+    events: str | Path | None = None
     fps: int = FPS
     assets_dir: str | Path | None = None
     high: str | Path | None = None

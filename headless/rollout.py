@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -43,6 +44,9 @@ def run_rollout(
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
     image = processes.share(image, 0)
+    fixed = contexts[: 1 + spec.guided]
+    spoken = [contexts[0], *contexts[len(fixed) :]]
+    later = {first: context for (first, _), context in zip(plan.spoken, spoken, strict=True)}
 
     def renoise(shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, generator=generator, device=generator.device)
@@ -51,7 +55,7 @@ def run_rollout(
     del decoder  # `frames` may replace the decoder
     latents = spec.loop.run(
         model,
-        spec.chunks(image, noise, *contexts),
+        spec.chunks(image, noise, *fixed, later=later),
         renoise,
         device=plan.device,
         memory=memory.world,
@@ -65,8 +69,10 @@ def run_rollout(
     def save() -> None:
         if plan.options.save_state is not None and (written := frames.latents[: frames.written()]):
             with LaterInterruptsWait(hold=True):
-                prompt = Prompt(plan.options.prompt, contexts[0], 0, *(context.cpu() for context in contexts[1:]))
-                spec.state_after(torch.cat(written, dim=2), prompt).save(plan.options.save_state)
+                negative = [context.cpu() for context in fixed[1:]]
+                spec.state_after(torch.cat(written, dim=2), *_prompts(plan, spoken, negative)).save(
+                    plan.options.save_state
+                )
 
     try:
         _write(frames, latents, plan, save)
@@ -75,6 +81,16 @@ def run_rollout(
     finally:
         save()
     return plan.target.path
+
+
+def _prompts(plan: RolloutPlan, contexts: list[Tensor], negative: list[Tensor]) -> list[Prompt]:
+    """Return the run's prompts one after the other, each with its number of chunks."""
+    firsts = [first for first, _ in plan.spoken]
+    lengths = [after - first for first, after in pairwise([*firsts, firsts[-1]])]
+    return [
+        Prompt(text, context, chunks, *negative)
+        for (_, text), context, chunks in zip(plan.spoken, contexts, lengths, strict=True)
+    ]
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:

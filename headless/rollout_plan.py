@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
+from ..live.worlds.events import prompts_by_chunk, read_events
 from ..loaders import Checkpoint
 from ..model.attention.choose_8bit import check_8_bits
 from ..model.config import ModelConfig
@@ -42,6 +43,11 @@ class RolloutPlan(Plan):
 
     checkpoint: Checkpoint
     spec: RolloutSpec
+    prompts: tuple[tuple[int, str], ...]
+
+    @property
+    def spoken(self) -> tuple[tuple[int, str], ...]:
+        return self.prompts
 
     @property
     def config(self) -> ModelConfig:
@@ -99,12 +105,14 @@ def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
     own = () if folder is None else folder.notes
+    prompts, event_notes = _spoken(options, spec)
     return RolloutPlan(
         **vars(opened),
         checkpoint=checkpoint,
         frame=spec.frame,
         geometry=spec.geometry,
         spec=spec,
+        prompts=prompts,
         notes=(
             *checkpoint.release_lines,
             *image_notes(options.image),
@@ -114,6 +122,7 @@ def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None
             *own,
             *spec.notes,
             *_state_notes(options, spec),
+            *event_notes,
         ),
     )
 
@@ -171,6 +180,18 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
     if (options.width, options.height) not in ((None, None), (width, height)):
         raise InputError(f"`width` and `height`: the state is of {width}x{height}; leave them out")
     return None
+
+
+def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
+    """Return the prompts of the run, each with its first chunk, and notes on events that have no effect. Raises
+    InputError."""
+    if options.events is None:
+        return ((0, options.prompt),), ()
+    events = read_events(Path(options.events))
+    chunks, seconds = spec.geometry.lat_f // spec.chunk, 4 * spec.chunk / options.fps
+    prompts = prompts_by_chunk(events, options.prompt, chunks, seconds)
+    keyed = ", ".join(event.name for event in events if event.start is None)
+    return prompts, (f"`events`: without a start, and so without effect: {keyed}.",) if keyed else ()
 
 
 def _state_notes(options: GenerateOptions, spec: RolloutSpec) -> tuple[str, ...]:

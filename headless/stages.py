@@ -42,10 +42,11 @@ class RunContext:
 
 
 def prompts_of(plan: AnyPlan) -> list[str]:
-    """Return the prompt, followed by the negative prompt if guidance uses it."""
+    """Return the first prompt, the negative prompt if guidance uses it, and the prompts of later chunks."""
+    first, *later = [text for _, text in plan.spoken]
     if not plan.guided:
-        return [plan.options.prompt]
-    return [plan.options.prompt, NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative]
+        return [first, *later]
+    return [first, NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative, *later]
 
 
 def cut_prompts(plan: AnyPlan) -> list[str]:

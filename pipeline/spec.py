@@ -1,8 +1,9 @@
 """The specification of a rollout that can start: a request for a causal model, checked for all fronts against model and
 state."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from .state import Prompt, WorldState
 from .world import Schedule, check_causal, chunk_conditioning
 
 STANDING_STILL = "There is no camera path: the camera stands still."
+NO_OTHERS: Mapping[int, Tensor] = MappingProxyType({})
 AnyPath: TypeAlias = CameraPath | PoseFolder
 """A camera path: poses c2w [n, 4, 4], lens rows, and an action model's flags [n, 4]."""
 
@@ -88,16 +90,25 @@ class RolloutSpec:
         """Return the number of frames that this run's first `latent_frames` latent frames decode to."""
         return max(0, 4 * latent_frames - (0 if self.made else 3))
 
-    def chunks(self, image: Tensor, noise: Tensor, context: Tensor, negative: Tensor | None = None) -> Iterator[Chunk]:
+    def chunks(
+        self,
+        image: Tensor,
+        noise: Tensor,
+        context: Tensor,
+        negative: Tensor | None = None,
+        later: Mapping[int, Tensor] = NO_OTHERS,
+    ) -> Iterator[Chunk]:
         """Yield the state's chunks, then this run's chunks, each when the loop requests it.
 
         image: the start image and the grey frames after it as a latent [1, 16, n, h, w], up to where they repeat. noise
-        [1, 16, f, h, w]. context and negative [1, L, D]: the prompts of this run."""
+        [1, 16, f, h, w]. context and negative [1, L, D]: the prompts of this run. `later`: from each of these chunks of
+        this run on, another context."""
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:
             yield from made_chunks(self.state, conditioning)
         for first in range(0, self.geometry.lat_f, self.chunk):
             part = slice(first, first + self.chunk)
+            context = later.get(first // self.chunk, context)
             flags = None if track.flags is None else track.flags[part]
             camera = (
                 None
@@ -112,11 +123,16 @@ class RolloutSpec:
             )
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
-    def state_after(self, latent: Tensor, prompt: Prompt) -> WorldState:
+    def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
         """Return the state after the first latent frames [1, 16, f, h, w] of this run, including the state that the run
-        continued. `prompt` applied to all these frames; its chunks are counted here."""
+        continued. `prompts` applied one after the other; the chunks of the last one are counted here."""
         done, track, before = latent.shape[2], self.track, self.state
-        prompt = replace(prompt, context=prompt.context.cpu(), chunks=done // self.chunk)
+        left, spoken = done // self.chunk, []
+        for number, prompt in enumerate(prompts, 1):
+            chunks = left if number == len(prompts) else min(left, prompt.chunks)
+            left -= chunks
+            if chunks:
+                spoken.append(replace(prompt, context=prompt.context.cpu(), chunks=chunks))
         parts: dict[str, Tensor | None] = {
             "latent": latent,
             "poses": torch.from_numpy(track.poses[:done].copy()),
@@ -133,7 +149,7 @@ class RolloutSpec:
             frame=self.frame,
             last_pose=torch.from_numpy(track.world[done - 1].copy()),
             scale=track.scale,
-            prompts=(*(() if before is None else before.prompts), prompt),
+            prompts=(*(() if before is None else before.prompts), *spoken),
             window=self.window,
             config=self.config,
             release=self.release,

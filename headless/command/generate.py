@@ -35,6 +35,7 @@ def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str])
     parser.add_argument("--quiet", action="store_true", help="print only warnings, errors and a seed that was drawn")
     parser.add_argument("--dry_run", action="store_true", help="check everything and print what would be made")
     add = adder(add_settings(parser))
+    add("events", "JSON: sentences that extend the prompt from a second on; see docs/command.md", metavar="FILE")
     add("save_state", "write a file from which a later run continues the video", metavar="FILE")
     about = "continue the video of a state, or of a walk's folder, with its prompt; PNG files are numbered on"
     add("continue_from", about, metavar="PATH")

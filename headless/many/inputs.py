@@ -45,7 +45,7 @@ class Inputs:
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
     """Return the existing files that the options name directly."""
-    given = {name: getattr(options, name) for name in ("image", "continue_from")}
+    given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
         found["lora"] = [lora.path for lora in options.lora]

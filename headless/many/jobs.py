@@ -41,7 +41,7 @@ _NUMBERS = {
     if kind in (hint, *get_args(hint))
 }
 """The options that are numbers, and the kind of number."""
-_PATHS = ("image", "continue_from", *PARTS)
+_PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 """The names that Windows reserves for devices."""

@@ -36,8 +36,8 @@ class WorldEvent:
 def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
     """Return the events of a JSON file, of a mapping from names to sentences, or of a list of objects.
 
-    An object has `name` and `text`, and may have `key`, `start` and `end`. Raises InputError for a file that cannot be
-    read, for a field of a wrong type, and for two events of one name or one key."""
+    An object has `text`, and may have `name` (else the text), `key`, `start` (or `second`) and `end`. Raises InputError
+    for a file that cannot be read, for a field of a wrong type, and for two events of one name or one key."""
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
         given = _read_file(Path(given))
@@ -130,6 +130,31 @@ class Events:
         return [{name: value for name, value in asdict(event).items() if value is not None} for event in self.all]
 
 
+def prompts_by_chunk(
+    events: tuple[WorldEvent, ...], prompt: str, chunks: int, seconds: float
+) -> tuple[tuple[int, str], ...]:
+    """Return the prompts of a video whose events switch by their times: each with its first chunk, beginning with chunk
+    0. A chunk has `seconds` seconds. Raises InputError for an event that begins after the end, and if no event has a
+    start."""
+    timed = [event for event in events if event.start is not None]
+    if not timed:
+        raise InputError(
+            "`events`: none has a start; expected the second at which each begins, because no key is pressed"
+        )
+    for event in timed:
+        if (event.start or 0.0) >= chunks * seconds:
+            raise InputError(
+                f"`events`: {event.name!r:.60} begins at {event.start:g} s, and the video ends at {chunks * seconds:g} "
+                "s; make a longer video, or begin the event earlier"
+            )
+    world, found = Events(events, prompt), [(0, prompt)]
+    for chunk in range(chunks):
+        text = world.at(chunk * seconds)
+        if text is not None:
+            found = [*(part for part in found if part[0] < chunk), (chunk, text)]
+    return tuple(found)
+
+
 def _joined(prompt: str, sentence: str) -> str:
     return f"{prompt} {sentence}" if prompt.rstrip()[-1:] in ".!?;:," else f"{prompt}. {sentence}"
 
@@ -147,6 +172,10 @@ def _event(where: str, number: int, row: Any) -> WorldEvent:
     if isinstance(row, WorldEvent):
         row = asdict(row)
     at = f"{where}: event {number}"
+    if isinstance(row, Mapping):
+        row = {"name": row.get("text"), **row}
+        if "second" in row and "start" not in row:
+            row["start"] = row.pop("second")
     if not isinstance(row, Mapping) or not row.keys() <= set(FIELDS):
         raise InputError(f"{at} is {row!r:.80}; expected an object of {', '.join(FIELDS)}")
     for name in ("name", "text"):
