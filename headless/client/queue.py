@@ -33,7 +33,7 @@ def add_queue_command(commands: Any) -> None:
     add("--prompt", help="what the video shows")
     add("--negative", help="what it should not show")
     add("--poses", type=Path, help="a folder with poses.npy and intrinsics.npy")
-    add("--seed", type=int, help="of the noise")
+    add("--seed", type=int, help="seed of the noise")
     add(
         "--set",
         action="append",

@@ -178,7 +178,7 @@ def _add_toy(commands: Any) -> None:
         action="store_true",
         help="random weights for every kind of model instead of trained ones",
     )
-    parser.add_argument("--seed", type=seed, metavar="N", help="of the random weights; left out: 0")
+    parser.add_argument("--seed", type=seed, metavar="N", help="seed of the random weights; left out: 0")
 
 
 def _batch(arguments: argparse.Namespace) -> None:

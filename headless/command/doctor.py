@@ -9,7 +9,7 @@ from .flags import Help, some_path
 
 HELP = """Says what this machine can do, on one page or as JSON: the card, the driver, the versions of what computes,
 memory, the disk's speed, each kernel's trial, the card's rates, and from these the seconds of a chunk of each release,
-frames a second and a setting to take. Takes 5 s without a GPU, up to 30 s with one the first time.
+frames per second and settings to use. Takes 5 s without a GPU, up to 30 s with one the first time.
 
 Kernels are chosen by their trials. LINGBOT_WORLD_KERNELS=int8=torch,attention-8bit=comfy-kitchen sets a choice,
 LINGBOT_WORLD_CARDS names the file that keeps them."""
@@ -17,10 +17,10 @@ LINGBOT_WORLD_CARDS names the file that keeps them."""
 
 def add_doctor_command(subparsers: Any) -> None:
     """Add the `doctor` command, which sets `run(arguments)`."""
-    about = "say what this machine can do: card, kernels, rates, frames a second, a setting to take"
+    about = "report what this machine can do: card, kernels, rates, frames per second, settings to use"
     parser = subparsers.add_parser("doctor", help=about, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_doctor)
-    parser.add_argument("--device", help="of `generate`")
+    parser.add_argument("--device", help="as for `generate`")
     parser.add_argument("--disk", type=some_path, metavar="FOLDER", help="folder whose disk is timed")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--json", action="store_true", help="print everything as JSON")

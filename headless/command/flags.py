@@ -24,14 +24,14 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args([*map(_with_underscores, words[:end]), *words[end:]], namespace)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"lingbot-world: {message}; `{self.prog} --help` says what there is\n")
+        self.exit(2, f"lingbot-world: {message}; `{self.prog} --help` lists the choices\n")
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
     """A help formatter that shows defaults if there are any."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return super()._get_help_string(action) if action.default not in (None, False, (), []) else action.help
+        return super()._get_help_string(action) if action.default not in (None, False, "", (), []) else action.help
 
 
 def _with_underscores(word: str) -> str:
@@ -122,10 +122,10 @@ def _add_parts(add: Callable[..., None]) -> None:
 
 
 def _add_causal(add: Callable[..., None]) -> None:
-    add("release", "which release it is, where its files do not tell", choices=tuple(RELEASES))
-    add("chunk", "latent frames made at a time, 1 to 4; one makes four frames", type=int, metavar="N")
-    add("window", "latent frames that a chunk looks back on, itself included; 0: all", type=int, metavar="N")
-    add("sink", "latent frames of the window that stay the video's first", type=int, metavar="N")
+    add("release", "the model's release, if its files do not show it", choices=tuple(RELEASES))
+    add("chunk", "latent frames per chunk, 1 to 4; each makes four frames", type=int, metavar="N")
+    add("window", "latent frames that a chunk attends to, itself included; 0: all", type=int, metavar="N")
+    add("sink", "first latent frames of the video, which always stay in the window", type=int, metavar="N")
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750", metavar="STEPS")
     add("kv_cache", "keep keys and values on the GPU, there in 8 bits, or in host memory; auto: what fits")
     add("decoder_device", "another GPU, such as cuda:1, that decodes while the next chunk is made", metavar="NAME")

@@ -51,8 +51,8 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         "--walks",
         metavar="FOLDER",
         type=some_path,
-        help="where walks are kept, a folder each with state, camera path and video; left out: walks, and nothing is "
-        "kept of --bench",
+        help="keep the state, camera path and video of each walk in a folder of this one; left out: walks, "
+        "and with --bench none",
     )
     parser.add_argument(
         "--bench",
@@ -60,18 +60,18 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         const=20.0,
         type=seconds,
         metavar="SECONDS",
-        help="walk by itself for so long and print the measurements as JSON",
+        help="walk a fixed way for this time and print the measurements as JSON",
     )
-    parser.add_argument("--moving", action="store_true", help="let the world go on while nobody presses anything")
+    parser.add_argument("--moving", action="store_true", help="make frames also while nobody presses a key")
     parser.add_argument(
-        "--restart_on_drift", action="store_true", help="restart from the image when the world dissolves"
+        "--restart_on_drift", action="store_true", help="restart from the image when the video degrades"
     )
     parser.add_argument(
         "--speed",
         type=_speed,
         default=0.5,
         metavar="X",
-        help="of W, as a share of the longest step that the model knows, 0.05 to 1; Shift doubles it",
+        help="speed of W, as a fraction of the longest step that the model knows, 0.05 to 1; Shift doubles it",
     )
     parser.add_argument(
         "--decoder",
@@ -94,17 +94,17 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     add_prompt(parser, "what the world shows; left out: the prompt of the example or of the state")
     add = adder(parser)
     add("image", "the image in which a walk begins; left out: the package's example", metavar="FILE")
-    add("seed", "of the noise; left out: 0", type=int, metavar="N")
+    add("seed", "seed of the noise; left out: 0", type=int, metavar="N")
     add("continue_from", "continue from a state or the folder of a walk", metavar="PATH")
     add_size(parser, "height*width, as an area: the image's aspect ratio gives the sides", frames=False)
     _add_model(adder(parser.add_argument_group("model", "as for `generate`")))
 
 
 def _add_model(add: Callable[..., None]) -> None:
-    add("window", "latent frames that a chunk looks back on; left out: the model's, or 18", type=int, metavar="N")
-    about = "latent frames made at a time: 1 answers soonest, more are faster; left out: the model's"
+    add("window", "latent frames that a chunk attends to; left out: the model's, or 18", type=int, metavar="N")
+    about = "latent frames per chunk: 1 responds fastest, larger chunks cost less per frame; left out: the model's"
     add("chunk", about, type=int, metavar="N")
-    add("sink", "latent frames of the window that stay the walk's first", type=int, metavar="N")
+    add("sink", "first latent frames of the walk, which always stay in the window", type=int, metavar="N")
     add("schedule", "v1, v2, or the indices of the steps", metavar="STEPS")
     add("shift", "noise schedule", type=float, metavar="X")
     for name in ("kv_cache", "camera_cache", "residency", "arithmetic", "attention", "device"):
@@ -114,7 +114,7 @@ def _add_model(add: Callable[..., None]) -> None:
     add("decoder_device", "another GPU, such as cuda:1, that decodes while the next chunk is made", metavar="NAME")
     add("vae_tiling", "decode in tiles: less memory, more time", action="store_true")
     add("lora", "LoRAs, on 4-bit weights too", type=lora_of, nargs="+", metavar=LORA)
-    add("release", "which release it is, where its files do not tell: see `generate --help`")
+    add("release", "the model's release, if its files do not show it: see `generate --help`")
     for name in ("assets_dir", "text_encoder", "tokenizer", "vae"):
         add(name, "use this one instead of the package's", metavar="PATH")
 

@@ -1,4 +1,4 @@
-"""`lingbot-world measure VIDEO`: find where a video falls apart."""
+"""`lingbot-world measure VIDEO`: find where a video degrades."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import InputError
 from .flags import add_drawing, add_measuring
 
-HELP = """Finds where a video falls apart and prints it as sentences and a table, a drawing or JSON.
+HELP = """Finds where a video degrades and prints the findings as sentences and a table, a drawing or JSON.
 
 Over time: sharpness (variance of the Laplacian over that of the grey values), colourfulness (Hasler and Suesstrunk),
 brightness, red against blue, and the change from frame to frame. A warning names the second from which on a video is
@@ -20,7 +20,7 @@ Needs OpenCV: pip install -e ".[cli,measure]"."""
 
 def add_measure_command(subparsers: Any) -> None:
     """Add the `measure` command, which sets `run(arguments)`."""
-    help = "find where a video falls apart: sharpness, colours, flicker, seams, repeats, frozen stretches"
+    help = "find where a video degrades: sharpness, colours, flicker, seams, repeats, frozen stretches"
     parser = add_measuring(subparsers, "measure", help, HELP, _measure)
     parser.add_argument("--fps", type=float, help="frames a second; left out: the file's, 16 for a folder")
     add_drawing(parser, "also draw all figures over time")

@@ -32,7 +32,7 @@ def camera(server: Server) -> Graph:
 The camera follows the path that you draw in **Camera Editor**: drag its points, choose a move from its list, or press
 **R** and fly with **W A S D** and **I J K L**.
 
-**To try it first**, without download and GPU: template *16 Toy*. Here you need, in this order:
+**To try it first**, without download or GPU: template *16 Toy*. Here you need:
 
 {DOWNLOAD}
 {RUN}"""
@@ -44,9 +44,9 @@ The camera follows the path that you draw in **Camera Editor**: drag its points,
 def moves(server: Server) -> Graph:
     note = f"""## Moves by name and by keys
 
-**Camera Keys** walks as a game does: 26 frames forward, 15 with a turn to the right. **Camera Preset** then rises.
-**Camera Chain** begins each where the last one ended. Give both about the same speed: the model measures every step
-against the longest one.
+**Camera Keys** walks like a game: 26 frames forward, 15 with a turn to the right. **Camera Preset** then rises.
+**Camera Chain** starts each path where the previous one ended. Give both about the same speed: the model divides every
+step by the longest one.
 
 {DOWNLOAD}
 {RUN}"""
@@ -69,9 +69,9 @@ against the longest one.
 def poses(server: Server) -> Graph:
     note = f"""## A camera path from files
 
-**Import Camera** reads what other programs recorded: ViPE, COLMAP, RealEstate10K, KITTI, nerfstudio, Blender, and
-**poses.npy** with **intrinsics.npy**. Drop the file, its folder or a zip on the node and say which format it is; it
-tells what it read. ViPE's files do not say how large the video was: give its width and height.
+**Import Camera** reads the paths of other programs: ViPE, COLMAP, RealEstate10K, KITTI, nerfstudio, Blender, and
+**poses.npy** with **intrinsics.npy**. Drop the file, its folder or a zip on the node and choose its format;
+the node reports what it read. ViPE's files lack the size of the video: enter its width and height.
 
 {DOWNLOAD}
 {RUN}"""
@@ -84,10 +84,10 @@ tells what it read. ViPE's files do not say how large the video was: give its wi
 def from_video(server: Server) -> Graph:
     note = f"""## The camera of another video
 
-**Camera from Video** finds what a clip's camera did; your image is filmed the same way. Take one shot of a few seconds,
+**Camera from Video** finds the camera path of a clip; your image gets the same path. Take one shot of a few seconds,
 with texture. The chain spreads the move over 81 frames.
 
-**It needs**, with the Python that runs ComfyUI: *pip install opencv-python-headless pycolmap*
+**Needs**, in ComfyUI's Python: *pip install opencv-python-headless pycolmap*
 
 {DOWNLOAD}
 {RUN}"""
@@ -113,8 +113,8 @@ def lora_four_steps(server: Server) -> Graph:
     note = f"""## A LoRA on each expert, and four steps
 
 These two LoRAs (Wan 2.2 Lightning, **models/loras**) make a video in **4 steps without guidance**: a twentieth of the
-work, below the quality and obedience of 40 steps. For a style LoRA choose its pair instead, and set 40 steps, cfg 5,
-boundary 0.947. On 4-bit weights a LoRA is added exactly, while the layer runs.
+work, with lower quality, and it follows prompt and camera less than 40 steps. For a style LoRA choose its pair, and
+set 40 steps, cfg 5, boundary 0.947. On 4-bit weights a LoRA is added exactly, while the layer runs.
 
 {DOWNLOAD}"""
     parts = Parts(server, "lora_four_steps", note)
@@ -140,8 +140,9 @@ def _lora(parts: Parts, level: str, expert: Output, name: str) -> Output:
 def first_last(server: Server) -> Graph:
     note = f"""## First and last frame
 
-ComfyUI's *WanFirstLastFrameToVideo* holds both ends. The model chooses the camera between them; write the movement into
-the prompt. LingBot-World was trained on first frames: how well it meets the last one was not tried with real weights.
+ComfyUI's *WanFirstLastFrameToVideo* fixes both ends. The model chooses the camera between them; write the movement into
+the prompt. LingBot-World was trained on first frames only. How well it reaches the last frame was not tried with real
+weights.
 
 {DOWNLOAD}
 {RUN}"""
@@ -159,7 +160,7 @@ the prompt. LingBot-World was trained on first frames: how well it meets the las
 def toy(server: Server) -> Graph:
     note = """## Does the installation work?
 
-Every node on tiny trained models, on any CPU: a walk through a door of a maze, small and soft.
+Runs the whole pipeline with tiny trained models, on any CPU: a walk through a door of a maze, small and soft.
 
 1. Press **Make the toy package** on the node below.
 2. Press **Run**.

@@ -96,9 +96,9 @@ LOOK_AT, LENS = {"x": 0.0, "y": 1.2, "z": 0.0}, 51  # degrees up and down, the o
 def views(server: Server) -> Graph:
     note = f"""## A camera that you place in 3D
 
-Turn, move and zoom both views with the mouse: the video's camera begins at the first and ends at the last. Only the way
-from one to the other counts; the first view is where your image was taken. Load a model of the scene in both, a GLB or
-a Gaussian splat, or use the grid as the ground. Each further view is another *Load 3D (Advanced)*, wired to *Camera
+Turn, move and zoom both views with the mouse: the video's camera begins at the first and ends at the last. Only the
+movement between them counts; the first view stands for the camera of your image. Load a model of the scene in both, a
+GLB or a Gaussian splat, or use the grid as the ground. For more views connect more *Load 3D (Advanced)* to *Camera
 Keyframes*.
 
 {DOWNLOAD}

@@ -30,11 +30,11 @@ TOY_PROMPT = "a maze with red and blue walls by day"
 FPS = 16.0
 RED, BLUE, VIOLET, GREEN, GREY, BROWN = "#8a4b4b", "#3f789e", "#6b5b95", "#3f7e5c", "#5a5a5a", "#7a5c2e"
 
-DOWNLOAD = f"""**Models** (31 GB), one command where the folder *ComfyUI* lies:
+DOWNLOAD = f"""**Models** (31 GB): in the folder that contains *ComfyUI*, run
 
 hf download cahlen/{PACKAGE} --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
 
-or, file by file, ComfyUI's own list of missing models, and
+or download each file of ComfyUI's list of missing models, and put
 [tokenizer.json]({FILES}/tokenizer/tokenizer.json) into *{PACKAGE}/tokenizer*.
 """
 RUN = """**Image**: choose yours in *Load Image*, then press **Run**. 40 steps are good, 20 a draft.

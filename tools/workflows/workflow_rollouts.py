@@ -32,22 +32,22 @@ REWARD_FOLDER = f"{HUGGING_FACE}/alibaba-pai/Wan2.2-Fun-Reward-LoRAs/resolve/mai
 VIEW_HEIGHT = 410  # of Live's
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
-CAUSAL_MODELS = """**Model**: where the folder *ComfyUI* lies,
+CAUSAL_MODELS = """**Model**: in the folder that contains *ComfyUI*, run
 
 hf download robbyant/lingbot-world-fast --local-dir ComfyUI/models/lingbot_world/lingbot-world-fast
 
-Press **R**, then **Quantize now** on its node, once: it makes the model that *Load Causal Model* names. It sleeps
-otherwise.
+Press **R**, then **Quantize now** on its node, once: this makes the model that *Load Causal Model* names. Runs skip
+that node.
 
-Text encoder and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0; LingBot-World 2.0, CC BY-NC-SA 4.0,
-works the same with **v2** in its folder's name.
+Text encoder and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0. LingBot-World 2.0 (CC BY-NC-SA 4.0)
+works the same way; keep **v2** in its folder's name.
 """
 
 
 def fast(server: Server) -> Graph:
     note = f"""## LingBot-World Fast
 
-Chunks of twelve frames in four steps each: a twentieth of the base model's work. The newest frame is shown after every
+Chunks of twelve frames, in four steps each: a twentieth of the base model's work. The newest frame is shown after every
 chunk. Template *17 Fast* has a LoRA.
 
 {CAUSAL_MODELS}"""
@@ -62,14 +62,15 @@ chunk. Template *17 Fast* has a LoRA.
 def fast_lora(server: Server) -> Graph:
     note = """## A LoRA on LingBot-World Fast
 
-One model, so one LoRA; more go one behind the other. On 4-bit weights it is added exactly, while the layer runs.
+One model, so one LoRA loader; chain more loaders for more LoRAs. On 4-bit weights a LoRA is exact: it is added while
+the layer runs.
 
 **LoRA**: one for Wan's 14B models, in **models/loras**. The example, from ComfyUI's list of missing models, is a reward
-LoRA of Wan 2.2 Fun (Apache-2.0, strength 0.5 as its authors take it). It was not tried with the real Fast.
+LoRA of Wan 2.2 Fun (Apache-2.0, strength 0.5 as its authors use it). It was not tried with the real Fast.
 
 Steps, window and sink stay as they are: Fast needs no step-distilled LoRA.
 
-Template *07 Fast* tells how the model is made."""
+Template *07 Fast* shows how to make the model."""
     return _one_shot(Parts(server, "fast_lora", note, note_height=330), "arc_left", _with_lora)
 
 
@@ -77,15 +78,15 @@ def real_time(server: Server) -> Graph:
     note = f"""## LingBot-World 2.0, 1.3B
 
 The small model of 2.0: sixteen frames, a second of video, in 0.7 s on an H200 at 480x832 (random weights of its sizes).
-Steps, shift, window and sink are its own by themselves.
+Steps, shift, window and sink are set by the release.
 
-**Model** (6.8 GB): where the folder *ComfyUI* lies,
+**Model** (6.8 GB): in the folder that contains *ComfyUI*, run
 
 hf download robbyant/{SMALL} --local-dir ComfyUI/models/lingbot_world/{SMALL}
 
-Then press **R**. The folder's name says which release it is: keep it. CC BY-NC-SA 4.0, for non-commercial use.
+Then press **R**. The folder's name shows the release: keep it. CC BY-NC-SA 4.0, for non-commercial use.
 
-It comes without text encoder and VAE: these are in ComfyUI's list of missing models, and
+Text encoder and VAE come separately: both are in ComfyUI's list of missing models, and
 [tokenizer.json]({FILES}/tokenizer/tokenizer.json) goes into *{PACKAGE}/tokenizer*.
 """
     parts = Parts(server, "real_time", note, note_height=450)
@@ -96,9 +97,10 @@ def walk(server: Server) -> Graph:
     note = f"""## Walk, then render
 
 Press **Run**, and walk in *Live*: **W A S D**, arrows, mouse, gamepad. After five seconds, or at **Stop**, the base
-model renders your way. The walk stays while its seed does. Where nobody comes, *recorded path* is walked.
+model renders your path. While the seed stays, the walk is kept. If nobody opens the view, the camera follows *recorded
+path*.
 
-**To try it first**, without download and GPU: template *20 Walk in the toy*.
+**To try it first**, without download or GPU: template *20 Walk in the toy*.
 
 {DOWNLOAD}
 **1.3B**: as in template *18 Real time*."""
@@ -110,12 +112,12 @@ model renders your way. The walk stays while its seed does. Where nobody comes, 
 def walk_toy(server: Server) -> Graph:
     note = """## Walk in the toy
 
-A walk in a little maze, on any CPU, without a download.
+A walk in a small maze, on any CPU, without a download.
 
 1. Press **Make the toy package** on the node below.
 2. Press **Run**, and walk in *Live*: **W A S D**, arrows, mouse, gamepad.
 
-After two seconds, or at **Stop**, the toy's base model renders your way.
+After two seconds, or at **Stop**, the toy's base model renders your path.
 """
     parts = Parts(server, "walk_toy", note, package="toy", note_height=330, note_width=330)
     parts.graph.box_width = 296
@@ -128,7 +130,7 @@ After two seconds, or at **Stop**, the toy's base model renders your way.
 
 def _walked(parts: Parts, image: Node, causal: str, prompt: str = PROMPT, **live) -> Graph:
     """Live on a causal model, and the base model along the way walked. A toy's base model makes few steps, unguided."""
-    with parts.graph.group("Where nobody walks", 1, VIOLET):
+    with parts.graph.group("If nobody walks", 1, VIOLET):
         preset = {"preset": "dolly_in" if parts.package == "toy" else "arc_left", "frames": live["frames"]}
         recorded = parts.graph.add("LingBotWorldCameraPreset", collapsed=True, **preset)
     parts.column = 1
@@ -184,11 +186,11 @@ SHOTS = [
 def fast_long(server: Server) -> Graph:
     note = f"""## A minute in three shots
 
-Each **Rollout** goes on from the *state* of the one before, with a camera and a prompt of its own, twenty seconds each.
-Change the last shot and press Run: the first two are kept. *window* {WINDOW} and *sink* {SINK} keep memory where it is
-after four seconds; all shots of a video have the same. *Save State* keeps the world: *Load State* goes on another day.
+Each **Rollout** continues from the *state* of the previous one, with its own camera and prompt, twenty seconds each.
+Change the last shot and press Run: the first two are kept. *window* {WINDOW} and *sink* {SINK} keep memory constant
+after four seconds; all shots of a video use the same. *Save State* keeps the state: *Load State* continues another day.
 
-Template *07 Fast* tells how the model is made."""
+Template *07 Fast* shows how to make the model."""
     parts = Parts(server, "fast_long", note, note_height=230)
     parts.graph.box_width = 320
     with parts.graph.group("Models", 0, RED):

@@ -14,10 +14,10 @@ def core_nodes(server: Server) -> Graph:
     note = f"""## ComfyUI's own nodes around the experts
 
 The experts as ordinary MODELs in two *KSampler (Advanced)*. **Steps** is for both; *Hand over* computes the step at
-which the official boundary lies, with shift 5 and the scheduler *simple*: 9 of 40. Each starts its solver afresh, so
+which the official boundary lies, with shift 5 and the scheduler *simple*: 9 of 40. Each restarts its solver, so
 the result differs a little from *LingBot-World Sampler*.
 
-Text by *Load CLIP*, type **wan**, with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
+*Load CLIP*, type **wan**, encodes the text with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
 
 {DOWNLOAD}"""
     parts = Parts(server, "core_nodes", note, note_width=380)
@@ -61,11 +61,11 @@ Text by *Load CLIP*, type **wan**, with ComfyUI's umt5 file (**{UMT5}** in model
 def own_sampler(server: Server) -> Graph:
     note = f"""## Custom sampling
 
-*LingBot-World Sampler* in pieces: **Guider** (both experts), **Solver** and **Sigmas**, in ComfyUI's
-*SamplerCustomAdvanced*. Same seed and values, same video. Another *solver* goes into *Solver* and, among its advanced
-inputs, *Sigmas*; for a latent that already holds a video, lower *denoise* in *Sigmas*.
+*LingBot-World Sampler* as separate nodes: **Guider** (both experts), **Solver** and **Sigmas**, in ComfyUI's
+*SamplerCustomAdvanced*. The same seed and values give the same video. Set another *solver* in *Solver* and in the
+advanced inputs of *Sigmas*. For a latent that already holds a video, lower *denoise* in *Sigmas*.
 
-Text by *Load Text Encoder*, a CLIP that ComfyUI keeps: quicker when prompts change often, and more memory.
+*Load Text Encoder* gives a CLIP that ComfyUI keeps: quicker when prompts change often, but it takes more memory.
 
 {DOWNLOAD}"""
     parts = Parts(server, "own_sampler", note)
@@ -95,11 +95,11 @@ def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: 
 def easy_cache(server: Server) -> Graph:
     note = f"""## EasyCache: fewer forwards
 
-EasyCache skips a step where little changed since the last one: **reuse_threshold** 0.2 is ComfyUI's default. It starts
-at 0.15 of the sampling and ends at 0.95; each expert has its own; ComfyUI's log says how many steps were skipped.
+EasyCache skips a step if little changed since the last one: **reuse_threshold** 0.2 is ComfyUI's default. It works from
+0.15 to 0.95 of the sampling; each expert has its own. ComfyUI's log shows how many steps were skipped.
 
-Measured on toy models only: of 40 steps 0 at 0.2, 2 at most at 0.3, 15 at 0.6. Random weights say that it works, not
-how it looks: with the real ones compare once with the same seed.
+Measured on toy models only: of 40 steps 0 at 0.2, 2 at most at 0.3, 15 at 0.6. These figures show
+that it works, not how it looks: compare once with the real weights and the same seed.
 
 {DOWNLOAD}
 {RUN}"""
