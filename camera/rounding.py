@@ -7,6 +7,8 @@ from .rotation import nearest_rotation
 
 SINGLE = 2.0**-24
 """The relative rounding error of float32."""
+HALF = 2.0**-11
+"""The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
 """The number of frames whose numbers are inspected."""
@@ -16,7 +18,7 @@ EXACT = 1e-9
 
 class Rounding:
     """The precision of written numbers [n, k]: `absolute`, half of the last decimal place, and `relative`,
-    for float32 or significant digits; 0 where the numbers show no rounding. `decimals` is the count of decimal
+    for float16, float32 or significant digits; 0 where the numbers show no rounding. `decimals` is the count of decimal
     places, MOST_DIGITS + 1 if there is no such count."""
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
@@ -26,7 +28,7 @@ class Rounding:
         self.absolute = 0.5 * 10.0**-self.decimals if self.decimals <= MOST_DIGITS else 0.0
         with np.errstate(over="ignore"):
             single = dtype == np.float32 or bool((values.astype(np.float32) == values).all())
-        self.relative = SINGLE if single else 0.0
+        self.relative = HALF if dtype == np.float16 else SINGLE if single else 0.0
         digits = next((d for d in range(4, MOST_DIGITS + 1) if _written(values, f".{d}g")), MOST_DIGITS + 1)
         if not self.relative and digits <= MOST_DIGITS:
             self.relative = 0.5 * 10.0 ** (1 - digits)

@@ -19,7 +19,7 @@ from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import from_quaternions, inverse, rigid
 from .frame_names import in_name_order
-from .lens import COLMAP_MODELS, MODELS, OTHER_LENSES, PINHOLES, refuse_model
+from .lens import COLMAP_MODELS, COLMAP_PINHOLES, MODELS, OTHER_LENSES, refuse_model
 from .reading import Recording, float_fields, lens_notes, lens_rows, read_text
 
 LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader skips
@@ -34,7 +34,7 @@ FIELDS = (
     Field(("NAME",), "applied", "The frames' order; gaps in the numbers are refused."),
     Field(("POINTS2D[]",), "ignored", "Told by its triples of numbers; the line may be missing."),
     Field(("WIDTH, HEIGHT, fx, fy, cx, cy",), "applied", "The lens. `--fov_deg` stands in for a missing cameras file."),
-    Field(PINHOLES[:-1], "applied", "Pinholes; distortion terms are reported."),
+    Field(COLMAP_PINHOLES, "applied", "Pinholes; distortion terms are reported."),
     Field(OTHER_LENSES, "refused", "No pinholes; `--fov_deg` stands in for the lens."),
     Field(("rigs", "frames", "points3D"), "ignored", "images.txt and images.bin hold each image's own pose."),
 )
@@ -102,10 +102,10 @@ def _colmap_cameras(path: Path) -> dict[str, _Camera]:
 
 def _camera(name: str, values: list[float], where: str) -> _Camera:
     (width, height, *terms), model = values, MODELS[name]
+    if len(terms) != model.numbers:
+        raise CameraError(f"{where}: {len(terms)} numbers after the size of {name}, expected {model.numbers}")
     if not model.pinhole:
         return _Camera(name, (width, height), [], [])
-    if len(terms) < model.focals + 2:
-        raise CameraError(f"{where}: {len(terms)} numbers for {name}, expected at least {model.focals + 2}")
     centre = terms[model.focals : model.focals + 2]
     return _Camera(name, (width, height), [terms[0], terms[model.focals - 1], *centre], terms[model.focals + 2 :])
 

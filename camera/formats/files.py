@@ -65,7 +65,7 @@ FORMATS: dict[str, Format] = {
         "image_size",
     ),
     "realestate10k": Format(
-        "RealEstate10K or CameraCtrl .txt, 19 columns", (".txt",), read_realestate10k, "opencv_w2c", RE10K_FIELDS
+        "RealEstate10K or CameraCtrl .txt, 19 columns", (".txt", ".csv"), read_realestate10k, "opencv_w2c", RE10K_FIELDS
     ),
     "colmap": Format(
         "folder with COLMAP's images and cameras, .bin or .txt",
@@ -75,7 +75,7 @@ FORMATS: dict[str, Format] = {
         COLMAP_FIELDS,
     ),
     "kitti": Format(
-        "KITTI's poses .txt, 12 columns, or Replica's, 16", (".txt",), read_kitti, "opencv_c2w", KITTI_FIELDS
+        "KITTI's poses .txt, 12 columns, or Replica's, 16", (".txt", ".csv"), read_kitti, "opencv_c2w", KITTI_FIELDS
     ),
     "transforms": Format(
         "nerfstudio, instant-ngp or Blender-NeRF transforms.json, or its folder",
@@ -95,7 +95,9 @@ FORMATS: dict[str, Format] = {
         MATRIX_FIELDS,
         "convention",
     ),
-    "tum": Format("TUM's trajectory .txt, 8 columns", (".txt",), read_tum, "opencv_c2w", TUM_FIELDS),
+    "tum": Format(
+        "TUM's trajectory .txt or EuRoC's .csv, 8 columns", (".txt", ".csv", ".tum"), read_tum, "opencv_c2w", TUM_FIELDS
+    ),
     "megasam": Format("MegaSaM's .npz with cam_c2w", (".npz",), read_megasam, "opencv_c2w", MEGASAM_FIELDS),
     "vggt": Format("VGGT's or Depth Anything 3's .npz with extrinsic", (".npz",), read_vggt, "opencv_w2c", VGGT_FIELDS),
     "arkit": Format(

@@ -15,7 +15,7 @@ from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from ..rotation import OPENGL_TO_OPENCV
 from .frame_names import in_name_order, refuse_gaps
-from .lens import FLAG_FIELDS, MODEL_FIELD, refuse_flags, refuse_model
+from .lens import FLAG_FIELDS, MODEL_FIELD, PINHOLES, refuse_flags, refuse_model
 from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
@@ -40,6 +40,7 @@ TRANSFORMS_FIELDS = (
         ("file_path",), "applied", "The frames' order: the number or decimal fraction that varies. Gaps are refused."
     ),
     Field(("time", "timestamp"), "applied", "The frames' order where no frame has a file_path. Gaps are refused."),
+    Field(("from_mitsuba",), "applied", "Mitsuba's axes: x left, y up, z forward."),
     Field(WORLD, "ignored", "They move or scale the whole world, which the model does not see."),
     Field((*PICTURES, *SPLITS, *TRAINING, *SCENE), "ignored", "They are about pictures and training."),
     Field(("rotation",), "ignored", "Blender's synthetic scenes: the turntable's step, already in the matrices."),
@@ -53,13 +54,19 @@ PATH_FIELDS = (
     Field(("keyframes", "seconds", "smoothness_value", "is_cycle", "crop", "matrix"), "ignored", "Of the editor."),
     Field(("default_fov", "default_transition_sec", "render_time", "timestamp"), "ignored", "Of the editor."),
 )
+BLENDER_KINDS = ("type", "camera_type")
 MATRIX_FIELDS = (
     Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers; the speed."),
     Field(("fov_deg", "angle_x"), "applied", "Degrees or radians across: one number, or one a frame."),
     Field(("lens", "sensor_width"), "applied", "Blender's millimetres: one number each, or one a frame."),
     Field(("sensor_fit", "sensor_height"), "applied", "VERTICAL: the lens is measured from top to bottom."),
     Field(("resolution_x", "resolution_y", "shift_x", "shift_y"), "applied", "The picture and the lens's centre."),
+    Field(("pixel_aspect_x", "pixel_aspect_y"), "applied", "Pixels that are not square."),
+    Field(BLENDER_KINDS, "refused", "Blender's ORTHO and PANO; `--fov_deg` stands in for the lens."),
+    Field(("resolution_percentage",), "ignored", "It scales the picture and the lens alike."),
 )
+MITSUBA = np.diag([-1.0, 1.0, -1.0, 1.0])
+"""The transform that reverses the x and z axes."""
 LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 SENSOR_MM = 36.0
 """The default width of Blender's sensor, in millimetres."""
@@ -76,6 +83,7 @@ def read_transforms(path: Path) -> Recording:
     frames = _in_order(entries_of(data, "frames", path), path)
     matrices = [field_of(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
+    c2w = c2w @ MITSUBA if data.get("from_mitsuba") else c2w
     notes = unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)
     merged = [_merged(data, frame) for frame in frames]
     if any(np.any(frame.get("rolling_shutter") or 0) for frame in merged):
@@ -101,7 +109,8 @@ def _merged(data: Mapping, frame: Mapping) -> dict[str, Any]:
     own = {*frame}
     for group in (ACROSS, DOWN):
         own |= {*group} if own & {*group} else set()
-    return {**{key: value for key, value in data.items() if key not in own}, **frame}
+    merged = {**{key: value for key, value in data.items() if key not in own}, **frame}
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def _lens_of(frames: list[dict[str, Any]], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -193,7 +202,8 @@ def read_matrices(path: Path, convention: Convention) -> Recording:
     c2w = to_opencv(field_of(data, "matrices", str(path)), convention, str(path))
     fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
     recording = Recording(c2w, None, fps, tuple(unread(data, MATRIX_FIELDS)))
-    if not {"lens", "angle_x", "fov_deg"} & data.keys():
+    kinds = {str(data.get(key) or "PERSP").upper() for key in BLENDER_KINDS}
+    if not {"lens", "angle_x", "fov_deg"} & data.keys() and kinds <= {*PINHOLES}:
         return recording
     return recording.with_lens(lambda: _blender_lens(data, len(c2w), str(path)))
 
@@ -207,8 +217,11 @@ def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, t
             raise CameraError(f"{where}: {key} {list(values.shape)}, expected a number, or one for each pose")
         return np.broadcast_to(values, frames)
 
+    for key in BLENDER_KINDS:
+        refuse_model(data.get(key) or "PERSP", where, key)
     width, height = (
-        float(row(f"resolution_{axis}", side)[0]) for axis, side in (("x", LENS_WIDTH), ("y", LENS_HEIGHT))
+        float(row(f"resolution_{axis}", side)[0] * row(f"pixel_aspect_{axis}", 1)[0])
+        for axis, side in (("x", LENS_WIDTH), ("y", LENS_HEIGHT))
     )
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{where}: resolution {width:g}x{height:g}, expected pixels")

@@ -38,7 +38,8 @@ COLMAP_MODELS: dict[int, tuple[str, Model]] = {
 }
 """COLMAP's models by their ids in its binary files (sensor/models.h)."""
 MODELS = dict(COLMAP_MODELS.values())
-PINHOLES = (*(name for name, model in MODELS.items() if model.pinhole), "PERSPECTIVE")
+COLMAP_PINHOLES = tuple(name for name, model in MODELS.items() if model.pinhole)
+PINHOLES = (*COLMAP_PINHOLES, "PERSPECTIVE", "PERSP")
 OTHER_LENSES = tuple(name for name, model in MODELS.items() if not model.pinhole)
 NERFSTUDIO_LENSES = (
     "FISHEYE624",

@@ -15,7 +15,7 @@ from ..poses import as_float64
 from .frame_names import refuse_gaps
 from .lens import refuse_model
 from .reading import Recording, lens_notes, lens_rows, read_text
-from .sniff import header_shape
+from .sniff import C2W, W2C, header_shape
 
 LARGEST_UNPACKED = 512 * 2**20
 LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction is images and depths, and only their shapes are read
@@ -34,11 +34,15 @@ VIPE_FIELDS = (
     Field(("intrinsics/<video>_camera.txt",), "refused", "Camera types other than a pinhole; `--fov_deg` stands in."),
 )
 MEGASAM_FIELDS = (
-    Field(("cam_c2w",), "applied", "Camera to world, OpenCV axes."),
-    Field((*INTRINSICS, *PICTURES), "applied", "The lens, and its picture by the images' shape; else twice cx, cy."),
+    Field(C2W, "applied", "Camera to world, OpenCV axes."),
+    Field(
+        (*INTRINSICS, *PICTURES),
+        "applied",
+        "The lens, by row or by column, and its picture by the images' shape; else twice cx, cy.",
+    ),
 )
 VGGT_FIELDS = (
-    Field(("extrinsic", "extrinsics"), "applied", "World to camera, OpenCV axes."),
+    Field(W2C, "applied", "World to camera, OpenCV axes."),
     MEGASAM_FIELDS[1],
 )
 
@@ -107,20 +111,21 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def read_megasam(path: Path) -> Recording:
     """Read MegaSaM's .npz: `cam_c2w` [n, 4, 4] camera-to-world in OpenCV axes, `intrinsic` [3, 3] in pixels of
     `images`. Raises CameraError."""
-    return _read_predictions(path, "MegaSaM", "cam_c2w", "opencv_c2w")
+    return _read_predictions(path, "MegaSaM", C2W, "opencv_c2w")
 
 
 def read_vggt(path: Path) -> Recording:
     """Read VGGT's or Depth Anything 3's .npz: `extrinsic` [n, 3, 4] world-to-camera in OpenCV axes, `intrinsic`
     [n, 3, 3]. Raises CameraError."""
-    return _read_predictions(path, "VGGT", "extrinsic", "opencv_w2c")
+    return _read_predictions(path, "VGGT", W2C, "opencv_w2c")
 
 
-def _read_predictions(path: Path, kind: str, key: str, convention: str) -> Recording:
-    arrays, shapes = _archive(path, kind, (key, f"{key}s", *INTRINSICS), PICTURES)
-    poses = arrays.get(key, arrays.get(f"{key}s"))
-    if poses is None:
-        raise CameraError(f"{path}: no {key} in this .npz")
+def _read_predictions(path: Path, kind: str, keys: tuple[str, ...], convention: str) -> Recording:
+    arrays, shapes = _archive(path, kind, (*keys, *INTRINSICS), PICTURES)
+    key = next((name for name in keys if name in arrays), None)
+    if key is None:
+        raise CameraError(f"{path}: no {keys[0]} in this .npz")
+    poses = arrays[key]
     if poses.ndim == 4 and len(poses) == 1:  # a batch of one
         poses = poses[0]
     recording = Recording(to_opencv(poses, CONVENTIONS[convention], f"{path}: {key}"))
@@ -137,6 +142,7 @@ def _predicted_lens(
     if matrices.shape[-2:] != (3, 3) or matrices.size not in (9, 9 * frames):
         raise CameraError(f"{path}: intrinsic {list(matrices.shape)}, expected [3, 3] or [{frames}, 3, 3]")
     matrices = matrices.reshape(-1, 3, 3)
+    matrices = matrices if matrices[:, :2, 2].any() else matrices.swapaxes(1, 2)
     sides = next((_sides(shape) for shape in shapes.values() if len(shape) > 2), None)
     notes = [] if sides else ["No images in the file: their size is taken for twice cx, cy."]
     width, height = sides or (2 * matrices[0, 0, 2], 2 * matrices[0, 1, 2])

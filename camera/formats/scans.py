@@ -38,7 +38,11 @@ TIMES = ("timestamp", "time", "frame_index")
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
 """The keys of Polycam's matrix, row by row."""
 ARKIT_FIELDS = (
-    Field((*POSES, *PARTS, "frames"), "applied", "Camera to world, ARKit's axes; by row or column, told by the zeros."),
+    Field(
+        (*POSES, *PARTS, "frames"),
+        "applied",
+        "Camera to world, ARKit's axes; by row or column, by the zeros, else by the lens's order.",
+    ),
     Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the place."),
     Field((*LENSES, "perFrameIntrinsicCoeffs", "fx", "fy", "cx", "cy"), "applied", "The lens, by row or by column."),
     Field((*RESOLUTIONS, *(name for pair in SIZES for name in pair)), "applied", "Else twice cx, cy; reported."),
@@ -115,8 +119,9 @@ def _read_frames(frames: list[Mapping], path: Path) -> Recording:
                 refuse_gaps(times[order], f"{path} ({key})")
             break
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
+    matrices, notes = _by_row(matrices, _stated_order(frames))
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
-    notes = unread((key for frame in frames for key in frame), ARKIT_FIELDS)
+    notes += unread((key for frame in frames for key in frame), ARKIT_FIELDS)
     recording = Recording(c2w, None, None, tuple(notes))
     if not any({*LENSES, "fx"} & frame.keys() for frame in frames):
         return recording
@@ -149,7 +154,7 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """Return a frame's pose [4, 4], transposed if the file stores it by column."""
+    """Return a frame's pose [4, 4] as it is stored, by row or by column."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
@@ -157,9 +162,35 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
     found = as_float64(field_of(frame, name, where), f"{where} {name}")
     if found.size != 16:
         raise CameraError(f"{where} {name}: {list(found.shape)}, expected 16 numbers")
-    matrix = found.reshape(4, 4)
-    by_column = np.abs(matrix[:3, 3]).max() < 1e-6  # the row 0, 0, 0, 1 is the last column
-    return matrix.T if by_column and np.abs(matrix[3, :3]).max() > 0 else matrix
+    return found.reshape(4, 4)
+
+
+def _stated_order(frames: list[Mapping]) -> str:
+    """Return "row" or "column" if the keys of poses or the lens matrices show the file's order; else an empty
+    string."""
+    if any(PARTS[0] in frame for frame in frames):
+        return "row"
+    found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
+    lens = np.ravel(found) if isinstance(found, list) else np.zeros(0)
+    if lens.size != 9 or lens.dtype.kind not in "fi" or not (lens[[2, 5]].any() or lens[[6, 7]].any()):
+        return ""
+    return "row" if lens[[2, 5]].any() else "column"
+
+
+def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
+    """Return poses [n, 4, 4] by row, and a note if the file does not show its order.
+
+    All frames have one order: the place of 0, 0, 0, 1 in any frame away from the origin shows it, else the `order` of
+    other matrices."""
+    last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
+    if last_row > 0 or last_column > 0:
+        return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []
+    if order or np.allclose(matrices, matrices.swapaxes(1, 2)):
+        return (matrices if order == "row" else matrices.swapaxes(1, 2)), []
+    return matrices.swapaxes(1, 2), [
+        "All poses are at the origin, so the file does not show whether its matrices are by row or by column: they "
+        "are taken by column, as ARKit stores them."
+    ]
 
 
 def _pixel_lens(frames: list[Mapping], where: str) -> tuple[np.ndarray, tuple[str, ...]]:

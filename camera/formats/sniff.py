@@ -1,6 +1,7 @@
 """Detection of a camera file's format from its name and first bytes. Readers still check every number."""
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -10,6 +11,7 @@ import numpy as np
 
 from .colmap import COLMAP_FILES, model_folder
 from .scans import scan_folder
+from .text_files import is_number, split_columns, tum_columns
 
 HEAD = 64 * 2**10  # bytes inspected at the start and at the end of a file
 KEYS = {
@@ -32,7 +34,9 @@ KEYS = {
     "pose": "arkit",
 }
 """The JSON keys that identify a format."""
-ARRAYS = {"inds": "vipe", "cam_c2w": "megasam", "extrinsic": "vggt", "extrinsics": "vggt"}
+C2W, W2C = ("cam_c2w", "c2w", "cam2world"), ("extrinsic", "extrinsics", "w2c", "world2cam")
+"""The names of .npz arrays with camera-to-world and world-to-camera matrices."""
+ARRAYS = {"inds": "vipe", **dict.fromkeys(C2W, "megasam"), **dict.fromkeys(W2C, "vggt")}
 """The names of .npz arrays that identify a format."""
 COLUMNS = {19: "realestate10k", 12: "kitti", 16: "kitti", 13: "kitti", 17: "kitti", 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
@@ -62,9 +66,7 @@ def format_of(path: Path) -> str | None:
             return _folder(path)
         if path.name in COLMAP_FILES:
             return "colmap"
-        told = {".npy": lambda _: "lingbot", ".npz": _archive, ".zip": _zipped, ".json": _json, ".txt": _text}.get(
-            path.suffix.lower()
-        )
+        told = _SNIFFERS.get(path.suffix.lower())
         return told(path) if told is not None else None
     return None
 
@@ -125,13 +127,12 @@ def _json(path: Path) -> str | None:
 
 def _text(path: Path) -> str | None:
     """Detect the format of a text file from the number of columns in its first lines."""
-    lines = [line for line in _head(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    for line in lines[:3]:
-        with suppress(ValueError):  # a line of text, such as the video's address
-            columns = len([float(field) for field in line.replace(",", " ").split()])
-            if columns in COLUMNS:
-                return COLUMNS[columns]
-    return None
+    every = _head(path).splitlines()
+    lines = [split_columns(line) for line in every if line.strip() and not line.lstrip().startswith("#")]
+    numbers = [len(columns) for columns in lines[:3] if all(map(is_number, columns))]
+    if numbers and (named := tum_columns(every)) is not None and named.count in numbers:
+        return "tum"
+    return next((COLUMNS[count] for count in numbers if count in COLUMNS), None)
 
 
 def _head(path: Path) -> str:
@@ -139,3 +140,15 @@ def _head(path: Path) -> str:
         head = file.read(HEAD)
         file.seek(max(HEAD, path.stat().st_size - HEAD))
         return (head + file.read()).decode("utf-8-sig", errors="replace")
+
+
+_SNIFFERS: dict[str, Callable[[Path], str | None]] = {
+    ".npy": lambda _: "lingbot",
+    ".npz": _archive,
+    ".zip": _zipped,
+    ".json": _json,
+    ".txt": _text,
+    ".csv": _text,
+    ".tum": _text,
+}
+"""The detection for each suffix."""

@@ -1,6 +1,9 @@
 """Readers of camera paths in text files: RealEstate10K / CameraCtrl, KITTI and TUM."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +38,8 @@ KITTI_FIELDS = (
 TUM_FIELDS = (
     Field(("timestamp",), "applied", "Uneven times, as of keyframes: poses are interpolated at even ones; reported."),
     Field(("tx ty tz qx qy qz qw",), "applied", "Camera to world; quaternions that are not of length 1 are refused."),
+    Field(("header",), "applied", "Names of columns, in a comment too: their order, such as w before x in EuRoC's."),
+    Field((";",), "applied", "Separates columns, as space, tab and comma do; beside it a comma is a decimal point."),
     Field(("lens",), "ignored", "There is none in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )
 UNEVEN = 1.5
@@ -75,7 +80,8 @@ def read_tum(path: Path) -> Recording:
 
     Poses at uneven times, such as a SLAM system's keyframes, are resampled at even times. Raises CameraError.
     """
-    rows = _rows(path, 8)
+    order = tum_columns(read_text(path).splitlines())
+    rows = _rows(path, 8) if order is None else _rows(path, order.count)[:, order.columns]
     check_quaternions(rows[:, 4:], str(path))
     poses = rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4])
     c2w = to_opencv(poses, CONVENTIONS["opencv_c2w"], str(path), rows[:, 1:])
@@ -102,10 +108,10 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
-    """Return the numbers [n, k] of all lines that are not empty, a comment, or an address on the first line. `columns`
-    are the accepted values of k. Raises CameraError."""
-    lines = [(number, line.replace(",", " ").split()) for number, line in _lines(path)]
-    if lines and len(lines[0][1]) == 1:
+    """Return the numbers [n, k] of all lines that are not empty, a comment, or an address or names on the first line.
+    `columns` are the accepted values of k. Raises CameraError."""
+    lines = [(number, split_columns(line)) for number, line in _lines(path)]
+    if lines and not is_number(lines[0][1][0]):
         lines = lines[1:]
     if not lines:
         raise CameraError(f"{path}: no camera lines")
@@ -114,6 +120,55 @@ def _rows(path: Path, *columns: int) -> np.ndarray:
         if len(fields) != expected:
             raise CameraError(f"{path}: line {number} has {len(fields)} columns, expected {expected}")
     return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in lines])
+
+
+class Columns(NamedTuple):
+    """The count of columns that a header names, and the columns of time, position and quaternion x, y, z, w."""
+
+    count: int
+    columns: list[int]
+
+
+def tum_columns(lines: Sequence[str]) -> Columns | None:
+    """Return the columns of a trajectory whose header names them all; None without such a header.
+
+    The header is the last line of text before the numbers, a comment or not."""
+    header = ""
+    for line in lines:
+        text = line.strip().lstrip("#").strip()
+        if text and not line.lstrip().startswith("#") and is_number(split_columns(text)[0]):
+            break
+        header = text or header
+    names = header.replace(";", ",").split(",") if {",", ";"} & {*header} else header.split()
+    found = [_column_of(re.sub(r"[\[(].*", "", name).strip().lower()) for name in names]
+    wanted = ["time", "x", "y", "z", "qx", "qy", "qz", "qw"]
+    if any(found.count(name) != 1 for name in wanted):
+        return None
+    return Columns(len(names), [found.index(name) for name in wanted])
+
+
+def _column_of(name: str) -> str:
+    """Return the meaning of a column: time, x, y, z, qx, qy, qz, qw; an empty string for others."""
+    if re.search(r"time|stamp|^t$", name):
+        return "time"
+    if match := re.search(r"(?:^q|quat|rot|orientation).*?([wxyz])$", name):
+        return f"q{match[1]}"
+    match = re.search(r"^(?:t|p|pos|position|trans|translation|.*\.position)?(?:_\w+?)?[._]?([xyz])$", name)
+    return match[1] if match else ""
+
+
+def split_columns(line: str) -> list[str]:
+    """Split a line at spaces, tabs, commas or semicolons; beside semicolons a comma is a decimal point."""
+    return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
+
+
+def is_number(text: str) -> bool:
+    """Return whether a column is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

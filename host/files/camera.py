@@ -56,7 +56,7 @@ def lens_choices() -> list[str]:
 
 def camera_files() -> list[str]:
     """List the files that a camera format reads, in the input folder and in packages."""
-    return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy", ".bin")
+    return _named(looks_like_camera, ".npz", ".txt", ".csv", ".tum", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:

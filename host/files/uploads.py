@@ -20,7 +20,7 @@ from . import camera
 
 ADDRESS = "/lingbot_world/camera_files"
 FOLDER = "camera"
-KINDS = (".npy", ".npz", ".json", ".txt", ".bin")
+KINDS = (".npy", ".npz", ".json", ".txt", ".csv", ".tum", ".bin")
 LISTS: dict[str, Callable[[], list[str]]] = {"poses": camera.pose_choices, "cameras": camera.camera_files}
 LARGEST_SUM = 512 * 2**20
 SLASH = "|"  # replaces a slash: of a file name with slashes browsers send the last part only

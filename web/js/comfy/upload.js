@@ -4,7 +4,7 @@ import { api } from "../../../../scripts/api.js";
 import { app } from "../../../../scripts/app.js";
 
 const ADDRESS = "/lingbot_world/camera_files"; // of host/files/uploads.py
-const KINDS = [".npy", ".npz", ".json", ".txt", ".bin", ".zip"];
+const KINDS = [".npy", ".npz", ".json", ".txt", ".csv", ".tum", ".bin", ".zip"];
 const BUTTON = "choose files to upload";
 const OPTION = "lingbot_upload"; // of nodes/camera_sockets.py
 
