@@ -6,6 +6,6 @@ from .controls import Controls
 from .engine import Engine, Start
 from .folder.reading import load_walk
 from .session import Session
-from .shown.frames import Frames
+from .shown.frames import Frames, Receipt
 
-__all__ = ["Controls", "Engine", "Frames", "Session", "Start", "load_walk"]
+__all__ = ["Controls", "Engine", "Frames", "Receipt", "Session", "Start", "load_walk"]

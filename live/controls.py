@@ -33,16 +33,27 @@ FURTHEST_LOOK = 720.0
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
+class Heard(NamedTuple):
+    """An input: its `kind` (hold, look, stick, script, prompt, event, time, back), the `event` number of its sender,
+    and when it `arrived` (time.monotonic). `row`: the first video frame with the input, of those that a chunk adds."""
+
+    kind: str
+    event: int | None
+    arrived: float
+    row: int = 0
+
+
 class Wishes(NamedTuple):
     """The inputs for some video frames. `axes` float64 [n, 4]: forward, right, yaw, pitch, -1 to 1 each; while Shift is
     held, forward and right are doubled. `look`: additional degrees of yaw and pitch from the mouse. `event`: the number
     of the last event included. `waited`: seconds since the last input, None if no input arrived since the previous
-    frames."""
+    frames. `heard`: the inputs that arrived since the previous frames."""
 
     axes: np.ndarray
     look: tuple[float, float]
     event: int | None
     waited: float | None = None
+    heard: tuple[Heard, ...] = ()
 
 
 class _Pending(NamedTuple):
@@ -55,6 +66,7 @@ class _Pending(NamedTuple):
     rows: list[frozenset[str]]
     taken: float
     arrived: float | None
+    heard: list[Heard]
 
 
 class Controls:
@@ -74,6 +86,7 @@ class Controls:
         self.turns = 0  # counts the starts and ends of keys, sticks and scripts
         self.changed: Callable[[], None] = lambda: None  # called after each input, in the thread of the input
         self._arrived: float | None = None  # the time of the last input that no frame includes yet
+        self._heard: deque[Heard] = deque(maxlen=MOST_TAPS)
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
@@ -87,7 +100,7 @@ class Controls:
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
         """Hold exactly these keys from now on. This ends a script."""
         wanted = _checked(keys)
-        with self._hearing(event) as now:
+        with self._hearing("hold", event) as now:
             self.turns += wanted != self._down.keys()
             self._script = deque()
             for key in self._down.keys() - wanted:
@@ -106,7 +119,7 @@ class Controls:
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
         """Add a mouse movement in degrees, right and up."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
-        with self._hearing(event):
+        with self._hearing("look", event):
             self._look = [
                 max(-FURTHEST_LOOK, min(FURTHEST_LOOK, was + more))
                 for was, more in zip(self._look, turned, strict=True)
@@ -115,7 +128,7 @@ class Controls:
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
         """Set the sticks of a gamepad, -1 to 1 each, until the next call."""
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
-        with self._hearing(event):
+        with self._hearing("stick", event):
             stick = forward, right, yaw, pitch
             self.turns += any(self._stick) != any(stick)
             self._stick = stick
@@ -125,7 +138,7 @@ class Controls:
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_checked(row) for row in rows]
-        with self._hearing(event):
+        with self._hearing("script", event):
             self.turns += 1
             self._down.clear()
             self._taps.clear()
@@ -157,7 +170,9 @@ class Controls:
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
-            self._pending = _Pending({**self._down}, [*self._taps], look, self._script, [*self._script], since, arrived)
+            heard = [*self._heard]
+            before = {**self._down}, [*self._taps], look, self._script, [*self._script]
+            self._pending = _Pending(*before, since, arrived, heard)
             if self._down or self._script or any(self._stick):
                 self.heard = now
             axes = np.zeros((frames, 4))
@@ -168,10 +183,15 @@ class Controls:
                 axes[number, :2] *= RUNNING if RUN in row else 1
             self._look, self._arrived = [0.0, 0.0], None
             waited = None if arrived is None else now - arrived
-            if frames:  # a walk's first chunk may have no frames; then its taps are kept for the second
-                self._taps.clear()
-                self._taken = now
-            return Wishes(axes, look, self._event, waited)
+            if not frames:  # a walk's first chunk may have no frames; then its taps are kept for the second
+                return Wishes(axes, look, self._event, waited)
+            of_taps = {at for _, *times in self._taps for at in times}
+            rows = [_row(each.arrived, frames, since, now) if each.arrived in of_taps else 0 for each in heard]
+            self._taps.clear()
+            self._heard.clear()
+            self._taken = now
+            placed = (each._replace(row=row) for each, row in zip(heard, rows, strict=True))
+            return Wishes(axes, look, self._event, waited, tuple(placed))
 
     def put_back(self) -> None:
         """Restore the inputs of the last `take`, merged with later ones, because its frames will not be made."""
@@ -184,16 +204,19 @@ class Controls:
             since_then = [tap for tap in self._taps if tap not in before.taps]
             self._taps = deque([*before.taps, *taps, *since_then], maxlen=MOST_TAPS)
             self._look = [was + more for was, more in zip(before.look, self._look, strict=True)]
+            new = (each for each in self._heard if each not in before.heard)
+            self._heard = deque([*before.heard, *new], maxlen=MOST_TAPS)
             if self._script is before.script:  # no other script began, and no key ended it
                 self._script = deque(before.rows)
             self._taken, self._arrived = before.taken, self._arrived if before.arrived is None else before.arrived
 
     @contextmanager
-    def _hearing(self, event: int | None) -> Iterator[float]:
+    def _hearing(self, kind: str, event: int | None) -> Iterator[float]:
         """Register an input and yield its time. Afterwards `changed` is called."""
         with self._lock:
             self._event = self._event if event is None else event
             self.heard = self._arrived = self._clock()
+            self._heard.append(Heard(kind, event, self.heard))
             yield self.heard
         self.changed()
 
@@ -205,10 +228,15 @@ class Controls:
             return [row for row in taken for _ in range(FRAMES_OF_ONE)][-frames:] if frames else []
         rows = [set(self._down) for _ in range(frames)]
         for key, down, up in self._taps:
-            first, last = (min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9))) for at in (down, up))
+            first, last = (_row(at, frames, since, now) for at in (down, up))
             for row in rows[first : last + 1]:
                 row.add(key)
         return rows
+
+
+def _row(at: float, frames: int, since: float, now: float) -> int:
+    """Return the video frame of a chunk, made from the inputs between `since` and `now`, that matches a time."""
+    return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
 class Steered:

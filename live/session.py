@@ -21,7 +21,7 @@ from ..model.host_memory import give_back_memory
 from ..options import FPS
 from ..pipeline.state import WorldState
 from .camera import WALKING_SPEED
-from .controls import FRAMES_OF_ONE, Controls, Steered
+from .controls import FRAMES_OF_ONE, Controls, Heard, Steered
 from .decoding import DecodingThread
 from .drift import HINT, DriftWatch
 from .engine import Engine, Start, WalkVideo
@@ -133,31 +133,31 @@ class Session(Steered):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def prompt(self, text: str, *, refresh: bool = False) -> None:
+    def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
         """Change the prompt from one of the next chunks on; the text is encoded in the background. `refresh` is as in
-        `Walk.prompt`. Raises InputError for an empty prompt."""
+        `Walk.prompt`, `event` as in Controls. Raises InputError for an empty prompt."""
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected text that says what the world shows")
         if not text.strip():
             raise InputError("the prompt is empty; say what the world shows")
-        self._say(self.events.say(text), refresh)
+        self._say(self.events.say(text), refresh, Heard("prompt", event, time.monotonic()))
 
-    def event(self, name: str, on: bool | None = None, *, refresh: bool = False) -> None:
+    def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
         """Switch an event on or off, by its name or key: its sentence extends the prompt. `on` None toggles it.
-        `refresh` is as in `Walk.prompt`. Raises InputError for an unknown event."""
-        self._say(self.events.switch(name, on), refresh)
+        `refresh` and `event` are as in `prompt`. Raises InputError for an unknown event."""
+        self._say(self.events.switch(name, on), refresh, Heard("event", event, time.monotonic()))
 
-    def _say(self, text: str, refresh: bool) -> None:
+    def _say(self, text: str, refresh: bool, heard: Heard) -> None:
         if self._closing:
             raise InputError("the walk has ended: no prompt changes it any more")
         if self._watch is not None:
-            self._ask(lambda: self._encoded(text, refresh))
+            self._ask(lambda: self._encoded(text, refresh, heard))
             return
-        ready = self._texts.submit(self._encoded, text, refresh)
+        ready = self._texts.submit(self._encoded, text, refresh, heard)
         if self._asked_for:
             ready.result()
 
-    def _encoded(self, text: str, refresh: bool) -> None:
+    def _encoded(self, text: str, refresh: bool, heard: Heard) -> None:
         try:
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
@@ -169,7 +169,7 @@ class Session(Steered):
             return
 
         def change() -> None:
-            self.walk.prompt(text, context, refresh=refresh)
+            self.walk.prompt(text, context, refresh=refresh, heard=heard)
             if refresh:
                 self.pace.rest()
             self._awake = AWAKE
@@ -194,7 +194,8 @@ class Session(Steered):
             return
         text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_OF_ONE / FPS)
         if text is not None:
-            self._commands.append(lambda: self._encoded(text, False))
+            heard = Heard("time", None, time.monotonic())
+            self._commands.append(lambda: self._encoded(text, False, heard))
 
     def pause(self) -> None:
         """Pause the thread of `start` until `resume`. A program pauses by not requesting frames."""
@@ -217,11 +218,12 @@ class Session(Steered):
     def paused(self) -> bool:
         return self._paused
 
-    def back(self, chunk: int) -> None:
-        """Go back to the point after `chunk` chunks."""
+    def back(self, chunk: int, event: int | None = None) -> None:
+        """Go back to the point after `chunk` chunks. `event` is as in Controls."""
+        heard = Heard("back", event, time.monotonic())
 
         def go() -> None:
-            self.walk.back(chunk)
+            self.walk.back(chunk, heard)
             self._stand_in_events()
             self._cut_video()
             self.pace.rest()

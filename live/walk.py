@@ -27,11 +27,11 @@ from ..pipeline.world import World, chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
 from ..vae import PreviewDecoder, VideoDecoder
 from .camera import PITCH_DEG, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
-from .controls import FRAMES_OF_ONE, Controls
+from .controls import FRAMES_OF_ONE, Controls, Heard
 from .engine import Engine, Start
 from .kept import Kept
 from .shown.decoders import decode_kept, decode_parts, decoder_of_last
-from .shown.frames import Frames, KeyChangedError, Made, Part
+from .shown.frames import Frames, KeyChangedError, Made, Part, receipts_of
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class Walk:
             self.kept.prompt(before.prompts[-1].text, before.prompts[-1].context)
         self.frames = self.frames_before
         self.preempts, self.preempted, self._answer = True, 0, 0.0
+        self._changes: list[Heard] = []  # prompts and steps back since the last chunk
         self._rebuild(())
 
     @property
@@ -167,7 +168,7 @@ class Walk:
             return self._make_chunk(None)
 
     def _make_chunk(self, tell: Callable[[int], None] | None) -> Made:
-        began, size = time.perf_counter(), self.engine.chunk
+        began, now, size = time.perf_counter(), time.monotonic(), self.engine.chunk
         first_of_all = self._first_of_all
         before = None if first_of_all else self.camera.pose
         video_frames = FRAMES_OF_ONE * size - (FRAMES_OF_ONE if first_of_all else 0)
@@ -180,7 +181,9 @@ class Walk:
         given = self._noise.begin(self._made), self._y(self._made), self._camera(steps)
         latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, tell)
         copy = HostCopy.of(latent)
-        return Made(latent, copy.latent, copy.wait, steps, poses, self._made, wishes, began)
+        receipts = receipts_of([*self._changes, *wishes.heard], now, self._made, size, video_frames)
+        self._changes.clear()
+        return Made(latent, copy.latent, copy.wait, steps, poses, self._made, wishes, began, receipts)
 
     def _handed_out(self, made: Made, parts: Iterable[Part]) -> Iterator[Frames]:
         shown = 0
@@ -189,8 +192,12 @@ class Walk:
             seconds, count = time.perf_counter() - made.began, min(made.latent.shape[2], 2)
             poses = made.poses[shown : shown + len(pixels)]
             self._answer = seconds if part == 0 else self._answer
-            event, waited = made.wishes.event, made.wishes.waited
-            frames = Frames(pixels.numpy(), made.number, self.frames, part, count, event, seconds, poses, waited)
+            event, waited, first = made.wishes.event, made.wishes.waited, made.number * self.engine.chunk
+            inputs = tuple(each for each in made.receipts if (each.latent_frame <= first) == (part == 0))
+            inputs = made.receipts if count == 1 else inputs
+            frames = Frames(
+                pixels.numpy(), made.number, self.frames, part, count, event, seconds, poses, waited, inputs
+            )
             shown += len(pixels)
             self.frames += len(pixels)
             yield frames
@@ -201,14 +208,16 @@ class Walk:
         self.kept.append(made.copy, made.steps, made.poses, made.wishes)
         self._made += 1
 
-    def prompt(self, text: str, context: Tensor, *, refresh: bool = False) -> None:
+    def prompt(self, text: str, context: Tensor, *, refresh: bool = False, heard: Heard | None = None) -> None:
         """Set the prompt from the next chunk on. With `refresh` the window's keys and values are recomputed with this
         prompt, one forward per chunk, so that the image changes at once. Raises InputError for a `refresh` after the
-        disk was full, because the chunks of the window are not saved."""
+        disk was full, because the chunks of the window are not saved. `heard`: the input that changes the prompt, for
+        the next chunk's receipts."""
         if refresh and self.kept.failure:
             raise InputError(f"the picture cannot change at once: {self.kept.failure}; say the prompt without that")
         self.kept.prompt(text, context)
         self._world.prompt = context.to(self.engine.device)
+        self._changes += [] if heard is None else [heard]
         if refresh and self.kept.latent_frames:
             self.rebuild(refresh=True)
 
@@ -220,11 +229,12 @@ class Walk:
         self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
         self.kept.rebuilt(refresh=refresh)
 
-    def back(self, chunk: int) -> None:
-        """Go back to the point after `chunk` chunks of this walk. Raises InputError."""
+    def back(self, chunk: int, heard: Heard | None = None) -> None:
+        """Go back to the point after `chunk` chunks of this walk. `heard` is as in `prompt`. Raises InputError."""
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
+        self._changes = [] if heard is None else [heard]
         poses = self.kept.poses()
         self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
         self.rebuild(refresh=False)

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from ..camera import whole_numbers
-from ..shown.frames import Frames
+from ..shown.frames import Frames, Receipt
 from .codec import Codec, Socket
 from .encoder import Encoder
 from .protocol import Init, Output
@@ -35,6 +35,7 @@ class Client:
         self._waiting: deque[Frames | dict[str, Any]] = deque()
         self._something = asyncio.Event()
         self._chunk: dict[str, int] = {}
+        self._unsent: list[Receipt] = []  # the inputs of dropped frames, which the next batch names
         self.finished = False
 
     def output(self, output: Output) -> None:
@@ -48,6 +49,7 @@ class Client:
             oldest = next(item for item in self._waiting if isinstance(item, Frames))
             self._waiting.remove(oldest)
             self.dropped += len(oldest.pixels)
+            self._unsent += oldest.inputs
         self._something.set()
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -61,6 +63,7 @@ class Client:
     def forget(self) -> None:
         """Drop the waiting frames, which belong to the previous walk."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
+        self._unsent = []
 
     def finish(self) -> None:
         """Let `send` end once the queue is empty."""
@@ -107,6 +110,9 @@ class Client:
             header["made_ms"] = round(1000 * frames.seconds)
             if frames.waited is not None:
                 header["waited_ms"] = round(1000 * frames.waited)
+        inputs, self._unsent = [*self._unsent, *frames.inputs], []
+        if self.ours and inputs:
+            header["inputs"] = [_receipt(each) for each in inputs]
         if self.ours and frames.poses is not None:
             header["camera"] = whole_numbers(frames.poses)
         await self._codec.send_frames(self._socket, header, payload)
@@ -145,3 +151,14 @@ class Client:
             **self._chunk,
             "chunk_total_ms": whole + self._chunk["raw_payload_build_ms"] + self._chunk["ws_write_ms"],
         }
+
+
+def _receipt(receipt: Receipt) -> dict[str, Any]:
+    """Return a receipt as a map of integers and its kind."""
+    number = {} if receipt.event is None else {"event_id": receipt.event}
+    return {
+        "kind": receipt.kind,
+        **number,
+        "latent_frame": receipt.latent_frame,
+        "waited_ms": max(0, round(1000 * receipt.waited)),
+    }

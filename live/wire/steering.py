@@ -65,11 +65,11 @@ def steer(session: Session, event: Event) -> None:
         session.stick(forward, right, yaw, pitch, number)
         goes_on = any(payload)
     elif event.kind == "prompt":
-        session.prompt(payload[0], refresh=payload[1])
+        session.prompt(payload[0], refresh=payload[1], event=number)
     elif event.kind == "event":
-        session.event(payload[0], payload[1], refresh=payload[2])
+        session.event(payload[0], payload[1], refresh=payload[2], event=number)
     elif event.kind == "back":
-        session.back(payload)
+        session.back(payload, number)
     elif event.kind == "moving":
         session.moving = payload
     elif event.kind == "pause":
