@@ -76,6 +76,19 @@ export async function loadWorkflow(page, path, nodeCount) {
   await settle(page)
 }
 
+/** Open a workflow as the template browser does, which fits the graph into the view; return the zoom. */
+export async function openTemplate(page, graph, name) {
+  await page.evaluate(([ui, title]) => window.app.loadGraphData(ui, true, true, title, { openSource: 'template' }), [graph, name])
+  await settle(page)
+  return page.evaluate(() => window.app.canvas.ds.scale)
+}
+
+/** Height of each note's text, and the note's height as the file has it, where Nodes 2.0 lays the notes out. */
+export function noteHeights(page, graph) {
+  const saved = graph.nodes.filter(({ type }) => type === 'MarkdownNote').map(({ id, size }) => [id, size[1]])
+  return page.evaluate((notes) => notes.map(([id, height]) => [window.app.graph.getNodeById(id).size[1], height]), saved)
+}
+
 /** Boxes of the nodes when pictures and videos are there and nothing has grown for a while. */
 export async function settledBoxes(page) {
   await page.waitForFunction(() => [...document.querySelectorAll('[data-node-id] img, [data-node-id] video')].every((shown) =>
@@ -162,21 +175,6 @@ export async function fitView(page, margin = 0.04) {
     canvas.setDirty(true, true)
   }, margin)
   await page.waitForTimeout(600)
-}
-
-/** The zoom that a template opens with: the front-end fits all nodes into the view. */
-export function openingZoom(page) {
-  return page.evaluate(() => {
-    const { canvas, graph } = window.app
-    const before = [canvas.ds.scale, ...canvas.ds.offset]
-    const all = graph.nodes.map((node) => [...node.getBounding()])
-    const [left, top] = [0, 1].map((axis) => Math.min(...all.map((box) => box[axis])))
-    const [right, bottom] = [0, 1].map((axis) => Math.max(...all.map((box) => box[axis] + box[axis + 2])))
-    canvas.ds.fitToBounds([left, top, right - left, bottom - top])
-    const { scale } = canvas.ds
-    ;[canvas.ds.scale, canvas.ds.offset[0], canvas.ds.offset[1]] = before
-    return scale
-  })
 }
 
 /** Boxes of the nodes, titles included, in the graph's pixels: what Nodes 2.0 has laid out, else what the canvas draws. */

@@ -36,8 +36,8 @@ The camera follows the path that you draw in **Camera Editor**: drag its points,
 
 {DOWNLOAD}
 {RUN}"""
-    parts = Parts(server, "camera", note, note_height=450)
-    image = parts.image()
+    parts = Parts(server, "camera", note)
+    image = parts.image(apart=True)
     return parts.film(parts.editor(image["image"], flight()), image)
 
 
@@ -70,12 +70,12 @@ def poses(server: Server) -> Graph:
     note = f"""## A camera path from files
 
 **Import Camera** reads the paths of other programs: ViPE, COLMAP, RealEstate10K, KITTI, nerfstudio, Blender, and
-**poses.npy** with **intrinsics.npy**. Drop the file, its folder or a zip on the node and choose its format;
-the node reports what it read. ViPE's files lack the size of the video: enter its width and height.
+poses.npy. Drop the file, its folder or a zip on the node and choose its format. ViPE's files lack the size of the
+video: enter its width and height.
 
 {DOWNLOAD}
 {RUN}"""
-    parts = Parts(server, "poses", note)
+    parts = Parts(server, "poses", note, note_width=420)
     image = parts.image()
     values = {"file": "vipe/pose/my_video.npz", "format": "vipe", "image_width": 1280, "image_height": 720}
     return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, room=160, **values), image)
@@ -91,7 +91,7 @@ with texture. The chain spreads the move over 81 frames.
 
 {DOWNLOAD}
 {RUN}"""
-    parts = Parts(server, "from_video", note, note_height=480)
+    parts = Parts(server, "from_video", note)
     with parts.graph.group("Start image", 0, BLUE):
         image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
     with parts.graph.group("Another video", 1, BLUE):
@@ -118,7 +118,7 @@ set 40 steps, cfg 5, boundary 0.947. On 4-bit weights a LoRA is added exactly, w
 
 {DOWNLOAD}"""
     parts = Parts(server, "lora_four_steps", note)
-    image = parts.image()
+    image = parts.image(apart=True)
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
     high, low, vae = parts.models(1)
     with parts.graph.group("A LoRA for each expert", 2, RED):
@@ -147,7 +147,7 @@ weights.
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "first_last", note)
-    image = parts.image()
+    image = parts.image(apart=True)
     with parts.graph.group("Last frame", 1, BLUE):
         look = {"title": "Load the last frame", "extra_height": IMAGE_HEIGHT}
         last = parts.graph.add("LoadImage", image="example.png", **look)
@@ -165,7 +165,7 @@ Runs the whole pipeline with tiny trained models, on any CPU: a walk through a d
 1. Press **Make the toy package** on the node below.
 2. Press **Run**.
 """
-    parts = Parts(server, "toy", note, package="toy", note_height=170)
+    parts = Parts(server, "toy", note, package="toy")
     with parts.graph.group("Start image", 0, BLUE):
         made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
         image = parts.prepare(made, size="width and height", width=256, height=144)

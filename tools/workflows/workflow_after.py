@@ -19,9 +19,9 @@ Choose a video in **Load Video**. Its last frame is the new start image, the cam
 are saved as one, enlarged. The template *Larger and smoother* has ComfyUI's models for detail and for frames between.
 
 {DOWNLOAD}"""
-    parts = Parts(server, "go_on", note)
+    parts = Parts(server, "go_on", note, note_width=420)
     with parts.graph.group("The video so far", 0, BLUE):
-        video = parts.graph.add("LoadVideo", file=VIDEO, extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
+        video = parts.graph.add("LoadVideo", file=VIDEO, extra_height=PREVIEW_HEIGHT)["VIDEO"]
         frames = parts.graph.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
         last = parts.graph.add("ImageFromBatch", title="Last frame", collapsed=True, image=frames, batch_index=-1)
         image = parts.prepare(last["IMAGE"])
@@ -36,7 +36,8 @@ are saved as one, enlarged. The template *Larger and smoother* has ComfyUI's mod
         )["IMAGE"]
         both = {"images.image0": frames, "images.image1": new}
         whole = parts.graph.add("BatchImagesNode", collapsed=True, **both)["IMAGE"]
-        large = parts.graph.add("ImageScaleBy", upscale_method="lanczos", scale_by=2.0, image=whole)["IMAGE"]
+        twice = {"title": "Twice as large", "collapsed": True, "upscale_method": "lanczos", "scale_by": 2.0}
+        large = parts.graph.add("ImageScaleBy", image=whole, **twice)["IMAGE"]
         parts.video_file(large)
     return parts.graph
 

@@ -34,12 +34,14 @@ class Graph:
         self.server, self.info, self.name = server, server.nodes, name
         self.nodes: list[Node] = []
         self.groups: list[Group] = []
+        self.begun = Group("", 0, "")
         self.box_width, self.first = 340, first
 
     @contextmanager
-    def group(self, title: str, column: int, color: str = "#3f789e") -> Iterator[None]:
-        """Nodes added inside are stacked under this title, below what the column already holds."""
-        self.groups.append(Group(title, column, color))
+    def group(self, title: str, column: int, color: str = "#3f789e", top: bool = False) -> Iterator[None]:
+        """Stack the nodes added inside under this title, below the other groups of the column, or above with `top`."""
+        self.begun = Group(title, column, color)
+        self.groups.insert(0 if top else len(self.groups), self.begun)
         yield
 
     def add(
@@ -83,9 +85,9 @@ class Graph:
         return self.place(node)
 
     def place(self, node: Node) -> Node:
-        """Put a node under what the group that was begun last already holds."""
+        """Put a node under the nodes of the group that was begun last."""
         self.nodes.append(node)
-        self.groups[-1].nodes.append(node)
+        self.begun.nodes.append(node)
         return node
 
     def _lay_out(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from collections.abc import Callable
 
 from workflow_graph import Graph
@@ -30,18 +31,18 @@ TOY_PROMPT = "a maze with red and blue walls by day"
 FPS = 16.0
 RED, BLUE, VIOLET, GREEN, GREY, BROWN = "#8a4b4b", "#3f789e", "#6b5b95", "#3f7e5c", "#5a5a5a", "#7a5c2e"
 
-DOWNLOAD = f"""**Models** (31 GB): in the folder that contains *ComfyUI*, run
+DOWNLOAD = f"""**Models** (31 GB): download each file of ComfyUI's list of missing models, and put
+[tokenizer.json]({FILES}/tokenizer/tokenizer.json) into *{PACKAGE}/tokenizer*. Or, in the folder that contains
+*ComfyUI*, run
 
 hf download cahlen/{PACKAGE} --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
-
-or download each file of ComfyUI's list of missing models, and put
-[tokenizer.json]({FILES}/tokenizer/tokenizer.json) into *{PACKAGE}/tokenizer*.
 """
-RUN = """**Image**: choose yours in *Load Image*, then press **Run**. 40 steps are good, 20 a draft.
+RUN = """Choose your image in *Load Image* and press **Run**. 40 steps are good, 20 a draft.
 """
-EDITOR_HEIGHT, DRAWING_HEIGHT, DRAWING_WIDTH = 440, 386, 626
+EDITOR_HEIGHT, DRAWING_HEIGHT, DRAWING_WIDTH = 440, 324, 526
 SAMPLER_ROOM = 140  # pixels for the preview that ComfyUI draws while it samples
 BUTTON = 26  # the pixels of a button below a node's widgets
+HEADING_GAP, HEADING_LINE, LETTER, NOTE_EDGE = 32, 18.3, 6.85, 5  # pixels of a note's headings
 LINE = 20  # what Prepare Image's line takes beyond the fields that it hides
 
 
@@ -50,6 +51,13 @@ def large(note: str) -> str:
     graph is in view, and a command is copied in one line."""
     title, *paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\d\. )", note.strip()))
     return "\n\n".join([title, *(f"### {paragraph}" for paragraph in paragraphs)]) + "\n"
+
+
+def note_height(text: str, width: int) -> int:
+    """Pixels of a note's text in the Nodes 2.0 of front-end 1.49, which needs the most of all renderers."""
+    shown = re.sub(r"\]\([^)]*\)|[*\[#]", "", text)
+    lines = [textwrap.wrap(paragraph.strip(), int((width - 28) / LETTER)) for paragraph in shown.split("\n\n")]
+    return round(NOTE_EDGE + sum(HEADING_GAP + HEADING_LINE * len(wrapped) for wrapped in lines))
 
 
 def flight() -> str:
@@ -73,7 +81,6 @@ class Parts:
         name: str,
         note: str,
         package: str = PACKAGE,
-        note_height: int = 400,
         note_width: int = 360,
         first: int = 1,
     ):
@@ -83,7 +90,8 @@ class Parts:
         self.column = 2  # of models and prompt; the sampler stands in the next one
         if note:
             with self.graph.group("Read me", 0, BROWN):
-                self.graph.note(large(note), title="Read me", width=note_width, height=note_height)
+                text = large(note)
+                self.graph.note(text, title="Read me", width=note_width, height=note_height(text, note_width))
 
     def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
         """What the missing-model dialog offers for a file; the toy package is made, not downloaded."""
@@ -98,15 +106,15 @@ class Parts:
         chosen = dict(zip(("high_noise_expert", "low_noise_expert"), names, strict=True))
         return {"package": NO_PACKAGE, **chosen, "models": offers}
 
-    def models(self, column: int | None = None) -> tuple[Output, Output, Output]:
-        """High-noise expert, low-noise expert, VAE; the experts in a column of their own, if one is named."""
+    def models(self, column: int | None = None, vae_column: int | None = None) -> tuple[Output, Output, Output]:
+        """High-noise expert, low-noise expert, VAE; the experts, and the VAE, in other columns, if these are named."""
         title, place = ("Models", self.column) if column is None else ("Experts", column)
         with self.graph.group(title, place, RED):
             experts = self.graph.add("LingBotWorldLoadExperts", **self.experts())
             if column is None:
                 vae = self.vae()
         if column is not None:
-            with self.graph.group("VAE", self.column, RED):
+            with self.graph.group("VAE", vae_column or self.column, RED):
                 vae = self.vae()
         return experts["high noise"], experts["low noise"], vae
 
@@ -115,15 +123,16 @@ class Parts:
         with self.graph.group("Models", self.column, RED):
             return self.graph.add("LingBotWorldLoadCausal", model_name=name)["MODEL"]
 
-    def vae(self) -> Output:
+    def vae(self, collapsed: bool = False) -> Output:
         """The VAE, in the group that was begun last."""
         vae = f"{self.package}/{VAE}"
-        return self.graph.add("LingBotWorldLoadVAE", vae_name=vae, models=self.offer(vae, VAE))["VAE"]
+        values = {"vae_name": vae, "models": self.offer(vae, VAE), "collapsed": collapsed}
+        return self.graph.add("LingBotWorldLoadVAE", **values)["VAE"]
 
-    def text(self, **prompts: str) -> tuple[Output, Output]:
+    def text(self, column: int | None = None, extra_height: int = 0, **prompts: str) -> tuple[Output, Output]:
         """Positive, negative; the encoder streams and is gone afterwards."""
-        with self.graph.group("Prompt", self.column, BLUE):
-            node = self.text_node(**prompts)
+        with self.graph.group("Prompt", self.column if column is None else column, BLUE):
+            node = self.text_node(extra_height, **prompts)
         return node["positive"], node["negative"]
 
     def text_node(self, extra_height: int = 0, **prompts: str) -> Node:
@@ -162,10 +171,13 @@ class Parts:
             negative = self.graph.add("CLIPTextEncode", title="Negative prompt", clip=clip, text=negative)
         return positive["CONDITIONING"], negative["CONDITIONING"]
 
-    def image(self, **size) -> Node:
-        """The prepared start image with its width and height."""
+    def image(self, apart: bool = False, **size) -> Node:
+        """The prepared start image with its width and height; `apart`: with the size in the next column."""
         with self.graph.group("Start image", 0, BLUE):
             loaded = self.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
+            if not apart:
+                return self.prepare(loaded["IMAGE"], **size)
+        with self.graph.group("Video size", 1, BLUE):
             return self.prepare(loaded["IMAGE"], **size)
 
     def prepare(self, image: Output | Inlet, **size) -> Node:
@@ -191,11 +203,12 @@ class Parts:
 
     def conditioned(self, text: tuple[Output, Output], image: Node, vae: Output, path: Node | None, **more) -> Node:
         """WanImageToVideo with the path on top: the conditioning, and a latent of the path's length. Both nodes are
-        collapsed: all that they take is wired."""
+        collapsed, because all their inputs are wired, and at the column's top, because Nodes 2.0 counts them as open
+        when it chooses the zoom of a template."""
         kind = "WanFirstLastFrameToVideo" if "end_image" in more else "WanImageToVideo"
         pair = {"positive": text[0], "negative": text[1], "vae": vae, "start_image": image["image"]}
         size = {"width": image["width"], "height": image["height"], "length": path["frames"] if path else 81}
-        with self.graph.group("Into the model: nothing to set", self.column, BLUE):
+        with self.graph.group("Into the model: nothing to set", self.column, BLUE, top=True):
             self.latent = video = self.graph.add(kind, collapsed=True, **pair, **size, **more)
             if path is None:
                 return video

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workflow_graph import Graph
-from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
+from workflow_nodes import IMAGE_HEIGHT, PREVIEW_HEIGHT, Node, Output, Server
 from workflow_parts import (
     BLUE,
     BUTTON,
@@ -30,17 +30,16 @@ TEN_SECONDS = 157
 FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
 REWARD_FOLDER = f"{HUGGING_FACE}/alibaba-pai/Wan2.2-Fun-Reward-LoRAs/resolve/main"
 VIEW_HEIGHT = 410  # of Live's
+NARROW = 284  # the nodes of a walk, which takes five columns
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
 CAUSAL_MODELS = """**Model**: in the folder that contains *ComfyUI*, run
 
 hf download robbyant/lingbot-world-fast --local-dir ComfyUI/models/lingbot_world/lingbot-world-fast
 
-Press **R**, then **Quantize now** on its node, once: this makes the model that *Load Causal Model* names. Runs skip
-that node.
-
-Text encoder and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0. LingBot-World 2.0 (CC BY-NC-SA 4.0)
-works the same way; keep **v2** in its folder's name.
+Press **R**, then **Quantize now** on its node, once: this makes the model that *Load Causal Model* names. Text encoder
+and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0. LingBot-World 2.0 (CC BY-NC-SA 4.0) works the same
+way; keep **v2** in its folder's name.
 """
 
 
@@ -51,7 +50,7 @@ Chunks of twelve frames, in four steps each: a twentieth of the base model's wor
 chunk. Template *17 Fast* has a LoRA.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast", note, note_height=460, note_width=420)
+    parts = Parts(server, "fast", note, note_width=420)
     graph = _one_shot(parts, "dolly_in")
     with graph.group("Once: 4-bit weights", 2, RED):
         weights = {"source": QUANTIZED.rpartition("/")[2].replace("_", "-"), "name": QUANTIZED}
@@ -71,7 +70,7 @@ LoRA of Wan 2.2 Fun (Apache-2.0, strength 0.5 as its authors use it). It was not
 Steps, window and sink stay as they are: Fast needs no step-distilled LoRA.
 
 Template *07 Fast* shows how to make the model."""
-    return _one_shot(Parts(server, "fast_lora", note, note_height=330), "arc_left", _with_lora)
+    return _one_shot(Parts(server, "fast_lora", note), "arc_left", _with_lora)
 
 
 def real_time(server: Server) -> Graph:
@@ -84,12 +83,11 @@ Steps, shift, window and sink are set by the release.
 
 hf download robbyant/{SMALL} --local-dir ComfyUI/models/lingbot_world/{SMALL}
 
-Then press **R**. The folder's name shows the release: keep it. CC BY-NC-SA 4.0, for non-commercial use.
-
-Text encoder and VAE come separately: both are in ComfyUI's list of missing models, and
-[tokenizer.json]({FILES}/tokenizer/tokenizer.json) goes into *{PACKAGE}/tokenizer*.
+Then press **R**. The folder's name shows the release: keep it. CC BY-NC-SA 4.0, for non-commercial use. Text encoder
+and VAE are in ComfyUI's list of missing models; [tokenizer.json]({FILES}/tokenizer/tokenizer.json) goes into
+*{PACKAGE}/tokenizer*.
 """
-    parts = Parts(server, "real_time", note, note_height=450)
+    parts = Parts(server, "real_time", note, note_width=420)
     return _one_shot(parts, "dolly_in", model_name=SHARDS, frames=TEN_SECONDS)
 
 
@@ -104,9 +102,9 @@ path*.
 
 {DOWNLOAD}
 **1.3B**: as in template *18 Real time*."""
-    parts = Parts(server, "walk", note, note_height=520, note_width=330)
-    parts.graph.box_width = 296
-    return _walked(parts, parts.image(), SHARDS, frames=81, chunk="1")
+    parts = Parts(server, "walk", note, note_width=NARROW)
+    parts.graph.box_width = NARROW
+    return _walked(parts, SHARDS, frames=81, chunk="1")
 
 
 def walk_toy(server: Server) -> Graph:
@@ -119,26 +117,35 @@ A walk in a small maze, on any CPU, without a download.
 
 After two seconds, or at **Stop**, the toy's base model renders your path.
 """
-    parts = Parts(server, "walk_toy", note, package="toy", note_height=330, note_width=330)
-    parts.graph.box_width = 296
-    with parts.graph.group("Start image", 0, BLUE):
-        made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
-        image = parts.prepare(made, size="width and height", width=256, height=144)
+    parts = Parts(server, "walk_toy", note, package="toy", note_width=NARROW)
+    parts.graph.box_width = NARROW
     toy = {"prompt": TOY_PROMPT, "frames": 33, "chunk": "1", "window": 18, "sink": 6}
-    return _walked(parts, image, "toy/lingbot_world_fast/model.safetensors", **toy)
+    return _walked(parts, "toy/lingbot_world_fast/model.safetensors", **toy)
 
 
-def _walked(parts: Parts, image: Node, causal: str, prompt: str = PROMPT, **live) -> Graph:
+def _begin(parts: Parts) -> Node:
+    """The prepared start image: the toy's, next to the button that makes it, or a file's."""
+    loads = parts.package != "toy"
+    with parts.graph.group("Start image", int(loads), BLUE):
+        if loads:
+            loaded = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
+            return parts.prepare(loaded["IMAGE"])
+        made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
+        return parts.prepare(made, size="width and height", width=256, height=144)
+
+
+def _walked(parts: Parts, causal: str, prompt: str = PROMPT, **live) -> Graph:
     """Live on a causal model, and the base model along the way walked. A toy's base model makes few steps, unguided."""
-    with parts.graph.group("If nobody walks", 1, VIOLET):
+    image = _begin(parts)
+    with parts.graph.group("If nobody walks", 1, VIOLET, top=True):
         preset = {"preset": "dolly_in" if parts.package == "toy" else "arc_left", "frames": live["frames"]}
         recorded = parts.graph.add("LingBotWorldCameraPreset", collapsed=True, **preset)
     parts.column = 1
     model, vae = parts.causal_model(causal), parts.vae()
-    text = parts.text(prompt=prompt)
+    text = parts.text(column=int(parts.package == "toy"), prompt=prompt)
     with parts.graph.group("Walk", 2, GREEN):
         given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
-        look = {"box_width": 420, "extra_height": VIEW_HEIGHT}
+        look = {"box_width": 400, "extra_height": VIEW_HEIGHT}
         walked = parts.graph.add("LingBotWorldLive", **given, camera=recorded["camera"], **live, **look)
     parts.column = 3
     with parts.graph.group("Base model", 3, RED):
@@ -169,7 +176,7 @@ def _one_shot(
     path = parts.camera("LingBotWorldCameraPreset", preset=move, **length)
     model, vae = parts.causal_model(model_name), parts.vae()
     model = patch(parts, model) if patch else model
-    text, _ = parts.text()
+    text, _ = parts.text(extra_height=-50)  # the negative prompt is not read
     with parts.graph.group("Rollout", 3, GREEN):
         made = parts.rollout(model, text, vae, path, start_image=image["image"])
     parts.save_images(made["images"])
@@ -191,16 +198,18 @@ Change the last shot and press Run: the first two are kept. *window* {WINDOW} an
 after four seconds; all shots of a video use the same. *Save State* keeps the state: *Load State* continues another day.
 
 Template *07 Fast* shows how to make the model."""
-    parts = Parts(server, "fast_long", note, note_height=230)
-    parts.graph.box_width = 320
-    with parts.graph.group("Models", 0, RED):
-        model, vae = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"], parts.vae()
+    parts = Parts(server, "fast_long", note)
+    parts.graph.box_width = 296
     image = parts.image(collapsed=True)
+    with parts.graph.group("Models", 0, RED):
+        vae = parts.vae(collapsed=True)
+        model = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"]
     made: list[Node] = []
     for number, (preset, prompt) in enumerate(SHOTS, 1):
         with parts.graph.group(f"Shot {number}", number, VIOLET):
-            text = parts.text_node(prompt=prompt, extra_height=-90)  # all three shots are to be read on opening
-            path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES)
+            text = parts.text_node(prompt=prompt)
+            look = {"title": f"Camera of shot {number}", "collapsed": True}
+            path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES, **look)
             begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
             values = {"window": WINDOW, "sink": SINK, **begin, "extra_height": 0}
             made.append(parts.rollout(model, text["positive"], vae, path, **values))

@@ -20,9 +20,9 @@ the result differs a little from *LingBot-World Sampler*.
 *Load CLIP*, type **wan**, encodes the text with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
 
 {DOWNLOAD}"""
-    parts = Parts(server, "core_nodes", note, note_width=380)
-    parts.graph.box_width = 300
-    image = parts.image()
+    parts = Parts(server, "core_nodes", note)
+    parts.graph.box_width = 296
+    image = parts.image(apart=True)
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="orbit_left", easing="sine_in_out")
     high, low, vae = parts.models(1)
     text = parts.clip_text(parts.core_clip)
@@ -68,10 +68,10 @@ advanced inputs of *Sigmas*. For a latent that already holds a video, lower *den
 *Load Text Encoder* gives a CLIP that ComfyUI keeps: quicker when prompts change often, but it takes more memory.
 
 {DOWNLOAD}"""
-    parts = Parts(server, "own_sampler", note)
+    parts = Parts(server, "own_sampler", note, note_width=480)
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="truck_right")
-    high, low, vae = parts.models(1)
+    high, low, vae = parts.models(parts.column, vae_column=1)
     conditioning = parts.conditioned(parts.clip_text(parts.own_clip), image, vae, path)
     parts.save(_custom_sampling(parts, (high, low), conditioning), vae)
     return parts.graph
@@ -95,19 +95,17 @@ def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: 
 def easy_cache(server: Server) -> Graph:
     note = f"""## EasyCache: fewer forwards
 
-EasyCache skips a step if little changed since the last one: **reuse_threshold** 0.2 is ComfyUI's default. It works from
-0.15 to 0.95 of the sampling; each expert has its own. ComfyUI's log shows how many steps were skipped.
-
-Measured on toy models only: of 40 steps 0 at 0.2, 2 at most at 0.3, 15 at 0.6. These figures show
-that it works, not how it looks: compare once with the real weights and the same seed.
+EasyCache skips a step if little changed since the last one. Each expert has its own; ComfyUI's log shows how many steps
+were skipped. **reuse_threshold** 0.2 is ComfyUI's default. Measured on toy models only: of 40 steps 0 at 0.2, 2 at most
+at 0.3, 15 at 0.6. Compare once with the real weights and the same seed.
 
 {DOWNLOAD}
 {RUN}"""
-    parts = Parts(server, "easy_cache", note, note_height=490)
+    parts = Parts(server, "easy_cache", note, note_width=480)
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="arc_right")
-    high, low, vae = parts.models(1)
-    with parts.graph.group("EasyCache for each expert", 1, RED):
+    high, low, vae = parts.models(1, vae_column=1)
+    with parts.graph.group("EasyCache for each expert", parts.column, RED):
         high, low = (
             parts.graph.add("EasyCache", title=f"EasyCache, {level} noise", model=expert)["MODEL"]
             for level, expert in (("high", high), ("low", low))
