@@ -13,6 +13,7 @@ from PIL import Image
 
 from ..camera.formats.colmap import write_colmap
 from ..camera.formats.json_files import write_transforms
+from ..camera.rotation import OPENGL_TO_OPENCV
 from ..errors import InputError
 from ..measure.mapping import pycolmap
 from ..measure.tracks import Tracks, brought_to_size, follow, opencv
@@ -40,12 +41,13 @@ class Second:
 
 @dataclass(frozen=True)
 class Points:
-    """The sparse points of a scene: their number, the mean reprojection error in pixels, and the agreement in each
-    second."""
+    """The sparse points of a scene: their number, the mean reprojection error in pixels, the agreement in each second,
+    and a PLY file of them. That `cloud` has y up and the first camera's z backwards, as 3D viewers expect."""
 
     count: int
     error: float
     seconds: tuple[Second, ...]
+    cloud: bytes
 
     def words(self) -> list[str]:
         """Return the agreement as lines: a sentence, and a row for each second."""
@@ -67,9 +69,9 @@ def check_points(left_out: bool = False) -> None:
 def add_points(made: Exported, fps: float) -> Points:
     """Triangulate points of an exported scene and write them in its format. `fps`: frames a second of the video.
 
-    nerfstudio: `points.ply`, named in transforms.json. colmap: the points of the model in sparse/0. ply: `points.ply`
-    alone, without the frames. Raises InputError if no point can be triangulated, DependencyError without pycolmap or
-    OpenCV."""
+    nerfstudio: `points.ply` in the world of the poses, named in transforms.json. colmap: the points of the model in
+    sparse/0. ply: the `cloud` as `points.ply`, without the frames. Raises InputError if no point can be triangulated,
+    DependencyError without pycolmap or OpenCV."""
     check_points()
     try:
         return _add_points(made, fps)
@@ -79,7 +81,7 @@ def add_points(made: Exported, fps: float) -> Points:
 
 
 def _add_points(made: Exported, fps: float) -> Points:
-    tracks = _track(made)
+    colmap, tracks = pycolmap(), _track(made)
     with tempfile.TemporaryDirectory() as name:
         model = _triangulate(made, tracks, Path(name))
         if not model.num_points3D():
@@ -88,13 +90,18 @@ def _add_points(made: Exported, fps: float) -> Points:
                 "stays; export a part of the walk in which the camera moves"
             )
         model.update_point_3d_errors()
+        found = model.num_points3D(), model.compute_mean_reprojection_error(), _by_second(made, tracks, model, fps)
         if made.format == "colmap":
             model.write_text(made.folder / MODEL)
-        else:
+        elif made.format == "nerfstudio":
             model.export_PLY(made.folder / PLY)
-    if made.format == "nerfstudio":
-        write_transforms(made.path, made.folder / "transforms.json", names=made.files, size=made.size, points=PLY)
-    return Points(model.num_points3D(), model.compute_mean_reprojection_error(), _by_second(made, tracks, model, fps))
+            write_transforms(made.path, made.folder / "transforms.json", names=made.files, size=made.size, points=PLY)
+        model.transform(colmap.Sim3d(1.0, colmap.Rotation3d(OPENGL_TO_OPENCV[:3, :3]), np.zeros(3)))
+        model.export_PLY(Path(name) / PLY)
+        cloud = (Path(name) / PLY).read_bytes()
+    if made.format == "ply":
+        (made.folder / PLY).write_bytes(cloud)
+    return Points(*found, cloud)
 
 
 def _track(made: Exported) -> Tracks:

@@ -14,7 +14,7 @@ from PIL import Image
 from ..camera.formats.colmap import write_colmap
 from ..camera.formats.json_files import write_transforms
 from ..camera.path import CameraPath
-from ..errors import InputError
+from ..errors import InputError, describe_os_error
 from .choice import blurred, sharpest
 
 FORMATS = ("nerfstudio", "colmap", "ply")
@@ -101,7 +101,10 @@ def _write_frames(
             yield pixels
 
     def save(number: int, pixels: np.ndarray) -> None:
-        Image.fromarray(pixels).save(folder / f"{number}.part.png", compress_level=1)
+        try:
+            Image.fromarray(pixels).save(folder / f"{number}.part.png", compress_level=1)
+        except OSError as error:
+            raise InputError(f"{folder}: the frames cannot be written: {describe_os_error(error)}") from error
 
     with ThreadPoolExecutor(1) as writer:  # a frame is encoded while the next ones are read
         saved: Future[None] | None = None

@@ -44,8 +44,8 @@ def run_rollout(
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
     image = processes.share(image, 0)
-    fixed = contexts[: 1 + spec.guided]
-    spoken = [contexts[0], *contexts[len(fixed) :]]
+    negative = contexts[1] if spec.guided else None
+    spoken = [contexts[0], *contexts[1 + spec.guided :]]
     later = {first: context for (first, _), context in zip(plan.spoken, spoken, strict=True)}
 
     def renoise(shape: tuple[int, ...]) -> Tensor:
@@ -55,7 +55,7 @@ def run_rollout(
     del decoder  # `frames` may replace the decoder
     latents = spec.loop.run(
         model,
-        spec.chunks(image, noise, *fixed, later=later),
+        spec.chunks(image, noise, contexts[0], negative, later=later),
         renoise,
         device=plan.device,
         memory=memory.world,
@@ -69,10 +69,8 @@ def run_rollout(
     def save() -> None:
         if plan.options.save_state is not None and (written := frames.latents[: frames.written()]):
             with LaterInterruptsWait(hold=True):
-                negative = [context.cpu() for context in fixed[1:]]
-                spec.state_after(torch.cat(written, dim=2), *_prompts(plan, spoken, negative)).save(
-                    plan.options.save_state
-                )
+                prompts_made = _prompts(plan, spoken, None if negative is None else negative.cpu())
+                spec.state_after(torch.cat(written, dim=2), *prompts_made).save(plan.options.save_state)
 
     try:
         _write(frames, latents, plan, save)
@@ -83,12 +81,12 @@ def run_rollout(
     return plan.target.path
 
 
-def _prompts(plan: RolloutPlan, contexts: list[Tensor], negative: list[Tensor]) -> list[Prompt]:
+def _prompts(plan: RolloutPlan, contexts: list[Tensor], negative: Tensor | None) -> list[Prompt]:
     """Return the run's prompts one after the other, each with its number of chunks."""
     firsts = [first for first, _ in plan.spoken]
     lengths = [after - first for first, after in pairwise([*firsts, firsts[-1]])]
     return [
-        Prompt(text, context, chunks, *negative)
+        Prompt(text, context, chunks, negative)
         for (_, text), context, chunks in zip(plan.spoken, contexts, lengths, strict=True)
     ]
 

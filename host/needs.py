@@ -126,6 +126,16 @@ NEEDS: dict[str, tuple[str, ...]] = {
     comfy_api.latest: ui.PreviewText
 """),
     "toy": (),
+    "camera.export": (
+        *_CAMERA,
+        *_STATE,
+        *_names("""
+    comfy.model_management: throw_exception_if_processing_interrupted
+    comfy.utils: ProgressBar
+    comfy_api.latest: Types.File3D io.File3DPLY io.Load3DCamera
+    comfy_execution.graph_utils: ExecutionBlocker
+"""),
+    ),
     "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
 """The names, as `module:name`, that each module of nodes/ and the parts of host/ under it use."""

@@ -24,6 +24,7 @@ MODULES = (
     "quantize",
     "toy",
     "machine",
+    "camera.export",
 )
 
 folders.register()

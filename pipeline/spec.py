@@ -96,6 +96,7 @@ class RolloutSpec:
         noise: Tensor,
         context: Tensor,
         negative: Tensor | None = None,
+        *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
         """Yield the state's chunks, then this run's chunks, each when the loop requests it.

@@ -100,6 +100,24 @@ def path_from_load3d(
     return path_through(knots, positions, rotations, np.arange(frames), lens=lens, fps=fps, smooth_turns=smooth_turns)
 
 
+def load3d_camera(path: CameraPath, frame: int = 0) -> dict[str, Any]:
+    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA: y up, looking down -z. The target is one unit ahead."""
+    from scipy.spatial.transform import Rotation
+
+    axes, pose, lens = OPENGL_TO_OPENCV[:3, :3], path.c2w[frame], path.intrinsics[frame]
+    position, rotation = axes @ pose[:3, 3], axes @ pose[:3, :3] @ axes
+    turn = Rotation.from_matrix(rotation).as_quat()
+    return {
+        "position": dict(zip("xyz", position.tolist(), strict=True)),
+        "target": dict(zip("xyz", (position - rotation[:, 2]).tolist(), strict=True)),
+        "zoom": 1,
+        "cameraType": "perspective",
+        "quaternion": dict(zip("xyzw", turn.tolist(), strict=True)),
+        "fov": float(np.rad2deg(2 * np.arctan(LENS_HEIGHT / 2 / lens[1]))),
+        "aspect": LENS_WIDTH / LENS_HEIGHT,
+    }
+
+
 def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(camera, Mapping):
         raise CameraError(f"{name}: {type(camera).__name__}, expected the camera_info of a 3D node")

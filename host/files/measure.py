@@ -38,16 +38,16 @@ def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Te
     """Measure a video over time. Raises InputError.
 
     Returns a drawing [1, h, w, 3], and the faults and the table as lines of text."""
-    figures = drift.measure_frames(map(pixels, _one_by_one(images)), fps)
+    figures = drift.measure_frames(map(pixels, one_by_one(images)), fps)
     faults = drift.find_faults(figures)
     return as_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
 
 
 def _grey(images: Tensor) -> Iterator[np.ndarray]:
-    return (np.asarray(Image.fromarray(pixels(image)).convert("L")) for image in _one_by_one(images))
+    return (np.asarray(Image.fromarray(pixels(image)).convert("L")) for image in one_by_one(images))
 
 
-def _one_by_one(images: Tensor) -> Iterator[Tensor]:
+def one_by_one(images: Tensor) -> Iterator[Tensor]:
     """Yield the frames, and show their number as progress on the running node. ComfyUI's interrupt ends the work at the
     next frame."""
     bar = comfy.utils.ProgressBar(len(images))

@@ -118,7 +118,7 @@ def test_what_is_no_event_is_refused_in_a_sentence(events, told):
 
 def test_files_of_events(tmp_path):
     file = tmp_path / "events.json"
-    for text in (json.dumps(EVENTS), "﻿" + json.dumps(EVENTS)):
+    for text in (json.dumps(EVENTS), "\ufeff" + json.dumps(EVENTS)):
         file.write_text(text, encoding="utf-8")
         assert [event.key for event in read_events(file)] == ["1", "2", None]
     assert read_events({"rain": "It rains."})[0].text == "It rains."

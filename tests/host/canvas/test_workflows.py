@@ -15,6 +15,7 @@ IN_NO_WORKFLOW = {
     "LingBotWorldLoadState",  # its file is one's own
     "LingBotWorldMeasureCamera",  # needs OpenCV, which ComfyUI does not bring: a template with it would be refused
     "LingBotWorldMeasureDrift",  # the same
+    "LingBotWorldExport3D",  # needs pycolmap, as above
     "LingBotWorldCheckMachine",  # used once, before a workflow
 }
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"

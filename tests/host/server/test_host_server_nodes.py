@@ -40,6 +40,7 @@ IDS = {
     "LingBotWorldSaveState",
     "LingBotWorldLoadState",
     "LingBotWorldCheckMachine",
+    "LingBotWorldExport3D",
 }
 
 

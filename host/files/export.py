@@ -1,0 +1,57 @@
+"""Export of a video, an IMAGE [F, H, W, 3], and its camera path as a scene for 3D programs, below the output folder."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import folder_paths
+from comfy_api.latest import Types
+from comfy_execution.graph_utils import ExecutionBlocker
+from torch import Tensor
+
+from ...camera.moves.keyframes import load3d_camera
+from ...camera.path import CameraPath
+from ...errors import InputError
+from ...export import Exported, Points, add_points, check_points, export_scene
+from .image import pixels
+from .measure import one_by_one
+from .names import parts_of
+
+
+def check_export(prefix: str, points: bool, format: str) -> None:
+    """Raise InputError for a prefix that leads out of the output folder, and for a point cloud without points;
+    DependencyError if `points` need a package that is missing."""
+    parts_of(prefix, "export", "output folder")
+    if points or format == "ply":
+        check_points(left_out=not points)
+
+
+def export_images(
+    images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
+) -> tuple[str, Any, dict[str, Any], list[str]]:
+    """Export a video into a new folder, under the next free number. Return the folder, the points as a 3D file, the
+    first camera as LOAD3D_CAMERA, and a report.
+
+    Without points, the nodes after the 3D file do not run. Raises InputError."""
+    check_export(prefix, points, format)
+    root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
+    folder = Path(root) / f"{name}_{counter:05}_"
+    frames = map(pixels, one_by_one(images))
+    made = export_scene(frames, camera.c2w, camera.intrinsics, folder, format, every=every)
+    found, report = _points(made, camera.fps) if points else (None, [])
+    lines = [f"{len(made.frames)} of {made.read} frames, {made.left_out} left out as blurred: {folder}", *report]
+    cloud = ExecutionBlocker(None) if found is None else Types.File3D(BytesIO(found.cloud), "ply")
+    return str(folder), cloud, load3d_camera(made.path), lines
+
+
+def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
+    """Return the points and lines about them; a point cloud without points is an error."""
+    try:
+        found = add_points(made, fps)
+    except InputError as reason:
+        if made.format == "ply":
+            raise
+        return None, [f"no points: {reason}"]
+    return found, found.words()
