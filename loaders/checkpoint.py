@@ -12,15 +12,16 @@ import torch
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile, Release
-from ..weights.files import read_json, read_tensors
+from ..weights.files import read_json, read_tensors, shared_prefix
 from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
 from ..weights.tensors import TensorEntry
 from . import diffusers_names
+from .config_json import check_config, stated_numbers
 from .lora import Changes, change_bytes, read_loras
 from .release import names_of, release_called, release_note, tell_release
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
-_ONLY_IN_CONFIG = ("num_heads", "text_len", "eps")
+_PATCH = "patch_embedding.weight"
 
 _KEYS_OF_OTHER_KINDS = (
     ("a LoRA", ("lora_A", "lora_B", "lora_down", "lora_up", "lora.up", "lora.down", "diff_b")),
@@ -151,7 +152,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     stated = diffusers_names.official_config(read_json(folder / "config.json", optional=True))
     config = _config(path.name, shapes, stated)
     _check_keys(path.name, shapes, config.parameter_shapes())
-    _check_config(path.name, config, stated)
+    check_config(path.name, config, stated)
     meta = read_json(folder / "quantization_meta.json", optional=True)
     source = str(meta.get("source", ""))
     release = tell_release(names_of(path, source), str(stated.get("_class_name") or ""), config)
@@ -179,33 +180,23 @@ def _with_batch(name: str, entry: TensorEntry) -> TensorEntry:
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """Return a function from a file's keys to official names: it removes ComfyUI's prefix and translates diffusers'
-    names."""
-    prefix = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
+    """Return a function from a file's keys to official names: it removes ComfyUI's prefix, or another one that all keys
+    have, and translates diffusers' names."""
+    known = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
+    prefix = known or shared_prefix(keys, (_PATCH,))
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):
         return lambda key: diffusers_names.official_name(key.removeprefix(prefix))
     return lambda key: key.removeprefix(prefix)
 
 
 def _config(name: str, shapes: Mapping[str, tuple], stated: dict) -> ModelConfig:
-    known = {key: stated[key] for key in _ONLY_IN_CONFIG if isinstance(stated.get(key), int | float)}
+    known = stated_numbers(name, stated)
     sizes = {key: known[key] for key in ("num_heads", "text_len") if key in known}
     try:
         config = ModelConfig.from_shapes(shapes, **sizes)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return dataclasses.replace(config, eps=float(known.get("eps", config.eps)))
-
-
-def _check_config(name: str, config: ModelConfig, stated: dict) -> None:
-    found = dataclasses.asdict(config)
-    shared = sorted(found.keys() & stated.keys())
-    differing = [f"{key} {stated[key]} (tensors: {found[key]})" for key in shared if stated[key] != found[key]]
-    if differing:
-        raise CheckpointError(
-            f"{name}: its config.json belongs to another model: {', '.join(differing)}; "
-            "put the right config.json beside it, or none"
-        )
 
 
 def _check_keys(name: str, found: Mapping[str, tuple], wanted: Mapping[str, tuple]) -> None:
@@ -252,7 +243,7 @@ def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
 
 
 def _refuse_other_shapes(name: str, entries: Mapping[str, TensorEntry]) -> None:
-    patch = entries.get("patch_embedding.weight")
+    patch = entries.get(_PATCH)
     if patch is None or len(patch.shape) != 5:
         return
     channels = patch.shape[1]

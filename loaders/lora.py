@@ -118,7 +118,7 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
         )
     file = next(iter(entries.values()))
     header = file.source.metadata if isinstance(file.source, MappedFile) else {}
-    stated = stated_scale(file.path, header)
+    stated = stated_scale(file.path, header, entries.keys())
     for layer in layers.values():
         yield from _changes(lora, layer, stated, shapes)
 

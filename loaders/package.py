@@ -11,7 +11,7 @@ import torch
 
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
-from ..weights.files import WEIGHT_SUFFIXES, download_left, read_json
+from ..weights.files import WEIGHT_SUFFIXES, download_left, hub_snapshot, read_json
 from .checkpoint import Checkpoint, open_checkpoint
 from .lora import loras_for
 from .release import Role, names_of, noise_role, release_called, role_of, told_causal
@@ -67,7 +67,7 @@ def find_package(
 
     Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a named
     part that does not exist. Other missing parts are None."""
-    root = None if folder is None else Path(folder).expanduser()
+    root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():
         name = f"; a repository of that name is downloaded by `hf download {root} --local-dir FOLDER`"
         repository = name if len(root.parts) == 2 and not root.is_absolute() and not root.parent.exists() else ""

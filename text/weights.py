@@ -23,6 +23,8 @@ _HF_LAYERS = {
     "layer.1.DenseReluDense.wo": "ffn.fc2",
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
+_PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)\.)+")
+"""The prefixes of checkpoints with several models, and of wrappers."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 _EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
@@ -170,7 +172,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
 
 def wan_key(name: str) -> str | None:
     """Return Wan's name of an encoder tensor from Wan's, Hugging Face's or llama.cpp's name; None for other tensors."""
-    name = name.removeprefix("encoder.")
+    name = _PREFIXES.sub("", name).removeprefix("encoder.")
     for theirs, ours in (_HF_ROOTS | _GGUF_ROOTS).items():
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)

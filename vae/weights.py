@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..model.host_memory import upload
 from ..model.layers.operations import materialise
-from ..weights.files import read_tensors
+from ..weights.files import read_tensors, shared_prefix
 from ..weights.quantized import QuantizedWeight, find_quantized, quantized_tensors, shapes_of
 from ..weights.tensors import TensorEntry
 from . import diffusers_names
@@ -125,6 +125,8 @@ def read_vae(path: str | Path) -> dict[str, Tensor]:
     Raises CheckpointError for files that are not a Wan 2.1 VAE.
     """
     entries = read_tensors(path)
+    prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
+    entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
     diffusers = diffusers_names.MARK in entries
     tensors, quantized = find_quantized(str(path), entries, diffusers_names.official_name if diffusers else str)
     shapes = shapes_of(tensors, quantized)

@@ -16,7 +16,6 @@ SAFETENSORS = (
         "As values: integers and block scales are read as parts of a quantized weight alone.",
     ),
     Field(("C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), "refused", "No reader takes them."),
-    Field(("config.json",), "applied", "num_heads, text_len, eps, `_class_name`; other sizes have to be the tensors'."),
 )
 BITSANDBYTES = (
     Field(

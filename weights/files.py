@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path, PureWindowsPath
 
 from ..errors import CheckpointError
@@ -30,18 +31,41 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     return entries
 
 
+def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
+    """Return the prefix that all dotted keys of a file have before a model's own names, such as `module.`; else an
+    empty string. `marks` are names of tensors that every such model has."""
+    dotted = [key for key in keys if "." in key]
+    found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
+    prefix = min(found, key=len, default="")
+    return prefix if all(key.startswith(prefix) for key in dotted) else ""
+
+
 def weight_files(path: Path, hint: str) -> list[Path]:
     """Return the files that `read_tensors` reads for an absolute `path`. Raises CheckpointError."""
     if not path.exists():
-        raise CheckpointError(f"{path}: no such file or folder")
+        lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
+        raise CheckpointError(f"{path}: {lost}")
     if path.is_dir():
-        return _folder_files(path, hint)
+        return _folder_files(hub_snapshot(path), hint)
     if path.name.endswith(".index.json"):
         return _indexed_files(path)
     if shard := _SHARD.match(path.name):
         stem, count, suffix = shard[1], int(shard[3]), shard[4]
         return _existing(path, [path.with_name(f"{stem}-{n:05d}-of-{count:05d}{suffix}") for n in range(1, count + 1)])
     return [path]
+
+
+def hub_snapshot(folder: Path) -> Path:
+    """Return the snapshot of a repository's folder in Hugging Face's cache that refs/main names, or the only one.
+
+    Other folders are returned unchanged."""
+    snapshots, main = folder / "snapshots", folder / "refs" / "main"
+    if not (folder.name.startswith("models--") and snapshots.is_dir()):
+        return folder
+    found = sorted(item for item in snapshots.iterdir() if item.is_dir())
+    named = main.read_text("utf-8", errors="replace").strip() if main.is_file() else ""
+    wanted = [item for item in found if item.name == named] or found
+    return wanted[0] if len(wanted) == 1 else folder
 
 
 def _folder_files(folder: Path, hint: str) -> list[Path]:
@@ -59,6 +83,8 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
             names = ", ".join(item.name for item in preferred[:5])
             raise CheckpointError(f"{folder}: several weight files ({names}); give the one that is meant")
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
+    lost = [item.name for item in folder.iterdir() if item.is_symlink() and not item.exists()]
+    content += f"; {', '.join(lost[:3])} is a link to a file that is not there" if lost else ""
     left = download_left(folder)
     raise CheckpointError(
         f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
@@ -68,7 +94,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 def download_left(folder: Path) -> str:
     """Return a message about an unfinished `hf download` in `folder` or next to it; else an empty string."""
-    for place in (folder, folder.parent):
+    for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download there was not finished ({part.name}): the same `hf download` goes on with it"
     return ""
@@ -108,6 +134,8 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
         return read_torch_file(file)
     if start.startswith(MAGIC):
         return read_gguf(file)
+    if file.suffix == ".incomplete":
+        raise CheckpointError(f"{file}: an unfinished download; the same `hf download` goes on with it")
     _refuse_other_formats(file, start)
     if start[8:9] == b"{" or file.suffix == ".safetensors":
         return read_safetensors(file)

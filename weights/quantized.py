@@ -24,6 +24,7 @@ from .tensors import TensorEntry
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
 """The dtypes of weights that need no scale."""
 
+COMPARED_ROWS = 64
 _FOUR_BIT_PART = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$")
 _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -107,7 +108,12 @@ def find_quantized(
     of them form.
 
     Raises CheckpointError for weights that cannot be read, and for an integer tensor that belongs to no weight."""
-    named = {name: replace(entry, name=name) for key, entry in entries.items() if (name := name_of(key)) is not None}
+    named: dict[str, TensorEntry] = {}
+    for key, entry in entries.items():
+        if (name := name_of(key)) is not None:
+            if name in named and not _alike(named[name], entry):
+                raise CheckpointError(f"{file}: {key} is a second, differing {name}; use another file of this model")
+            named[name] = replace(entry, name=name)
     stated = {name: told for layer, told in stated_formats(entries).items() if (name := name_of(f"{layer}.weight"))}
     scaled, tensors = find_scaled(file, named, stated)
     quantized = {**find_four_bit(file, tensors), **scaled, **find_blocks(tensors)}
@@ -119,6 +125,15 @@ def find_quantized(
                 "ComfyUI's weight_scale, expected floats; use another file of this model"
             )
     return tensors, quantized
+
+
+def _alike(one: TensorEntry, other: TensorEntry) -> bool:
+    """Return whether two tensors have one dtype and shape, and the same bytes in a sample of rows."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1
+    ours, theirs = (each.view().reshape(each.shape or (1,))[::rows].contiguous() for each in (one, other))
+    return torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
 
 
 def owner_of(key: str) -> str | None:

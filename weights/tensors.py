@@ -180,10 +180,12 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError that lists every float32 tensor (scale or table) of `entries` with NaN or infinity.
+    """Raise CheckpointError that lists every tensor of 16 to 64-bit floats (scale or table) of `entries` with NaN or
+    infinity.
 
-    Reads the float32 components only: some 5 MB of a double-quantized expert."""
-    suspects = []
+    Reads these components only: some 5 MB of a double-quantized expert."""
+    entries = list(entries)
+    suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _joined(entry for entry in entries if entry.dtype == torch.float32):
         first, values = joined[0], joined[0].view()
         if len(joined) > 1 and isinstance(first.source, MappedFile):

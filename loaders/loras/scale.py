@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +15,28 @@ SIDE_FILE = "adapter_config.json"
 PACKED = "lora_adapter_metadata"
 """The key of the JSON object in diffusers' header."""
 ALPHA = ("lora_alpha", "network_alpha", "ss_network_alpha", "alpha")
-RANK = ("r", "lora_rank", "rank")
+RANK = ("r", "lora_rank", "rank", "ss_network_dim")
+TRAINER = "ss_network_module"
+UNKNOWN = ("None", "Dynamic")
+"""The values of kohya's header that state no number; a resized LoRA has "Dynamic"."""
 PATTERNS = ("alpha_pattern", "rank_pattern")
-REFUSED = ("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora")
+REFUSED = (
+    "use_dora",
+    "fan_in_fan_out",
+    "use_qalora",
+    "layer_replication",
+    "trainable_token_indices",
+    "use_bdlora",
+    "alora_invocation_tokens",
+    "arrow_config",
+)
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """The initializations of a LoRA that change the model's own weights."""
 FIELDS = (
     Field(ALPHA, "applied", "alpha of the scale alpha / rank, where a layer has no tensor for it."),
     Field(RANK, "applied", "The rank, which has to be the tensors'."),
     Field(PATTERNS, "applied", "Other values for some layers, by the end of their names or a plain pattern."),
+    Field((TRAINER,), "applied", "With PEFT's names and no tensor of alpha: converted, the scale is in the matrices."),
     Field(("use_rslora",), "applied", "The scale is alpha / sqrt(rank)."),
     Field(("lora_bias",), "applied", "Biases of the up matrices, with the same scale."),
     Field(
@@ -65,11 +78,13 @@ class StatedScale(NamedTuple):
         return alpha / (math.sqrt(rank) if self.by_root else rank)
 
 
-def stated_scale(file: Path, header: Mapping[str, Any]) -> StatedScale:
+def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
     """Return the scale that a LoRA's safetensors `header` states, else the one of the adapter_config.json next to
-    `file`.
+    `file`. `keys` are the file's tensors.
 
     Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs."""
+    if _is_converted(header, keys):
+        return StatedScale(str(file))
     config = _header_config(file, header)
     if config:
         return _scale_of(config, f"{file} (header)")
@@ -77,6 +92,14 @@ def stated_scale(file: Path, header: Mapping[str, Any]) -> StatedScale:
     if side.is_file() and _belongs(side, file):
         return _scale_of(read_json(side), str(side))
     return StatedScale(str(file))
+
+
+def _is_converted(header: Mapping[str, Any], keys: Collection[str]) -> bool:
+    """Return whether a LoRA of kohya's trainers was converted to PEFT's names.
+
+    The converters multiply the scale into the matrices, drop the tensors of alpha and keep the trainer's header."""
+    peft = any(".lora_A." in key for key in keys)
+    return TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys)
 
 
 def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +123,7 @@ def _parsed(value: Any) -> Any:
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
-        return None if value == "None" else value
+        return None if value in UNKNOWN else value
 
 
 def _belongs(side: Path, file: Path) -> bool:

@@ -146,6 +146,30 @@ def test_the_headers_scale(tmp_path, header):
     assert scale(read(tmp_path, peft(), {"format": "pt"} | HEADERS[header])) == 4.0
 
 
+KOHYA = {"ss_network_module": "networks.lora_wan", "ss_network_alpha": "16", "ss_network_dim": "4"}
+
+
+@pytest.mark.parametrize(
+    ("spelling", "more", "expected"),
+    [("kohya", {}, 4.0), ("ComfyUI", {}, 4.0), ("PEFT", {}, 1.0), ("PEFT", {f"{LAYER}.alpha": torch.tensor(8.0)}, 2.0)],
+)
+def test_a_converted_loras_scale_is_in_its_matrices(tmp_path, spelling, more, expected):
+    """Converters to PEFT's names multiply the scale into the matrices, and keep kohya's header."""
+    tensors = dict(zip(SPELLINGS[spelling](LAYER), halves(LAYER), strict=True))
+    assert scale(read(tmp_path, tensors | more, KOHYA)) == expected
+
+
+def test_a_resized_loras_header_states_no_number(tmp_path):
+    alpha = {f"{LAYER}.alpha": torch.tensor(8.0)}
+    header = KOHYA | {"ss_network_alpha": "Dynamic", "ss_network_dim": "Dynamic"}
+    assert scale(read(tmp_path, peft() | alpha, header)) == 2.0
+
+
+def test_another_rank_in_kohyas_header_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="says rank 8"):
+        read(tmp_path, peft(), {"ss_network_alpha": "16", "ss_network_dim": "8"})
+
+
 def test_a_headers_rslora(tmp_path):
     assert scale(read(tmp_path, peft(), {"lora_alpha": "16", "use_rslora": "True"})) == 8.0
 
@@ -226,6 +250,8 @@ def test_other_adapters_are_named(tmp_path, part, kind):
     [
         (CONFIG | {"use_dora": True}, "use_dora is True"),
         (CONFIG | {"fan_in_fan_out": True}, "fan_in_fan_out is True"),
+        (CONFIG | {"alora_invocation_tokens": [1, 2]}, r"alora_invocation_tokens is \[1, 2\]"),
+        (CONFIG | {"arrow_config": {"top_k": 2}}, "arrow_config is"),
         (CONFIG | {"peft_type": "LOHA"}, "peft_type is 'LOHA', expected LORA"),
         (CONFIG | {"init_lora_weights": "pissa_niter_4"}, "changes the model's own weights"),
         (CONFIG | {"r": 8}, "says rank 8 for blocks.0.self_attn.q, whose tensors have rank 4"),

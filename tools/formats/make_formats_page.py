@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lingbot_world.camera.formats import FORMATS
 from lingbot_world.fields import Field
 from lingbot_world.headless.files import video_reader
-from lingbot_world.loaders import release
+from lingbot_world.loaders import config_json, release
 from lingbot_world.loaders.loras import names, scale
 from lingbot_world.pipeline import image_files
 from lingbot_world.weights import fields
@@ -62,6 +62,7 @@ SECTIONS = [
         "`quantize` takes every form but bitsandbytes' own, and writes nf4, `comfy-fp8`, int8 and nvfp4.",
         {
             "safetensors, .pt, .pth: plain values": fields.SAFETENSORS,
+            "config.json beside them": config_json.FIELDS,
             "bitsandbytes' 4 bits, and formats of the same kind": fields.BITSANDBYTES,
             "ComfyUI's quantized layers": fields.COMFYUI,
             "GGUF, as ComfyUI-GGUF's converter and llama.cpp write it": fields.GGUF,

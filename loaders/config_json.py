@@ -1,0 +1,74 @@
+"""The fields of a model's config.json: the ones that tensors cannot show, and the ones that contradict a model."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..errors import CheckpointError
+from ..fields import Field
+from ..model.config import ModelConfig
+
+SIZES = ("dim", "ffn_dim", "freq_dim", "text_dim", "in_dim", "out_dim", "num_layers")
+OWN = {
+    "patch_size": [1, 2, 2],
+    "qk_norm": True,
+    "cross_attn_norm": True,
+    "window_size": [-1, -1],
+    "rope_theta": 10000,
+}
+"""The fields that the model has one value of."""
+DIFFUSERS = {"qk_norm": "rms_norm_across_heads"}
+CONTROL_TYPES = {6: "cam", 7: "act"}
+FIELDS = (
+    Field(("num_heads", "num_attention_heads", "text_len", "eps"), "applied", "Numbers that no tensor shows."),
+    Field((*SIZES, "in_channels", "out_channels", "attention_head_dim"), "refused", "Sizes that are not the tensors'."),
+    Field(tuple(OWN), "refused", f"Anything but {', '.join(f'{key} {value}' for key, value in OWN.items())}."),
+    Field(("control_type",), "refused", "`cam` and `act` have to be the camera layers' kind."),
+    Field(("local_attn_size", "sink_size"), "ignored", "The window of the causal models is an option of the run."),
+    Field(("model_type", "quantization_config"), "ignored", "The tensors show it."),
+)
+ADVICE = "put the right config.json beside it, or none"
+
+
+def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return num_heads, text_len and eps, as far as a config.json states them. Raises CheckpointError for a value that
+    no model can have."""
+    checks: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "num_heads": (lambda value: _is_whole(value) and value <= 1024, "a whole number from 1 to 1024"),
+        "text_len": (lambda value: _is_whole(value) and value <= 4096, "a whole number from 1 to 4096"),
+        "eps": (lambda value: _is_number(value) and 0 < value < 0.1, "a number between 0 and 0.1"),
+    }
+    known = {key: stated[key] for key in checks if stated.get(key) is not None}
+    for key, value in known.items():
+        fits, expected = checks[key]
+        if not fits(value):
+            raise CheckpointError(f"{name}: its config.json has {key} {value!r:.40}, expected {expected}; {ADVICE}")
+    return known
+
+
+def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if a config.json with official keys contradicts the model that the tensors show."""
+    found = asdict(config)
+    shared = sorted(found.keys() & stated.keys() - {"control", "causal"})
+    differing = [
+        f"{key} {stated[key]} (tensors: {found[key]})" for key in shared if stated[key] not in (None, found[key])
+    ]
+    differing += [
+        f"{key} {stated[key]!r:.40} (expected {value})"
+        for key, value in OWN.items()
+        if stated.get(key) not in (None, value, DIFFUSERS.get(key))
+    ]
+    kind = CONTROL_TYPES.get(config.control or 0)
+    if stated.get("control_type") in CONTROL_TYPES.values() and stated["control_type"] != kind:
+        differing.append(f"control_type {stated['control_type']} (tensors: {kind or 'no camera layers'})")
+    if differing:
+        raise CheckpointError(f"{name}: its config.json belongs to another model: {', '.join(differing)}; {ADVICE}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

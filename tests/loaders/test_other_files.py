@@ -1,0 +1,144 @@
+"""Weight files as strangers have them: other prefixes, a config.json of another model, half a cache, broken scales."""
+
+import json
+import math
+
+import pytest
+import torch
+from lingbot_world.errors import CheckpointError
+from lingbot_world.loaders import find_package, open_checkpoint
+from lingbot_world.loaders.config_json import stated_numbers
+from lingbot_world.text.weights import huggingface_key, open_weights
+from lingbot_world.toy.weights import vae_tensors
+from lingbot_world.vae import read_vae
+from lingbot_world.weights.files import shared_prefix
+from model_cases import SMALL, random_state
+from safetensors.torch import load_file, save_file
+
+CONFIG = {"num_heads": SMALL.num_heads, "text_len": SMALL.text_len, "eps": 1e-6}
+
+
+def expert(folder, prefix="", **config):
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({prefix + key: value for key, value in random_state(SMALL).items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def umt5(golden):
+    return load_file(golden / "t5" / "t5_encoder_fp32.safetensors")
+
+
+@pytest.mark.parametrize("prefix", ["model.", "module.", "_orig_mod.", "pipe.dit.", "model.model.", "transformer."])
+def test_a_prefix_that_all_of_an_experts_tensors_have(tmp_path, prefix):
+    assert open_checkpoint(expert(tmp_path, prefix)).shapes.keys() == SMALL.parameter_shapes().keys()
+
+
+@pytest.mark.parametrize("prefix", ["model.", "vae.", "first_stage_model.", "module."])
+def test_a_prefix_that_all_of_a_vaes_tensors_have(tmp_path, prefix):
+    tensors = vae_tensors(0)
+    save_file({prefix + key: value for key, value in tensors.items()}, tmp_path / "vae.safetensors")
+    found = read_vae(tmp_path / "vae.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[key], value) for key, value in tensors.items())
+
+
+@pytest.mark.parametrize("prefix", ["text_encoders.umt5xxl.transformer.", "text_encoder.", "module.", "model."])
+@pytest.mark.parametrize("spelling", [str, huggingface_key])
+def test_the_prefixes_of_text_encoders(tmp_path, umt5, prefix, spelling):
+    save_file({prefix + spelling(key): value for key, value in umt5.items()}, tmp_path / "t5.safetensors")
+    weights = open_weights(tmp_path / "t5.safetensors")
+    assert (weights.shapes.keys(), weights.unread) == (umt5.keys(), ())
+
+
+def test_a_prefix_of_some_tensors_is_none():
+    assert shared_prefix(["a.x.weight", "b.y.weight"], ("x.weight",)) == ""
+    assert shared_prefix(["a.b.x.weight", "a.b.x.bias", "scaled_fp8"], ("x.weight",)) == "a.b."
+
+
+def test_two_names_of_one_tensor_have_to_agree(tmp_path, umt5):
+    tensors = {huggingface_key(key): value for key, value in umt5.items()}
+    file, twin = tmp_path / "t5.safetensors", "encoder.embed_tokens.weight"
+    save_file(tensors | {twin: tensors["shared.weight"].clone()}, file)
+    assert open_weights(file).shapes.keys() == umt5.keys()
+    save_file(tensors | {twin: 2 * tensors["shared.weight"]}, file)
+    with pytest.raises(CheckpointError, match="a second, differing token_embedding.weight"):
+        open_weights(file)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_a_scale_that_is_no_number(tmp_path, umt5, dtype):
+    name = "blocks.0.attn.q"
+    eight = {f"{name}.weight": umt5[f"{name}.weight"].to(torch.float8_e4m3fn)}
+    scale = {f"{name}.scale_weight": torch.tensor(math.nan, dtype=dtype)}
+    save_file(umt5 | eight | scale, tmp_path / "t5.safetensors")
+    with pytest.raises(CheckpointError, match=r"NaN or infinity in 1 scales \(blocks.0.attn.q.weight_scale\)"):
+        open_weights(tmp_path / "t5.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_heads", each) for each in (True, "4", 0, 1.5, [4])]
+    + [("text_len", each) for each in (-1, 0, 10**9, "512")]
+    + [("eps", each) for each in (0, -1e-6, 1, math.nan, math.inf, True, "1e-6")],
+)
+def test_numbers_that_no_model_has(key, value):
+    with pytest.raises(CheckpointError, match=f"config.json has {key} .*expected a"):
+        stated_numbers("x", {key: value})
+    assert stated_numbers("x", {key: None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("patch_size", [1, 4, 4]),
+        ("qk_norm", False),
+        ("cross_attn_norm", False),
+        ("window_size", [21, 21]),
+        ("rope_theta", 1e6),
+        ("control_type", "act"),
+        ("num_layers", 40),
+    ],
+)
+def test_a_config_json_of_another_model(tmp_path, key, value):
+    with pytest.raises(CheckpointError, match=f"config.json belongs to another model: {key}"):
+        open_checkpoint(expert(tmp_path, **{key: value}))
+
+
+def test_a_config_json_that_says_what_the_model_is(tmp_path):
+    own = {"patch_size": [1, 2, 2], "qk_norm": "rms_norm_across_heads", "cross_attn_norm": True, "control_type": "cam"}
+    assert open_checkpoint(expert(tmp_path, **own, window_size=[-1, -1], rope_theta=10000.0, num_layers=None))
+
+
+def hub(folder, revisions=("abc",), main="abc"):
+    repository = folder / "models--robbyant--lingbot-world-fast"
+    (repository / "blobs").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(main)
+    for revision in revisions:
+        snapshot = expert(repository / "snapshots" / revision)
+        (snapshot / "model.safetensors").replace(repository / f"blobs/{revision}")
+        (snapshot / "model.safetensors").symlink_to(f"../../blobs/{revision}")
+    return repository
+
+
+def test_a_repositorys_folder_in_the_cache_stands_for_its_snapshot(tmp_path):
+    repository = hub(tmp_path, ("abc", "def"), "def\n")
+    assert open_checkpoint(repository).release.name == "LingBot-World Fast"
+    assert find_package(repository).causal == repository / "snapshots/def"
+    (repository / "refs/main").write_text("../../elsewhere")
+    with pytest.raises(CheckpointError, match="it holds blobs, refs, snapshots"):
+        open_checkpoint(repository)
+
+
+def test_what_a_broken_download_left_is_named(tmp_path):
+    repository = hub(tmp_path)
+    (repository / "blobs/abc").rename(repository / "blobs/abc.incomplete")
+    for path, message in (
+        (repository, r"model.safetensors is a link to a file that is not there.*not finished \(abc.incomplete\)"),
+        (repository / "snapshots/abc/model.safetensors", r"a link to ../../blobs/abc, which is not there"),
+        (repository / "blobs/abc.incomplete", "an unfinished download"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            open_checkpoint(path)
