@@ -31,10 +31,13 @@ _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]
 
 
 class Coding(NamedTuple):
-    """The ITU-T H.273 numbers in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file."""
+    """The ITU-T H.273 numbers in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file.
+
+    `narrow`: black is 16 and white 235, as in video."""
 
     primaries: int
     transfer: int
+    narrow: bool = False
 
 
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
@@ -166,7 +169,7 @@ def _packed(tags: dict[bytes, bytes]) -> bytes:
 def coding_of(head: bytes) -> Coding | None:
     """Return the colour coding in the first bytes of a file, or None if the file has none."""
     if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
-        return Coding(head[at + 4], head[at + 5])
+        return Coding(head[at + 4], head[at + 5], head[at + 7] == 0)
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:
         return Coding(*struct.unpack_from(">HH", head, at + 8))
     return None

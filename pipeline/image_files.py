@@ -2,7 +2,7 @@
 
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -14,16 +14,20 @@ from .colours import HDR, HEAD, Coding, coding_of, in_srgb
 BACKGROUND = 255
 """The white background of a transparent image, as in browsers."""
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
+SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
+"""The numbers of TIFF's tags."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
     Field(("ICC profile",), "applied", "RGB, grey, CMYK and Lab, to sRGB. A broken one is reported."),
     Field(("EXIF interoperability R03",), "applied", "Adobe RGB without a profile."),
     Field(("gAMA", "cHRM", "sRGB"), "applied", "PNG: gamma and primaries, where there is no profile."),
-    Field(("cICP", "nclx"), "applied", "PNG, AVIF, HEIF: primaries. PQ and HLG (HDR) are reported, not mapped."),
+    Field(("cICP", "nclx"), "applied", "PNG, AVIF, HEIF: primaries. PQ, HLG (HDR) and video range are reported."),
     Field(("alpha", "tRNS", "palette"), "applied", "Transparency is put on white; reported, with --quiet too."),
     Field(("16 bits",), "applied", "Grey in 16 bits is scaled to 8 bits."),
-    Field(("floating point",), "refused", "White may be 1, 255 or a distance."),
+    Field(("PhotometricInterpretation",), "applied", "TIFF: white may be 0."),
+    Field(("NewSubfileType", "DNGVersion"), "refused", "A camera's raw file, whose first picture is a small preview."),
+    Field(("floating point", "32 bits"), "refused", "White may be 1, 255 or a distance."),
     Field(("CMYK without a profile",), "reported", "Inverted, without a press's colours."),
     Field(("frames",), "reported", "Of an animated picture or a burst the first is taken."),
     Field(("gain map", "depth map"), "ignored", "The base picture is taken, as programs without HDR show it."),
@@ -61,15 +65,14 @@ def open_picture(source: str | Path | BytesIO, formats: tuple[str, ...] | None =
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
     """Return an image as browsers show it: upright, in sRGB, on white. `head` holds the first bytes of its file.
 
-    16-bit grey is scaled to 8 bits. Raises InputError for floating-point pixels.
+    16-bit grey is scaled to 8 bits. Raises InputError for pixels of 32 bits and for raw files of cameras.
     """
-    if image.mode == "F":
-        raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
+    _refuse_other_pixels(image, head)
     coding, notes = coding_of(head), _coding_notes(coding_of(head))
     upright = ImageOps.exif_transpose(image)
     alpha = None
     if upright.mode.startswith("I"):
-        upright = Image.fromarray(np.clip(np.array(upright, np.float32) / 257, 0, 255).round().astype(np.uint8))
+        upright, alpha = _grey_of_16_bits(upright, _tag(image, PHOTOMETRIC) == 0)
     elif upright.mode in WITH_ALPHA or "transparency" in upright.info:
         upright = upright.convert("RGBA")
         alpha = np.array(upright.getchannel("A"))
@@ -79,6 +82,29 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
         pixels = over_background(pixels, alpha)
         notes.append("is transparent in places, and was put on white")
     return Picture(pixels, (*notes, *more))
+
+
+def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
+    """Raise InputError for pixels without a known white, and for a file whose first picture is a preview."""
+    if image.mode == "F":
+        raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
+    if image.mode == "I" and not 0 <= image.getextrema()[0] <= image.getextrema()[1] < 2**16:
+        raise InputError("its pixels are numbers of 32 bits; save it in 8 or 16 bits")
+    if (_tag(image, SUBFILE) or 0) & 1 or _tag(image, DNG_VERSION) is not None or head[8:10] == b"CR":
+        raise InputError("a camera's raw file, whose first picture is a small preview; export it as JPEG or PNG")
+
+
+def _tag(image: Image.Image, number: int) -> Any:
+    """Return the value of a TIFF file's tag; None for other files and where the tag is missing."""
+    return getattr(image, "tag_v2", {}).get(number) if image.format == "TIFF" else None
+
+
+def _grey_of_16_bits(image: Image.Image, white_is_0: bool) -> tuple[Image.Image, np.ndarray | None]:
+    """Return 16-bit grey in 8 bits, and alpha, uint8 [H, W], if one of its values is transparent."""
+    values, key = np.array(image, np.float32), image.info.get("transparency")
+    alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
+    values = 65535 - values if white_is_0 else values
+    return Image.fromarray(np.clip(values / 257, 0, 255).round().astype(np.uint8)), alpha
 
 
 def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
@@ -109,6 +135,8 @@ def _opaque(image: Image.Image) -> Image.Image:
 
 
 def _coding_notes(coding: Coding | None) -> list[str]:
+    if coding is not None and coding.narrow:
+        return ["has black at 16 and white at 235, as video has, which is not mapped: it looks pale"]
     if coding is None or coding.transfer not in HDR:
         return []
     return [f"is HDR ({HDR[coding.transfer]}), which is not mapped: it looks pale; save it as SDR"]

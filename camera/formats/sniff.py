@@ -130,7 +130,7 @@ def _text(path: Path) -> str | None:
     every = _head(path).splitlines()
     lines = [split_columns(line) for line in every if line.strip() and not line.lstrip().startswith("#")]
     numbers = [len(columns) for columns in lines[:3] if all(map(is_number, columns))]
-    if numbers and (named := tum_columns(every)) is not None and named.count in numbers:
+    if numbers and (named := tum_columns(every)) is not None and named.total in numbers:
         return "tum"
     return next((COLUMNS[count] for count in numbers if count in COLUMNS), None)
 

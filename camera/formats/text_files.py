@@ -81,7 +81,7 @@ def read_tum(path: Path) -> Recording:
     Poses at uneven times, such as a SLAM system's keyframes, are resampled at even times. Raises CameraError.
     """
     order = tum_columns(read_text(path).splitlines())
-    rows = _rows(path, 8) if order is None else _rows(path, order.count)[:, order.columns]
+    rows = _rows(path, 8) if order is None else _rows(path, order.total)[:, order.columns]
     check_quaternions(rows[:, 4:], str(path))
     poses = rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4])
     c2w = to_opencv(poses, CONVENTIONS["opencv_c2w"], str(path), rows[:, 1:])
@@ -123,9 +123,9 @@ def _rows(path: Path, *columns: int) -> np.ndarray:
 
 
 class Columns(NamedTuple):
-    """The count of columns that a header names, and the columns of time, position and quaternion x, y, z, w."""
+    """The number of columns that a header names, and the columns of time, position and quaternion x, y, z, w."""
 
-    count: int
+    total: int
     columns: list[int]
 
 

@@ -18,6 +18,7 @@ FIELDS = (
     Field(("colour range", "colour matrix"), "applied", "By FFmpeg, by the stream's tags; BT.601 without any."),
     Field(("edit list", "cropping of the codec"), "applied", "By FFmpeg, as players do."),
     Field(("alpha",), "applied", "Frames are put on white; reported."),
+    Field(("alpha_mode",), "reported", "WebM keeps alpha in a stream that FFmpeg's decoders leave out."),
     Field(("transfer PQ, HLG",), "reported", "HDR is not mapped: frames look pale."),
     Field(("interlaced",), "reported", "Both fields stay in a frame."),
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
@@ -114,6 +115,8 @@ def _notes(frame: Any, stream: Any, step: float | None) -> list[str]:
         notes.append("The video is interlaced: moving edges have teeth; deinterlace it for a better measurement.")
     if _has_alpha(frame):
         notes.append("The video is transparent in places: its frames are put on white.")
+    elif stream.metadata.get("alpha_mode") == "1":
+        notes.append("The video is transparent in places, which is not read: hidden colours show; export it as ProRes.")
     return notes
 
 

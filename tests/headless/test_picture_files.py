@@ -198,6 +198,53 @@ def test_heic_without_its_package_says_how(tmp_path, monkeypatch):
         read_image(tmp_path / "a.heic")
 
 
+RAMP = np.linspace(0, 65535, 64).astype(np.uint16)[None].repeat(8, 0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "options", "shown"),
+    [
+        (RAMP, {"tiffinfo": {262: 0}}, 255 - RAMP // 257),
+        (RAMP, {}, RAMP // 257),
+        (RAMP.astype(np.int32), {}, RAMP // 257),
+    ],
+    ids=["white is 0", "black is 0", "in 32 bits"],
+)
+def test_grey_tiffs_of_sixteen_bits(tmp_path, stored, options, shown):
+    Image.fromarray(stored).save(tmp_path / "grey.tif", **options)
+    assert np.abs(read_image(tmp_path / "grey.tif")[..., 0].astype(int) - shown).max() <= 1
+
+
+def test_a_transparent_value_of_sixteen_bits(tmp_path):
+    file = tmp_path / "grey.png"
+    Image.fromarray(RAMP).save(file, transparency=0)
+    assert read_image(file)[0, :2, 0].tolist() == [255, 4]
+    assert any("transparent" in note for note in image_notes(file))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_pixels_of_32_bits_are_refused(tmp_path, sign):
+    Image.fromarray(sign * 30000 * RAMP.astype(np.int32)).save(tmp_path / "depth.tif")
+    with pytest.raises(InputError, match="numbers of 32 bits"):
+        read_image(tmp_path / "depth.tif")
+
+
+@pytest.mark.parametrize("tag", [254, 50706])
+def test_raw_files_of_cameras_are_refused(tmp_path, tag):
+    """Pillow opens them as TIFF, and their first picture is a preview."""
+    value = {254: 1, 50706: b"\1\4\0\0"}[tag]
+    Image.fromarray(SCENE).save(tmp_path / "photo.dng", format="TIFF", tiffinfo={tag: value})
+    with pytest.raises(InputError, match="a camera's raw file"):
+        read_image(tmp_path / "photo.dng")
+
+
+def test_the_range_of_video_is_reported(tmp_path):
+    chunks = PngImagePlugin.PngInfo()
+    chunks.add(b"cICP", bytes([1, 13, 0, 0]))
+    Image.fromarray(SCENE).save(tmp_path / "still.png", pnginfo=chunks)
+    assert any("black at 16" in note for note in image_notes(tmp_path / "still.png"))
+
+
 def test_folders_of_sixteen_bits(tmp_path):
     for bits, folder in ((8, tmp_path / "png8"), (16, tmp_path / "png16")):
         folder.mkdir()

@@ -132,3 +132,10 @@ def test_hdr_is_reported(tmp_path):
     write(tmp_path / "a.mkv", [picture()] * 2, transfer=16)
     notes = video_notes(tmp_path / "a.mkv")
     assert notes == ["The video is HDR (PQ), which is not mapped: its frames look pale."]
+
+
+def test_webms_alpha_is_reported(tmp_path):
+    """FFmpeg's own decoders of VP8 and VP9 leave it out."""
+    shown = np.dstack([np.repeat(picture()[..., None], 3, 2), np.full((HEIGHT, WIDTH), 100, np.uint8)])
+    write(tmp_path / "v.webm", [shown] * 3, codec="libvpx-vp9", pixels="yuva420p")
+    assert any("transparent in places, which is not read" in note for note in video_notes(tmp_path / "v.webm"))
