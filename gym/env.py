@@ -14,12 +14,9 @@ from gymnasium import spaces
 
 from .. import open_live
 from ..errors import InputError
-from ..headless.files.pictures import read_image
-from ..headless.live.beginning import state_of
+from ..headless.live.beginning import start_of
 from ..live import Engine, Frames, Session, Start
 from ..options import FPS
-from ..pipeline.geometry import Geometry, first_frame
-from ..pipeline.state import WorldState, load_state
 from .actions import act, action_space
 
 RESET = ("image", "prompt", "state")
@@ -116,18 +113,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         if unknown:
             raise InputError(f"`options` has {min(unknown)!r:.40}; expected {', '.join(RESET)}")
         image, prompt, state = (options.get(name) for name in RESET)
-        if image is not None and state is not None:
-            raise InputError(
-                "`options` has an image and a state; a state has a first frame of its own: give one of both"
-            )
-        if state is not None:
-            found = state if isinstance(state, WorldState) else load_state(state_of(state) or state)
-            return Start.after(found, prompt or "")
-        start = self._start if prompt is None else replace(self._start, prompt=prompt)
-        if image is None:
-            return start
-        frame = first_frame(read_image(image), Geometry(*self._engine.size, frames=1))
-        return Start(frame, start.prompt, start.lens)
+        return start_of(self._engine, self._start, image, prompt, state)
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:

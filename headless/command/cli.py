@@ -16,6 +16,7 @@ from ...fields import Reported
 from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
 from ...version import __version__
 from ..client.queue import add_queue_command
+from ..mcp.command import add_mcp_command
 from ..options import PARTS, GenerateOptions
 from ..process.interrupts import Written, end_at_further_ones, told_by_signals
 from ..process.starting import let_waiting_threads_sleep, spared_imports
@@ -115,6 +116,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_verify_command(commands, progress_bar)
     add_queue_command(commands)
     add_live_command(commands, progress_bar)
+    add_mcp_command(commands)
     add_measure_command(commands)
     add_export_command(commands)
     add_completion_command(commands, parser)

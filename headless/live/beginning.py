@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ..options import PARTS, SIZE
+
+if TYPE_CHECKING:
+    from ...live import Engine, Start
 
 CAUSAL_FOLDER, EXAMPLE, EVENTS = "lingbot_world_fast", "example", "events.json"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
@@ -53,6 +57,26 @@ def state_of(path: str | Path | None) -> Path | None:
     from ...live.folder.reading import whole_state
 
     return whole_state(Path(path))
+
+
+def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
+    """Return the start of a walk at an image (a file, a Pillow image or an array) or after a state (a file, the folder
+    of a walk, or a WorldState), by default that of `default`. Raises InputError."""
+    from ...live import Start
+    from ...pipeline.geometry import Geometry, first_frame
+    from ...pipeline.state import WorldState, load_state
+    from ..files.pictures import read_image
+
+    if image is not None and state is not None:
+        raise InputError("an image and a state are given; a state has a first frame of its own: give one of both")
+    if state is not None:
+        found = state if isinstance(state, WorldState) else load_state(state_of(state) or state)
+        return Start.after(found, prompt or "")
+    start = default if prompt is None else replace(default, prompt=prompt)
+    if image is None:
+        return start
+    frame = first_frame(read_image(image), Geometry(*engine.size, frames=1))
+    return Start(frame, start.prompt, start.lens)
 
 
 def _text(file: Path) -> str:

@@ -1,0 +1,51 @@
+"""`lingbot-world mcp CKPT`: a server of the Model Context Protocol on standard input and output."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError, require
+from ..command.flags import Help, adder, some_path
+
+ABOUT = "let an assistant walk through a world, by the Model Context Protocol"
+HELP = """Serves the tools start_walk, act, look, prompt, event and save on standard input and output: an assistant's
+program starts this command by itself. Nothing listens on a port.
+
+Needs the package mcp: pip install -e ".[mcp]"."""
+MODEL = ("image", "prompt", "width", "height", "chunk", "window", "sink", "schedule", "device", "dtype", "assets_dir")
+
+
+def add_mcp_command(commands: Any) -> None:
+    """Add the `mcp` command, which sets `run(arguments)`."""
+    parser = commands.add_parser("mcp", help=ABOUT, description=HELP, formatter_class=Help)
+    parser.set_defaults(run=_serve, interrupted="what was walked is kept")
+    parser.add_argument("ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model or of a toy package")
+    about = "a folder for the walks, each in a folder of its own"
+    parser.add_argument("--walks", metavar="FOLDER", type=some_path, default="walks", help=about)
+    about = "JSON: sentences that extend the prompt; left out: example/events.json of the package"
+    parser.add_argument("--events", metavar="FILE", type=some_path, help=about)
+    add = adder(parser)
+    add("image", "the image in which a walk begins if the assistant names none", metavar="FILE")
+    parser.add_argument("--prompt", metavar="TEXT", help="what the world shows if the assistant does not say")
+    for name in ("width", "height", "chunk", "window", "sink"):
+        add(name, "see `live --help`", type=int, metavar="N")
+    add("schedule", "see `live --help`", metavar="STEPS")
+    for name in ("device", "dtype", "assets_dir"):
+        add(name, "see `live --help`")
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    require("mcp", '"lingbot-world[mcp]"')
+    require("av", '"lingbot-world[mcp]"')
+    from ..files.target import check_folder
+    from .explorer import Explorer
+    from .serving import serve
+
+    check_folder("walks", Path(arguments.walks), Path(arguments.walks))
+    for name in ("ckpt", "image", "events"):
+        path = getattr(arguments, name)
+        if path is not None and not Path(path).exists():
+            raise InputError(f"`{name}` {path}: no such file or folder")
+    given = {name: getattr(arguments, name) for name in MODEL}
+    options = {name: value for name, value in given.items() if value is not None}
+    serve(Explorer(arguments.ckpt, options, arguments.walks, arguments.events))

@@ -1,0 +1,87 @@
+"""The tools of an Explorer as a server of the Model Context Protocol. Importing this module needs the package mcp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+from ...errors import LingBotError
+from ...version import __version__
+from .explorer import Explorer, Seen
+
+ABOUT = """A generated world that you walk through. Call start_walk first, then act and look at the returned image.
+The world is made while you walk, and only when you act: it stands still otherwise. Keys: w a s d walk, i j k l look up,
+left, down, right, shift runs. Places that you left are forgotten after a while."""
+
+
+def build_server(explorer: Explorer) -> MCPServer:
+    """Return a server with the tools start_walk, act, look, prompt, event and save."""
+    server: MCPServer = MCPServer("lingbot-world", instructions=ABOUT, version=__version__, log_level="WARNING")
+
+    def start_walk(
+        image: str | None = None, prompt: str | None = None, seed: int = 0, continue_from: str | None = None
+    ) -> list[Any]:
+        """Begin a walk and return its first frame; the last walk ends and stays in its folder.
+
+        image: a file on this machine in which the walk begins; left out: the model's example. prompt: what the world
+        shows. continue_from: a state, or the folder of a walk, in place of an image."""
+        return _shown(explorer.start(image, prompt, seed, continue_from))
+
+    def act(keys: list[str] | None = None, seconds: float = 1.0, yaw: float = 0.0, pitch: float = 0.0) -> list[Any]:
+        """Hold keys for some seconds (at most 10) and return the last frame.
+
+        keys: of w a s d (walk), i j k l (look up, left, down, right), shift (run). yaw, pitch: degrees to turn right
+        and up, in addition."""
+        return _shown(explorer.act(keys or [], seconds, yaw, pitch))
+
+    def look() -> list[Any]:
+        """Return the last frame and where the camera is, without making anything."""
+        return _shown(explorer.look())
+
+    def prompt(text: str, at_once: bool = False) -> str:
+        """Change what the world shows, from the next action on. at_once: the frames that the model looks back on are
+        updated too, so that the image changes immediately."""
+        return explorer.prompt(text, at_once)
+
+    def event(name: str, on: bool | None = None) -> str:
+        """Begin or end an event of this world, such as rain: its sentence extends the prompt. on left out: the other
+        way round."""
+        return explorer.event(name, on)
+
+    def save() -> str:
+        """Write the state and the camera path of the walk into its folder, to go on from later."""
+        return explorer.save()
+
+    for tool in (start_walk, act, look, prompt, event, save):
+        server.add_tool(_answering(tool), structured_output=False)
+    return server
+
+
+def serve(explorer: Explorer) -> None:
+    """Answer a client on standard input and output until it disconnects; the walk then ends."""
+    try:
+        build_server(explorer).run("stdio")
+    finally:
+        explorer.close()
+
+
+def _shown(seen: Seen) -> list[Any]:
+    words, picture = seen
+    return [words, Image(data=picture, format="jpeg")]
+
+
+def _answering(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the tool with bad input as an error that the assistant reads."""
+
+    @wraps(tool)
+    def answer(**given: Any) -> Any:
+        try:
+            return tool(**given)
+        except LingBotError as error:
+            raise ToolError(str(error)) from error
+
+    return answer
