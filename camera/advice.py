@@ -49,11 +49,11 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:
         return [
-            f"The lens {_numbers(lens)} is in shares of the picture, it seems, and pixels of an 832x480 picture "
-            f"are expected: {_numbers(lens * np.tile(2 * middle, 2))}."
+            f"The lens {_numbers(lens)} seems to be in fractions of the image; expected pixels of an 832x480 image: "
+            f"{_numbers(lens * np.tile(2 * middle, 2))}."
         ]
     if (np.abs(lens[2:] - middle) > OFF_CENTRE * 2 * middle).any():
-        said = f"The lens's centre {_numbers(lens[2:])} is far from the middle of an 832x480 picture"
+        said = f"The lens's centre {_numbers(lens[2:])} is far from the middle of an 832x480 image"
         if cx < 1 or cy < 1:
             return [f"{said}, {_numbers(middle)}."]
         there = lens * np.tile(middle / lens[2:], 2)
@@ -65,8 +65,8 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
     if FIELDS_DEG[0] <= field_deg <= FIELDS_DEG[1]:
         return []
     return [
-        f"The lens sees {field_deg:.3g} degrees across, the official examples' 79: expected fx in pixels of an "
-        f"832x480 picture, found {fx:g}."
+        f"The field of view is {field_deg:.3g} degrees, the official examples' is 79: expected fx in pixels of an "
+        f"832x480 image, found {fx:g}."
     ]
 
 
@@ -79,8 +79,8 @@ def hints(path: CameraPath, frames: int) -> list[str]:
     if len(steps) < 2 or not steps.any() or 1 - steps.min() > EVEN_SPEED:
         return []
     return [
-        "Even speed: steps are measured against the longest one, so how far the camera goes cancels. "
-        "A slow and a fast move are the same input."
+        "Even speed: steps are divided by the longest one, so the distance cancels. A slow and a fast move are the "
+        "same input."
     ]
 
 
@@ -100,7 +100,7 @@ def _jump(steps: np.ndarray) -> str:
         return ""
     frame = int(steps.argmax()) * 4
     times = f"{longest / usual:.0f} times the usual step" if usual > 1e-3 * longest else "all of the movement"
-    return f"Jump between frames {frame} and {frame + 4}: {times}. Beside it the rest of the path hardly moves."
+    return f"Jump between frames {frame} and {frame + 4}: {times}. Next to this step the rest of the path hardly moves."
 
 
 def _turn(turns_deg: np.ndarray) -> str:

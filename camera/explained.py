@@ -49,7 +49,7 @@ def explained(path: CameraPath, frames: int | None = None) -> list[str]:
     frames (None: the full path). The list is empty for a path without an `origin`."""
     if path.origin is None:
         return []
-    read = f"Read as {path.origin.format}: {len(path)} poses, the lens sees {path.fov_deg:.1f} degrees across."
+    read = f"Read as {path.origin.format}: {len(path)} poses, field of view {path.fov_deg:.1f} degrees."
     return [read, _convention(path), *_scale(path, frames or len(path))]
 
 
@@ -57,7 +57,7 @@ def in_short(path: CameraPath) -> str:
     """Return a one-line summary of the convention for the preview; an empty string for a path without an `origin`."""
     if path.origin is None:
         return ""
-    verdict = {1: "borne out by the path", 0: "the path alone cannot tell", -1: "the path speaks against it"}
+    verdict = {1: "borne out by the path", 0: "the path alone cannot tell", -1: "the path suggests another convention"}
     least = min(other.value for other in _compared(path).values())
     return f"Read as {path.origin.format}, {path.origin.convention}: {verdict[least]}."
 
@@ -68,10 +68,7 @@ def doubts(path: CameraPath) -> list[str]:
     if not better:
         return []
     name = max(better, key=lambda name: better[name].sense)
-    return [
-        f"{better[name].why} If that is not what was recorded, the file's matrices are not what they were taken "
-        f"for: try the convention {name}."
-    ]
+    return [f"{better[name].why} If this differs from the recording, try the convention {name}."]
 
 
 def _convention(path: CameraPath) -> str:
@@ -171,6 +168,6 @@ def _scale(path: CameraPath, frames: int) -> list[str]:
     units = UNITS.get(path.origin.format, "of the file's units")
     return [
         f"Scale: the longest of {len(poses) - 1} steps between latent frames, {longest:.3g} {units}, becomes 1; "
-        f"the usual one is {np.median(steps):.2f}. The model sees no units and no speed: a drive and "
-        f"a stroll both become the walks that it was trained on. {turned}"
+        f"the usual one is {np.median(steps):.2f}. The model sees no units and no speed: a drive and a stroll give "
+        f"the same input. {turned}"
     ]

@@ -35,16 +35,16 @@ class CameraTrack:
         notes = []
         if self.given >= self.used + FRAMES_OF_ONE:
             notes.append(
-                f"The first {self.used} of the camera path's {self.given} poses are used; a run that goes on "
-                "begins with the first pose of the path that it is given."
+                f"The first {self.used} of the camera path's {self.given} poses are used; a continued run begins "
+                "with the first pose of its own path."
             )
         longest = float(np.linalg.norm(self.poses[:, :3, 3], axis=1).max())
         if longest > LONGEST_KNOWN:
             times = f"{longest:.3g}" if longest < 1000 else f"{longest:,.0f}"
             notes.append(
-                f"The camera's longest step is {times} times that of the video's first path, and the model "
-                "knows none that is longer. A path that goes on is in the first one's units: divide its "
-                f"translations by {times}, or go as far in more frames."
+                f"The camera's longest step is {times} times that of the video's first path, and the model knows no "
+                f"longer step. The units of this path are those of the first one: divide its translations by "
+                f"{times}, or use more frames."
             )
         said = [*motion_warnings(self.poses), *lens_warnings(self.lens)] if self.given else []
         return *notes, *said

@@ -112,7 +112,7 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
-        raise InputError(f"`{given[0]}` does not belong here: {reason}; leave it out")
+        raise InputError(f"`{given[0]}` has no effect: {reason}; leave it out")
 
 
 def check_settings(options: GenerateOptions) -> None:

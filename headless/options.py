@@ -44,7 +44,7 @@ CAMERAS = ("action_path", "preset", "keys")
 STDOUT = "-"
 """The value of `output` for standard output."""
 
-AN_ADDRESS = "an address; a path on this machine is expected: download what is there first (models: `hf download`)"
+AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
 """The error message for a web address in place of a path."""
 
 LORA = "[high=|low=]FILE[:STRENGTH]"

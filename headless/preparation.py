@@ -61,7 +61,7 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
     memory = planner.choose(_free(plan, run.processes), whole_video)
     if memory.resident_blocks is not None and not plan.options.shard:
         log.warning(
-            "The model does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
+            "The model does not fit into the GPU next to its work: %d of its %d blocks stay there, the others "
             "come from the file in every forward.",
             memory.resident_blocks,
             plan.config.num_layers,

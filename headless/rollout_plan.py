@@ -200,5 +200,5 @@ def _state_notes(options: GenerateOptions, spec: RolloutSpec) -> tuple[str, ...]
     frames = spec.geometry.frames
     after = f"{options.continue_from} holds {spec.state.frames} frames; this video has the {frames} that follow."
     if options.image is not None:
-        after += " `image` is not needed: the size and what was made stay."
+        after += " `image` is not needed: the size and the finished frames stay."
     return (after,)

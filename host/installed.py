@@ -29,8 +29,8 @@ def gives_way() -> bool:
     for name in [name for name, folder in EXTENSION_WEB_DIRS.items() if Path(folder).parent == HERE]:
         del EXTENSION_WEB_DIRS[name]
     logging.warning(
-        "LingBot-World is installed twice: %s works, %s (version %s) is left out; delete the one that you do not want, "
-        "or move it out of custom_nodes, and restart ComfyUI",
+        "LingBot-World is installed twice: %s works, %s (version %s) is not used; delete one of them, or move it out "
+        "of custom_nodes, and restart ComfyUI",
         first,
         HERE,
         __version__,

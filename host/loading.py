@@ -125,7 +125,7 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
     step = activation_bytes(checkpoint.config, frames, height, width, Precision(dtype, arithmetic, attention))
     name = "/".join(checkpoint.path.parts[-2:])  # both experts' files are often called model.safetensors
     logging.info(
-        "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, %s",
+        "%s: %.2f GB of weights (%s), and %.2f GB more for a step at 480x832, %s",
         name,
         checkpoint.nbytes / 1e9,
         checkpoint.quantization or "not quantized",

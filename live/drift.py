@@ -20,7 +20,7 @@ LASTS = 16
 """The number of latent frames for which bounds must be exceeded: four seconds."""
 SIDE = 128
 """The largest side, in pixels, of the reduced frame that is measured."""
-HINT = "the world is dissolving: R begins anew from the picture"
+HINT = "the video is degrading: R restarts from the image"
 
 Row = dict[str, float]
 

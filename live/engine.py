@@ -99,6 +99,6 @@ class Start:
         if tuple(self.frame.shape) != (3, *engine.size):
             height, width = engine.size
             raise InputError(
-                f"the first frame is {list(self.frame.shape)}, and this engine's pictures are [3, {height}, {width}]: "
+                f"the first frame is {list(self.frame.shape)}, expected [3, {height}, {width}]: "
                 f"bring it to {width}x{height}, or open the engine with its size"
             )

@@ -130,7 +130,7 @@ class Kept:
             write()
         except (OSError, InputError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            self.failure = f"the walk is no longer kept in {self.folder} ({reason}); what was made before stays there"
+            self.failure = f"the walk is no longer kept in {self.folder} ({reason}); the earlier frames stay there"
             self._cut_files()
             return reason
         return ""

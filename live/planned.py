@@ -42,9 +42,7 @@ def without_end(
     if spec.window.frames:
         return spec, said
     held = LIVE_WINDOW.changed(window, sink, spec.chunk)
-    note = (
-        f"{spec.release} looks back on the whole video, and a walk has no end: window {held.frames}, sink {held.sink}."
-    )
+    note = f"{spec.release} attends to the whole video, but a walk has no end: window {held.frames}, sink {held.sink}."
     return replace(spec, window=held), (*said, note)
 
 

@@ -137,9 +137,9 @@ class Session(Steered):
         """Change the prompt from one of the next chunks on; the text is encoded in the background. `refresh` is as in
         `Walk.prompt`, `event` as in Controls. Raises InputError for an empty prompt."""
         if not isinstance(text, str):
-            raise InputError(f"the prompt is {text!r:.40}; expected text that says what the world shows")
+            raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")
         if not text.strip():
-            raise InputError("the prompt is empty; say what the world shows")
+            raise InputError("the prompt is empty; describe the world")
         self._say(self.events.say(text), refresh, Heard("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
@@ -244,7 +244,7 @@ class Session(Steered):
         requested. Raises the errors of the walk and of earlier requests. An interrupted chunk is made again, with all
         its frames."""
         if self.running:
-            raise InputError("a thread makes the chunks of this session since `start`, and gives them to `deliver`")
+            raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._working:
             while not self._closing:
                 if self._under_way is None:

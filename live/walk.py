@@ -214,7 +214,9 @@ class Walk:
         disk was full, because the chunks of the window are not saved. `heard`: the input that changes the prompt, for
         the next chunk's receipts."""
         if refresh and self.kept.failure:
-            raise InputError(f"the picture cannot change at once: {self.kept.failure}; say the prompt without that")
+            raise InputError(
+                f"the past frames cannot change at once: {self.kept.failure}; send the prompt without `refresh`"
+            )
         self.kept.prompt(text, context)
         self._world.prompt = context.to(self.engine.device)
         self._changes += [] if heard is None else [heard]

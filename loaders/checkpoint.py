@@ -82,7 +82,7 @@ class Checkpoint:
         other = (
             None
             if stated in (None, shift)
-            else f"The scheduler's config beside it says shift {stated:g}; taken "
+            else f"The scheduler's config next to it has shift {stated:g}; taken "
             f"is {self.release.name}'s {shift:g}, unless `shift` names another."
         )
         return (named, *(line for line in (note, other) if line is not None))
@@ -223,7 +223,7 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
     if stated is not None and stated != checkpoint.quantization:
         found = checkpoint.quantization or "not quantized"
         raise CheckpointError(
-            f"{checkpoint.name}: quantization_meta.json says {stated}, the tensors are {found}; "
+            f"{checkpoint.name}: quantization_meta.json has {stated}, the tensors are {found}; "
             "the files do not belong together"
         )
 

@@ -137,8 +137,8 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (
-        f"Nothing in its name tells which causal release this is: taken for {RELEASES['v1'].name}. The name that "
-        f"it was released with says another, or the command's `release` ({', '.join(RELEASES)})."
+        f"The name does not show which causal release this is: assumed {RELEASES['v1'].name}. Another is chosen "
+        f"by its released name, or by the command's `release` ({', '.join(RELEASES)})."
     )
 
 

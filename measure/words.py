@@ -48,9 +48,9 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
     if not (lens_given or camera.lens_found):
         whose = (
             f"assumed: the video shows none (the view has to turn by {LEAST_TURN_DEG:.0f} degrees or more, "
-            f"here {camera.turned_deg:.0f}); if you know it, say it"
+            f"here {camera.turned_deg:.0f}); if you know it, give it"
         )
-    return [*said, f"Lens: {path.fov_deg:.1f} degrees across, {whose}; square pixels, centred."]
+    return [*said, f"Lens: {path.fov_deg:.1f} degrees, {whose}; square pixels, centred."]
 
 
 def table(measured: Measurement) -> list[str]:

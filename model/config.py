@@ -134,7 +134,7 @@ def _heads(dim: int, num_heads: int | None) -> int:
     if heads < 1 or dim % heads or (dim // heads) % 2:
         expected = "heads of 128" if num_heads is None else f"{num_heads} heads"
         raise CheckpointError(
-            f"a width of {dim} does not divide into {expected}; put a config.json with num_heads beside the weights"
+            f"a width of {dim} does not divide into {expected}; put a config.json with num_heads next to the weights"
         )
     return heads
 

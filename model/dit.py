@@ -135,7 +135,7 @@ class LingBotWorldModel(nn.Module):
         except Exception as error:
             if not (self.out_of_memory(error) and cache.give_up()):
                 raise
-        logging.warning("The camera cache did not fit beside the step: the step is repeated without it.")
+        logging.warning("The camera cache did not fit next to the step: the step is repeated without it.")
         torch.cuda.empty_cache()
         return self._velocity(x, timestep, context, camera, options)
 

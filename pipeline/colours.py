@@ -104,7 +104,7 @@ def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
     space = profile.profile.xcolor_space.strip()
     mode = MODES.get(space)
     if mode is None or (mode != colour.mode and {mode, colour.mode} & {"CMYK", "LAB"}):
-        raise ValueError(f"a profile for {space}, and the picture is {colour.mode}")
+        raise ValueError(f"a profile for {space}, and the image is {colour.mode}")
     converted = colour if colour.mode == mode else colour.convert(mode)
     srgb = ImageCms.createProfile("sRGB")
     transform = ImageCms.buildTransform(profile, srgb, mode, "RGB")

@@ -55,7 +55,7 @@ def open_picture(source: str | Path | BytesIO, formats: tuple[str, ...] | None =
             from pillow_heif import register_heif_opener
         except ImportError:
             raise InputError(
-                f"{source}: a HEIC or AVIF picture, which takes the package pillow-heif: pip install pillow-heif; or "
+                f"{source}: a HEIC or AVIF image, which needs the package pillow-heif: pip install pillow-heif; or "
                 "save it as JPEG or PNG"
             ) from error
     register_heif_opener()
@@ -123,7 +123,7 @@ def picture_of(path: Path) -> Picture:
             frames = getattr(opened, "n_frames", 1)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
-    first = [f"{path} has {frames} pictures; the video begins with the first."] if frames > 1 else []
+    first = [f"{path} has {frames} images; the video begins with the first."] if frames > 1 else []
     return Picture(pixels, (*first, *(Reported(f"{path} {note}.") for note in notes)))
 
 

@@ -197,7 +197,7 @@ def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.dev
         layers = work.experts.high.config.num_layers
         resident = next((count for count in range(layers - 1, 0, -1) if work.needed(1, count) <= free), 0)
         log.warning(
-            "An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
+            "An expert does not fit into the GPU next to its work: %d of its %d blocks stay there, the others "
             "come from the file in every step.",
             resident,
             layers,

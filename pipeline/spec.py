@@ -238,7 +238,7 @@ def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, s
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:
         raise InputError(
-            "this model takes the keys W, A, S, D besides the poses, and the path has none: give an "
+            "this model also takes the keys W, A, S, D, and the path has none: give an "
             "action.npy, or a path made of keys"
         )
     if state is None:
@@ -258,7 +258,7 @@ def _notes(
         starts = ", ".join(str(4 * chunk * count - 3) for count in (1, 2, 3))
         reason = f"Frames come in whole chunks, so {starts} and so on"
         if state is not None:
-            reason = f"Frames come in chunks of {4 * chunk} where a video goes on"
+            reason = f"Frames come in chunks of {4 * chunk} if a video continues"
         if path is not None and len(path.c2w) < asked:
             reason = f"The camera path holds {len(path.c2w)} poses"
         notes.append(f"{reason}: the video has {geometry.frames} frames, not {asked}.")

@@ -83,16 +83,16 @@ class WorldState:
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:
-            raise InputError(f"the state was made with another model: {sizes}; go on with the same")
+            raise InputError(f"the state was made with another model: {sizes}; continue with the same model")
         if chunk not in (None, self.chunk):
             raise InputError(
-                f"`chunk` {chunk}: the state was made in chunks of {self.chunk} latent frames, in which "
-                "its keys and values are computed again; it goes on with these: leave `chunk` out"
+                f"`chunk` {chunk}: the state was made in chunks of {self.chunk} latent frames, and continues in "
+                "them, because its keys and values are computed again: leave `chunk` out"
             )
         if guided != (self.prompts[-1].negative is not None):
             raise InputError(
                 "the state was made with guidance by a negative prompt, or without, and this run is not; "
-                "go on with the same model, and the same side of a guidance scale of 1"
+                "continue with the same model, and the same side of a guidance scale of 1"
             )
 
     def notes(self, release: str, window: Window) -> tuple[str, ...]:
@@ -100,11 +100,11 @@ class WorldState:
         models have the same size, and the window may shrink."""
         notes = []
         if self.release not in ("", release):
-            notes.append(f"The video so far was made by {self.release}; {release} goes on.")
+            notes.append(f"The video so far was made by {self.release}; {release} continues it.")
         if self.window != window:
             notes.append(
                 f"The video so far was made with window {self.window.frames} and sink {self.window.sink}; it "
-                f"goes on with {window.frames} and {window.sink}."
+                f"continues with {window.frames} and {window.sink}."
             )
         return tuple(notes)
 
@@ -175,7 +175,7 @@ def load_state(path: str | Path) -> WorldState:
     for name, (dtype, dimensions) in _TENSORS.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.dtype != dtype or tensor.ndim != dimensions or not tensor.isfinite().all():
-            raise InputError(f"{path.name}: {name} is missing or not what a state holds; write the state again")
+            raise InputError(f"{path.name}: {name} is missing or invalid; write the state again")
     try:
         prompts = tuple(
             Prompt(

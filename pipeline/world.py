@@ -289,8 +289,8 @@ class World:
         """Run the clean pass of the last chunk that `chunk` made, if it is still due. Return whether it was."""
         if self._cut_short:
             raise InputError(
-                "keys and values may no longer be whole, since a forward was cut short while a chunk "
-                "was remembered; go on from a state that was saved, in a new World"
+                "the keys and values may be incomplete, because a forward was interrupted during a cache update; "
+                "continue from a saved state in a new World"
             )
         if self._made is None:
             return False

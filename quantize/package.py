@@ -170,7 +170,7 @@ def _quantize_alone(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
             journal_of(plan.destination / job.file).unlink()
     except OSError as error:
         where = error.filename2 or error.filename or plan.unfinished
-        done = f": what is done lies in {plan.unfinished}" if plan.unfinished.is_dir() else ""
+        done = f": finished parts are in {plan.unfinished}" if plan.unfinished.is_dir() else ""
         raise InputError(f"{where}: {error.strerror or error}. Mend that and run it again{done}") from error
     return metas
 

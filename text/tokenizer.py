@@ -23,7 +23,7 @@ _PANIC = "PanicException"
 
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
-    "Put the package's tokenizer/ folder (tokenizer.json), or the spiece.model of google/umt5-xxl, beside the encoder."
+    "Put the package's tokenizer/ folder (tokenizer.json), or the spiece.model of google/umt5-xxl, next to the encoder."
 )
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def find_tokenizer(path: str | Path) -> Path:
     path = Path(path)
     if path.is_file():
         if path.suffix not in _SUFFIXES:
-            raise TextError(f"{path} holds no tokenizer, and there is none beside it. {_WHAT_BELONGS}")
+            raise TextError(f"{path} holds no tokenizer, and there is none next to it. {_WHAT_BELONGS}")
         return path
     folders = [path, *(path / name for name in TOKENIZER_FOLDERS)]
     found = next(filter(None, map(tokenizer_in, folders)), None)

@@ -271,7 +271,7 @@ def _in_rows(
     """Return a weight with one scale, or with one scale for each row, or the reason why it cannot be read."""
     scale = parts.get("weight_scale")
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
-        lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes beside it"
+        lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes next to it"
         return f"{str(values.dtype).removeprefix('torch.')} without {lacking}"
     if scale is not None and not _is_one_or_a_row(scale, values.shape):
         return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"

@@ -81,7 +81,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
             return weight_files(preferred[0], hint)
         if preferred:
             names = ", ".join(item.name for item in preferred[:5])
-            raise CheckpointError(f"{folder}: several weight files ({names}); give the one that is meant")
+            raise CheckpointError(f"{folder}: several weight files ({names}); name the one to use")
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
     lost = [item.name for item in folder.iterdir() if item.is_symlink() and not item.exists()]
     content += f"; {', '.join(lost[:3])} is a link to a file that is not there" if lost else ""
@@ -96,7 +96,7 @@ def download_left(folder: Path) -> str:
     """Return a message about an unfinished `hf download` in `folder` or next to it; else an empty string."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
-            return f"a download there was not finished ({part.name}): the same `hf download` goes on with it"
+            return f"a download there was not finished ({part.name}): the same `hf download` continues it"
     return ""
 
 
@@ -107,7 +107,7 @@ def _indexed_files(index: Path) -> list[Path]:
     elsewhere = next((name for name in names.values() if PureWindowsPath(name).name != name), None)
     if elsewhere is not None:
         raise CheckpointError(
-            f"{index}: names {elsewhere!r:.200}, expected the name of a file beside it; download it "
+            f"{index}: names {elsewhere!r:.200}, expected the name of a file next to it; download it "
             "again, from a source that you trust"
         )
     return _existing(index, [index.parent / name for name in sorted(set(names.values()))])

@@ -102,7 +102,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
         return _causal(checkpoint, work)
     report = _expert("expert", checkpoint)
     if named_role(checkpoint.path) is None and not (checkpoint.files[0].parent / "config.json").is_file():
-        report.lines.append(f"  or a causal model: nothing tells, so --release {', '.join(RELEASES)} has to")
+        report.lines.append(f"  or a causal model: the files do not show it, so --release {', '.join(RELEASES)} has to")
     return report + _steps(checkpoint, work)
 
 
@@ -123,9 +123,7 @@ def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
     assert package.experts is not None  # a package has either experts or a causal model
     for option, given in (("release", where.get("release")), ("window", work.window), ("sink", work.sink)):
         if given is not None:
-            raise InputError(
-                f"`{option}` does not belong here: {folder} is a base model; causal models take it; leave it out"
-            )
+            raise InputError(f"`{option}` has no effect: {folder} is a base model; causal models take it; leave it out")
     high, low = map(open_checkpoint, package.experts)
     name, licence, assumed = base_release(high.names)
     report += Report([f"{name} ({licence})", *([assumed] if assumed else [])], [])

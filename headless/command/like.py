@@ -11,7 +11,7 @@ TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("promp
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add `--like` to `generate`. If `argv` has it, that video's options become the defaults. Raises InputError."""
-    about = "repeat the run that made this video or PNG file, with the options that you give besides"
+    about = "repeat the run that made this video or PNG file, with changes by the other options"
     parser.add_argument("--like", metavar="VIDEO", help=about)
     video = _named(argv)
     if video is None:

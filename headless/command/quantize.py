@@ -67,7 +67,7 @@ def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
     try:
         metas = quantize(plan, show)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"the same command goes on with what lies in {plan.unfinished}") from error
+        raise KeyboardInterrupt(f"the same command continues from {plan.unfinished}") from error
     for file, meta in metas.items():
         print(f"\n{report(file, meta)}")
     print(f"\n{plan.destination}")

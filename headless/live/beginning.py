@@ -37,7 +37,7 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
         image = example / "image.png"
         if not image.is_file():
             _find_model(values["ckpt_dir"], named)
-            raise InputError("`image` is missing: the picture in which a walk begins")
+            raise InputError("`image` is missing: the image in which a walk begins")
     if prompt is None and state is not None:
         from ...pipeline.state import last_prompt
 

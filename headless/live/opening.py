@@ -109,7 +109,7 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
         )
     check_walkable(plan.spec, name)
     of_video = f"this video has the {plan.geometry.frames} that follow"  # the frames that memory is planned for
-    said = [note.replace(of_video, "the walk goes on from there") for note in plan.notes]
+    said = [note.replace(of_video, "the walk continues from there") for note in plan.notes]
     spec, notes = without_end(plan.spec, said, options.window, options.sink)
     release = plan.checkpoint.release
     off = () if release is None else off_release_notes(release, spec)
@@ -260,5 +260,5 @@ class TextEncoder:
             with torch.cuda.device(plan.device), torch.cuda.stream(torch.cuda.Stream()):
                 return encode_prompts([text], plan, quiet)[0].cpu()
         except torch.OutOfMemoryError:
-            log.warning("The text encoder did not fit beside the model: the prompt is encoded on the CPU.")
+            log.warning("The text encoder did not fit next to the model: the prompt is encoded on the CPU.")
         return encode_prompts([text], replace(plan, device=torch.device("cpu"), known=NOT_KEPT), quiet)[0]

@@ -23,14 +23,14 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:
-                raise InputError(f"the picture has {image.width}x{image.height} pixels; scale it down")
+                raise InputError(f"the image has {image.width}x{image.height} pixels; scale it down")
             picture = Image.fromarray(read_pixels(image, data[:HEAD]).pixels)
     except BROKEN as error:
         if isinstance(error, InputError):
             raise
         # Pillow's message for a file of another kind names a Python object, so it is left out.
         reason = "" if isinstance(error, UnidentifiedImageError) else f" ({str(error)[:100]})"
-        raise InputError(f"not a picture that can be read{reason}; PNG, JPEG and WebP are") from error
+        raise InputError(f"not an image that can be read{reason}; PNG, JPEG and WebP are") from error
     if crop:
         height, width = size
         share = min(picture.width / width, picture.height / height)

@@ -66,7 +66,7 @@ class Room:
         if not init.resume:
             return None
         if visit is None or not secrets.compare_digest(init.resume.encode(), visit.token.encode()):
-            raise InputError("the walk is over: nobody came back in time, or the server was started anew")
+            raise InputError("the walk is over: the client did not reconnect in time, or the server was restarted")
         if self._held is not None:
             self._held.cancel()
             self._held = None
@@ -208,7 +208,7 @@ class Room:
                     visit.stopped = True
                     visit.session.pause()
             if quiet > self.rules.gone or (visit.idle and self._line):
-                reason = "nobody has walked here for a while; what was walked is kept"
+                reason = "the walk had no input for a while and ended; it is kept"
                 if visit.client is not None:
                     visit.client.tell({"type": "error", "content": reason})
                     visit.client.finish()
@@ -252,7 +252,7 @@ class Room:
         if visit.client is not None:
             with suppress(LingBotError):  # raised without a walk, after a failed restart
                 folder = visit.session.walk.kept.folder
-                visit.client.tell({"type": "error", "content": f"the server ends; what was walked is kept in {folder}"})
+                visit.client.tell({"type": "error", "content": f"the server ends; the walk is kept in {folder}"})
             visit.client.finish()
 
     def _thread(self, work: Callable[[], T]) -> Awaitable[T]:

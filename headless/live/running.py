@@ -56,7 +56,7 @@ async def _serve(
             await loop.run_in_executor(None, webbrowser.open, address)
         await ended.wait()
         if folder.is_dir():
-            print(f"what was walked is in {folder}", flush=True)
+            print(f"the walk is in {folder}", flush=True)
 
 
 def bracketed(host: str) -> str:
@@ -90,7 +90,7 @@ def _refused(port: int) -> Iterator[None]:
     except (OSError, OverflowError) as error:
         number = getattr(error, "errno", None)  # asyncio's message repeats the port
         reason = os.strerror(number) if number else error
-        raise InputError(f"`port` {port} cannot be used: {reason}; name another, or 0 for one that is free") from error
+        raise InputError(f"`port` {port} cannot be used: {reason}; name another one, or 0 for a free one") from error
 
 
 @asynccontextmanager

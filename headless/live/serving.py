@@ -163,7 +163,7 @@ async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
     may request it."""
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
-        return web.Response(status=404, text="there is no such walk any more; its folder has what was walked\n")
+        return web.Response(status=404, text="this walk has ended; its folder has the files\n")
     what = request.match_info["what"]
     name = {"state": "walk.state", "path": "camera.zip", "video": "walk.mp4"}[what]
     loop = asyncio.get_running_loop()

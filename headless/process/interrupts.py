@@ -54,7 +54,7 @@ class Written:
     def __str__(self) -> str:
         """Return a message on the files that remain after an interrupted or failed run."""
         new = self._new()
-        return f"what was done stays: {', '.join(new)}" if new else "nothing was written"
+        return f"finished files stay: {', '.join(new)}" if new else "nothing was written"
 
     def _new(self) -> list[str]:
         return [str(file) for file, before in self._before.items() if _mark(file) not in (None, before)]

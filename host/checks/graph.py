@@ -50,8 +50,8 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
     if not (image or latent or state):
         raise InputError(
-            "start_image is missing: connect the video's first frame, a latent whose last frame it is, or "
-            "a state to go on from"
+            "start_image is missing: connect the video's first frame, a latent whose last frame it is, or a state to "
+            "continue from"
         )
 
 

@@ -63,7 +63,7 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
                 "keep some of it, or connect the latent of WanImageToVideo."
             )
         if denoise_mask is not None and not denoise_mask.any():
-            show_warning("The latent's mask keeps all of it: this run changes nothing. Paint what is to be changed.")
+            show_warning("The latent's mask keeps all of it: this run changes nothing. Paint the areas to change.")
         if denoise_mask is not None and not latent_image.any() and (denoise_mask < 1).any():
             show_warning(
                 "The latent is empty, and its mask keeps parts of it, which stay empty: connect the latent of "
@@ -162,8 +162,8 @@ def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
     return (
-        f"The {what} is in {has} only, not in {lacks}: guidance would take the {what} itself for what is wanted or "
-        f"unwanted. Connect both outputs of the same {node}."
+        f"The {what} is in {has} only, not in {lacks}: guidance would amplify the {what} itself. Connect both "
+        f"outputs of the same {node}."
     )
 
 
@@ -206,6 +206,6 @@ def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
     if role == "high" and float(sigmas[-1]) == 0:
         return (
             "The high-noise expert ends the video without the low-noise one: turn on return_with_leftover_noise, "
-            "and go on with the low-noise expert."
+            "and continue with the low-noise expert."
         )
     return ""

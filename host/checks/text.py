@@ -29,7 +29,7 @@ def embedding_words(place: str, text: str) -> list[str]:
     """Return a message for each embedding that a text for a CLIP names."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
-        "prompt, and its log alone says so."
+        "prompt, and only its log reports it."
         for name in dict.fromkeys(_EMBEDDING.findall(text))
     ]
 

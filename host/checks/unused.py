@@ -76,6 +76,6 @@ def two_caches(patchers, sampler) -> str:
     if not names or not getattr(sampler, "reuse_threshold", 0):
         return ""
     return (
-        f"{' and '.join(sorted(names))} on the model and reuse_threshold both skip steps, and each sees only what the "
-        "other computes: use one of them."
+        f"{' and '.join(sorted(names))} on the model and reuse_threshold both skip steps, and each sees only the "
+        "steps that the other computes: use one of them."
     )

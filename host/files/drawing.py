@@ -34,7 +34,9 @@ def register(server) -> None:
         except (LingBotError, OSError) as error:
             return web.json_response({"error": str(error)})
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            return web.json_response({"error": f"not a preview node and what is before it: {error!r}"}, status=400)
+            return web.json_response(
+                {"error": f"expected a preview node and the nodes before it: {error!r}"}, status=400
+            )
         return web.Response(body=picture, content_type="image/png")
 
     @server.routes.post(WARNINGS)

@@ -242,7 +242,7 @@ def _tells(look: Callable[[Path], object], path: Path) -> bool:
     try:
         return bool(look(path))
     except OSError as error:
-        _log_once(f"{error.filename or path}: {error.strerror or error}; what is there is not listed")
+        _log_once(f"{error.filename or path}: {error.strerror or error}; files there are not listed")
         return False
 
 

@@ -50,7 +50,7 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
     if any(_SYNTAX.search(prompt) for prompt in prompts):
         show_warning(
             "Weights such as (word:1.2) and embedding:name are read as plain text here, as the official code "
-            "reads them; CLIP Text Encode behind Load LingBot-World Text Encoder knows weights."
+            "reads them; for weights use CLIP Text Encode after Load LingBot-World Text Encoder."
         )
 
     def encode_some(texts: Sequence[str]) -> list[Tensor]:
@@ -106,7 +106,7 @@ def load_clip(
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(
-            f"{encoder}: a CLIP that stays in memory cannot be made of {weights.quantization} weights; use the "
+            f"{encoder}: a CLIP that stays in memory cannot be made from {weights.quantization} weights; use the "
             "LingBot-World text node, which streams them, or the official file"
         )
     ids = load_tokenizer(tokenizer)

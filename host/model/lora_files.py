@@ -50,7 +50,7 @@ def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
     if rescaled:
         scale = changes[next(iter(rescaled)).removeprefix(PREFIX)][-1].scale
         show_warning(
-            f"{file.name}: the scale {scale:g} stated beside its tensors is applied to {len(rescaled)} weights; "
+            f"{file.name}: the scale {scale:g} stored with its tensors is applied to {len(rescaled)} weights; "
             "ComfyUI's loader takes 1."
         )
     return patches | added | rescaled

@@ -203,7 +203,7 @@ class ExactPatches(_AnyPatcher):
         if any(is_quantized(getattr(module, "weight", None)) for module in self.model.modules()):
             raise InputError(
                 "a quantized LingBot-World expert cannot be saved from ComfyUI: its LoRAs are applied while it runs "
-                "and never become part of the weights. Keep the original file and load the LoRA beside it."
+                "and never become part of the weights. Keep the original file and load the LoRA with it."
             )
         return super().state_dict_for_saving(*args, **kwargs)
 

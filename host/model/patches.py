@@ -118,12 +118,12 @@ def raise_for_node(error: Exception) -> None:
             last = frames[packs[-1] + 1]
         elif isinstance(error, TypeError):
             raise InputError(
-                f"a node on the model patches its attention as a U-Net's or Flux's ({error}): take the node off"
+                f"a node on the model patches its attention as a U-Net's or Flux's ({error}): remove the node"
             ) from error
     if PACK not in Path(last.filename).parents:
         raise InputError(
             f"what a node of {Path(last.filename).name} does in this run failed ({error}): it may be for "
-            "models of another kind; take the node off"
+            "models of another kind; remove the node"
         ) from error
 
 
@@ -184,8 +184,8 @@ def on_one_only(high, low) -> str:
     one += [f"{name} (low noise)" for name in sorted(second - first)]
     return (
         (
-            f"On one expert only: {', '.join(one)}. Put the same node behind the other expert, unless that is what you "
-            "want."
+            f"On one expert only: {', '.join(one)}. Put the same node after the other expert, unless you want the "
+            "difference."
         )
         if one
         else ""

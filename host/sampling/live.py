@@ -145,7 +145,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
         with _session(run, _engine(run, image, new_world, frames), view, _path(run, view)) as session:
             made.append(_walk(run, session, view, lost))
         for reason in lost:
-            show_warning(f"Of what was walked this is not kept: {reason}.")
+            show_warning(f"This part of the walk is not kept: {reason}.")
 
     try:
         run_prepared(patcher, run.rollout.prompts[0], spec.loop, walk, seed=run.seed, held=on_device)
@@ -263,7 +263,7 @@ def _cut(album: "_Album", kept: Kept) -> None:
     album.cut(kept.chunks)
     if not album.frames:
         raise InputError(f"there is nothing to hand out: {kept.failure}")
-    show_warning(f"Of {made} frames the first {album.frames} are handed out: {kept.failure}.")
+    show_warning(f"Of {made} frames the first {album.frames} are output: {kept.failure}.")
 
 
 class _Walking:

@@ -60,7 +60,7 @@ class LiveView:
         """The error message for a view that no client opened."""
         return (
             f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
-            "node's view opens by itself, or connect a camera path to `recorded path`, which is walked then"
+            "node's view opens by itself, or connect a camera path to `recorded path`, which the camera then follows"
         )
 
     def somebody(self, alone: bool) -> bool:
@@ -112,7 +112,7 @@ class LiveView:
         client = Client(socket, init, self._threads, JSON)
         before, self._client = self._client, client
         if before is not None:
-            before.tell({"type": "error", "content": "the walk goes on in another view"})
+            before.tell({"type": "error", "content": "the walk runs in another view"})
             before.finish()
         sending, gone = asyncio.create_task(client.send()), asyncio.create_task(inbox.ended.wait())
         try:

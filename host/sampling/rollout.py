@@ -106,7 +106,7 @@ def prepare_rollout(
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
     notes += _without_effect(asked, release)
     if image is not None and state is not None:
-        notes.append("start_image has no effect: the video goes on from the state.")
+        notes.append("start_image has no effect: the video continues from the state.")
     run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start)
     given, read = positive[0][0].shape[1], run.contexts[0].shape[1]
     if given > read:

@@ -85,7 +85,7 @@ def read_init(message: dict[str, Any]) -> Init:
     actions = None if inputs is None else inputs.get("camera_actions")
     image, resume = message.get("first_frame"), message.get("resume")
     if image is not None and not isinstance(image, bytes):
-        raise InputError("`first_frame`: expected the bytes of a picture; this server fetches no address")
+        raise InputError("`first_frame`: expected the bytes of an image; this server fetches no URL")
     prompt = message.get("prompt")
     return Init(
         prompt=None if prompt in (None, "") else _prompt(prompt),
@@ -156,7 +156,7 @@ def _prompt(payload: Any) -> str:
     if not isinstance(payload, str) or not payload.strip():
         raise InputError("`prompt`: expected words")
     if len(payload) > MOST_PROMPT:
-        raise InputError(f"`prompt`: {len(payload)} characters; {MOST_PROMPT} are enough for what the encoder reads")
+        raise InputError(f"`prompt`: {len(payload)} characters; at most {MOST_PROMPT}, more than the encoder reads")
     return payload
 
 

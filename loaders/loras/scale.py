@@ -70,7 +70,7 @@ class StatedScale(NamedTuple):
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
             raise CheckpointError(
-                f"{self.where}: says rank {stated:g} for {layer}, whose tensors have rank {rank}, so the scale is "
+                f"{self.where}: states rank {stated:g} for {layer}, whose tensors have rank {rank}, so the scale is "
                 "unknown; the file does not belong to the LoRA, or the LoRA was resized"
             )
         if alpha is None:

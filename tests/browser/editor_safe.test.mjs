@@ -34,7 +34,7 @@ editorInBothRenderers((it) => {
     await eventually(async () => assert.ok(await line.isHidden()));
     await lens.fill("165");
     await lens.press("Enter");
-    await line.getByText("The lens sees 165 degrees across").waitFor();
+    await line.getByText("The field of view is 165 degrees").waitFor();
     await lens.fill("79");
     await lens.press("Enter");
     await line.waitFor({ state: "hidden" });

@@ -386,7 +386,7 @@ describe("live page", () => {
     await page.keyboard.press("Enter");
     await page.locator(".notice", { hasText: /^(Now: at night|.*computed again)/ }).waitFor();
     assert.deepEqual(kinds("prompt").at(-1).payload, { text: "at night", refresh: true });
-    walk.status("drift", { reason: "the world is dissolving: R begins anew from the picture" });
+    walk.status("drift", { reason: "the video is degrading: R restarts from the image" });
     await page.locator(".notice", { hasText: "dissolving" }).waitFor();
   });
 });

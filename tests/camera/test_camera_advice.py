@@ -81,12 +81,12 @@ def jumping() -> CameraPath:
 @pytest.mark.parametrize(
     ("lens", "said"),
     [
-        ([0.6, 1, 0.5, 0.5], "in shares of the picture, it seems.*: 499.2, 480, 416, 240"),
+        ([0.6, 1, 0.5, 0.5], "in fractions of the image.*: 499.2, 480, 416, 240"),
         ([2400, 2430, 1920, 1080], "numbers are for 3840x2160, it seems, and would be 520, 540, 416, 240 at 832x480"),
         ([500, 500, 320, 240], "numbers are for 640x480"),
         ([500, 500, 0, 0], "centre 0, 0 is far from the middle"),
-        ([30, 30, 416, 240], "sees 172 degrees across"),
-        ([1e5, 1e5, 416, 240], r"sees 0\.477 degrees across"),
+        ([30, 30, 416, 240], "field of view is 172 degrees"),
+        ([1e5, 1e5, 416, 240], r"field of view is 0\.477 degrees"),
         ([505, 505, 420, 236], None),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_lens_that_cannot_be_is_told_with_what_it_may_have_been(lens, said):
     [
         (jumping(), "Jump between frames"),
         (preset_path("static"), "The camera does not move"),
-        (CameraPath(jumping().c2w, np.array([0.6, 1, 0.5, 0.5])), "in shares of the picture"),
+        (CameraPath(jumping().c2w, np.array([0.6, 1, 0.5, 0.5])), "in fractions of the image"),
     ],
     ids=["jump", "static", "lens"],
 )

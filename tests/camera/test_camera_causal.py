@@ -147,8 +147,8 @@ def test_poses_that_are_left_over_are_told():
     assert not go_on(still, None, 40).notes
     (note,) = go_on(still, dolly(33), 24).notes
     assert note == (
-        "The first 24 of the camera path's 33 poses are used; a run that goes on begins with the first "
-        "pose of the path that it is given."
+        "The first 24 of the camera path's 33 poses are used; a continued run begins with the first "
+        "pose of its own path."
     )
 
 

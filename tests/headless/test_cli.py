@@ -193,7 +193,7 @@ def test_ctrl_c_twice_while_the_video_is_written_says_what_stays(command, tmp_pa
     monkeypatch.setattr(video._VideoFile, "close", interrupted)
     assert main(command()) == 130
     assert (tmp_path / "out/video.mp4").is_file()
-    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {tmp_path / 'out/video.mp4'}\n")
+    assert capsys.readouterr().err.endswith(f"interrupted; finished files stay: {tmp_path / 'out/video.mp4'}\n")
 
 
 @pytest.mark.usefixtures("usual_signals")
@@ -212,7 +212,7 @@ def test_a_second_ctrl_c_while_a_state_is_saved_does_not_say_that_nothing_was_wr
     monkeypatch.setattr(WorldState, "save", interrupted)
     given = {"frame_num": 9, "sampling_steps": None, "ckpt_dir": toy_package / "lingbot_world_fast"}
     assert main(command(**given, output=video, save_state=state)) == 130
-    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {video}, {state}\n")
+    assert capsys.readouterr().err.endswith(f"interrupted; finished files stay: {video}, {state}\n")
 
 
 @pytest.mark.parametrize("sub_command", ["generate", "batch", "live"])
@@ -299,7 +299,7 @@ def test_inspect_takes_a_release_where_it_can_and_leaves_nothing_aside(toy_packa
         assert "LingBot-World 2.0 (CC BY-NC-SA 4.0, for non-commercial use)" in capsys.readouterr().out
     for option, value in (("release", "v2"), ("window", "18"), ("sink", "3")):
         assert main(["inspect", str(toy_package), f"--{option}", value]) == 2
-        assert f"--{option} does not belong here: {toy_package} is a base model" in capsys.readouterr().err
+        assert f"--{option} has no effect: {toy_package} is a base model" in capsys.readouterr().err
     assert main(["inspect", str(toy_package), "--width", "64"]) == 2
     assert "--width and --height go together" in capsys.readouterr().err
 

@@ -304,7 +304,7 @@ def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
         return capsys.readouterr().out
 
     words = said(" ", "--lora", f"low={file}", f"low={file}", "--residency", "stream")
-    assert "two.webp has 2 pictures; the video begins with the first." in words
+    assert "two.webp has 2 images; the video begins with the first." in words
     assert "two.webp is transparent in places, and was put on white." in words
     assert main([*given, " ", "--quiet"]) == 0
     assert capsys.readouterr() == ("", f"{tmp_path / 'two.webp'} is transparent in places, and was put on white.\n")

@@ -58,7 +58,7 @@ def test_indexes_of_shards(tmp_path):
 def test_names_in_an_index_that_are_no_files(tmp_path, name):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(LingBotError, match="1 of its 1 shards missing|expected the name of a file beside it"):
+    with pytest.raises(LingBotError, match="1 of its 1 shards missing|expected the name of a file next to it"):
         read_tensors(index)
 
 

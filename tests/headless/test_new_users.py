@@ -81,7 +81,7 @@ def test_more_gpus_than_there_are_is_refused(command, capsys, monkeypatch):
 
 @pytest.mark.parametrize("option", ["ckpt_dir", "image", "action_path", "output", "lora", "vae", "assets_dir"])
 def test_an_address_is_no_path(option, command, capsys):
-    assert "download what is there first" in refusal(command(**{option: ADDRESS}), capsys)
+    assert "download the files first" in refusal(command(**{option: ADDRESS}), capsys)
     if option != "lora":
         given = {"ckpt_dir": "x", "prompt": "x", "output": None, option: ADDRESS}
         with pytest.raises(InputError, match=f"`{option}` {ADDRESS}: an address"):
@@ -98,7 +98,7 @@ def test_addresses_are_refused_by_the_other_commands_too(tmp_path, capsys):
         ["measure", ADDRESS],
         ["toy", ADDRESS],
     ):
-        assert "download what is there first" in refusal(words, capsys)
+        assert "download the files first" in refusal(words, capsys)
     assert "`hf download no-owner/no-model --local-dir FOLDER`" in refusal(["live", "no-owner/no-model"], capsys)
 
 

@@ -179,7 +179,7 @@ def test_animated_pictures_are_reported(tmp_path):
     frames = [Image.fromarray(SCENE), Image.fromarray(SCENE[::-1])]
     frames[0].save(tmp_path / "a.webp", save_all=True, append_images=frames[1:], lossless=True)
     (note,) = image_notes(tmp_path / "a.webp")
-    assert note.endswith("a.webp has 2 pictures; the video begins with the first.")
+    assert note.endswith("a.webp has 2 images; the video begins with the first.")
 
 
 def test_heic(tmp_path):
@@ -194,7 +194,7 @@ def test_heic_without_its_package_says_how(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     monkeypatch.setattr(Image, "ID", [name for name in Image.ID if name not in ("HEIF", "AVIF")])
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
-    with pytest.raises(InputError, match="a.heic: a HEIC or AVIF picture, .*pip install pillow-heif"):
+    with pytest.raises(InputError, match="a.heic: a HEIC or AVIF image, .*pip install pillow-heif"):
         read_image(tmp_path / "a.heic")
 
 

@@ -63,8 +63,8 @@ def test_images_are_the_new_frames_and_the_latent_is_the_whole_video(found):
 def test_another_release_that_goes_on_with_a_video_is_told(found):
     (rounded, left_over), (rounded_too, left_over_too, *other) = found["the_command"]["notes"]
     assert (rounded, left_over) == (rounded_too, left_over_too)
-    assert rounded == "Frames come in chunks of 12 where a video goes on: the video has 24 frames, not 21."
-    assert left_over.startswith("The first 21 of the camera path's 81 poses are used; a run that goes on begins with")
+    assert rounded == "Frames come in chunks of 12 if a video continues: the video has 24 frames, not 21."
+    assert left_over.startswith("The first 21 of the camera path's 81 poses are used; a continued run begins with")
     assert other == ["The video so far was made by LingBot-World 2.0; LingBot-World Fast goes on."]
 
 

@@ -247,8 +247,8 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_told_what_it_missed(se
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"first_frame": b"no picture"}, "not a picture"),
-        ({"first_frame": "/etc/passwd"}, "fetches no address"),
+        ({"first_frame": b"no picture"}, "not an image"),
+        ({"first_frame": "/etc/passwd"}, "fetches no URL"),
         ({"size": "4096x4096"}, "for which memory was divided"),
         ({"prompt": "a" * (MOST_PROMPT + 1)}, "characters"),
         ({"realtime_causal_kv_cache_num_frames": 500}, "for which memory was divided"),
@@ -357,9 +357,9 @@ def test_a_picture_has_limits(monkeypatch):
     monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
     with pytest.raises(InputError, match="scale it down"):
         read_picture(png(200, 50), (32, 48), crop=True)
-    with pytest.raises(InputError, match="^not a picture that can be read; PNG, JPEG and WebP are$"):
+    with pytest.raises(InputError, match="^not an image that can be read; PNG, JPEG and WebP are$"):
         read_picture(b"GIF89a" + bytes(50), (32, 48), crop=True)
-    with pytest.raises(InputError, match=r"^not a picture that can be read \(.*truncated.*\); PNG"):
+    with pytest.raises(InputError, match=r"^not an image that can be read \(.*truncated.*\); PNG"):
         read_picture(png(10, 10)[:-30], (32, 48), crop=True)
 
 

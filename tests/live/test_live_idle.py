@@ -32,7 +32,7 @@ def paused(message):
 
 
 def ended(message):
-    return message["type"] == "error" and "nobody has walked here" in message["content"]
+    return message["type"] == "error" and "the walk had no input" in message["content"]
 
 
 def looked_at(client, times=2):

@@ -767,7 +767,7 @@ def test_a_walk_that_goes_on_is_told_of_no_video_with_an_end(toy_package, tmp_pa
     asked = {"ckpt_dir": toy_package / "lingbot_world_fast", "prompt": "a", "device": "cpu", "continue_from": state}
     notes = opening.plan_live(GenerateOptions(**asked, output="unused.mp4")).notes
     assert [note for note in notes if "frames" in note.lower()] == [
-        f"{state} holds {made.first + len(made.pixels)} frames; the walk goes on from there."
+        f"{state} holds {made.first + len(made.pixels)} frames; the walk continues from there."
     ]
 
 

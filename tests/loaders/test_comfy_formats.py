@@ -228,7 +228,7 @@ def test_quantize_takes_it(plain, folder, form):
         ("nvfp4", {"weight_scale_2": torch.zeros(2)}, "its weight_scale_2 is torch.float32 [2], expected one"),
         ("nvfp4", {"weight_scale_2": torch.tensor(float("nan"))}, "NaN or infinity"),
         ("nvfp4", {"weight": torch.zeros(128, 30, dtype=torch.uint8)}, "expected a matrix of multiples of 16"),
-        ("nvfp4", {"comfy_quant": None}, "uint8 without the format that ComfyUI writes beside it"),
+        ("nvfp4", {"comfy_quant": None}, "uint8 without the format that ComfyUI writes next to it"),
         ("nvfp4", {"pre_quant_scale": torch.ones(64)}, "pre_quant_scale (inputs are smoothed before the product)"),
         ("mxfp8", {"weight_scale_2": torch.tensor(1.0)}, "mxfp8 with weight_scale and weight_scale_2"),
         ("mxfp8", {"weight": torch.zeros(128, 40).to(torch.float8_e4m3fn)}, "expected a matrix of multiples of 32"),

@@ -224,7 +224,7 @@ def test_a_config_of_another_model_is_named(plain, put, content, words):
 def test_quantization_meta_has_to_agree(plain, put):
     folder = put(plain)
     (folder / "quantization_meta.json").write_text(json.dumps({"quant": {"format": "bnb_nf4", "quant_type": "nf4"}}))
-    refused(folder, "quantization_meta.json says nf4", "not quantized")
+    refused(folder, "quantization_meta.json has nf4", "not quantized")
 
 
 def test_several_weight_files_are_a_question(plain, put):

@@ -158,7 +158,7 @@ def test_other_files_are_named(tmp_path, start, kind):
 @pytest.mark.parametrize("name", ["../../secret.safetensors", "/etc/passwd", r"..\secret.pt", "below/a.safetensors"])
 def test_an_index_does_not_lead_out_of_its_folder(tmp_path, name):
     (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    refused(tmp_path, f"names {name!r}, expected the name of a file beside it")
+    refused(tmp_path, f"names {name!r}, expected the name of a file next to it")
 
 
 def test_a_folder_with_a_gguf_alone_says_so(tmp_path):

@@ -133,7 +133,7 @@ def test_a_text_encoder_in_shards_is_quantized_by_itself(package, tmp_path):
 def test_a_shift_that_is_not_the_releases_is_said_and_not_taken(package, tmp_path):
     folder = shutil.copytree(package, tmp_path / package.name)
     told = (
-        "The scheduler's config beside it says shift 3; taken is LingBot-World Fast's 10, unless `shift` names another."
+        "The scheduler's config next to it has shift 3; taken is LingBot-World Fast's 10, unless `shift` names another."
     )
     for shift, lines in ((None, []), (10.0, []), ("x", []), (3, [told])):
         (folder / "scheduler/scheduler_config.json").write_text(json.dumps({"flow_shift": shift, "shift": 5}))

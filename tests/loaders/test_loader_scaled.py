@@ -187,7 +187,9 @@ def test_int8_without_its_scale_is_named(plain, file, stated, words):
 
 def test_int8_of_which_nothing_is_said_is_named(plain, file):
     values, scale = in_8_bits(plain[WEIGHT], INT8)
-    refused(save(file, plain | {WEIGHT: values, SCALE: scale}), "int8 without the format that ComfyUI writes beside it")
+    refused(
+        save(file, plain | {WEIGHT: values, SCALE: scale}), "int8 without the format that ComfyUI writes next to it"
+    )
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_an_index_of_shards_stays_in_its_folder(tmp_path, name):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(CheckpointError, match="expected the name of a file beside it"):
+    with pytest.raises(CheckpointError, match="expected the name of a file next to it"):
         read_tensors(folder)
 
 

@@ -123,7 +123,9 @@ def test_only_30_layers_of_1536_with_camera_layers_are_the_1_3b(tmp_path, config
 def test_an_option_says_what_the_files_do_not(place, capsys):
     folder = place("rooms", None)
     assert main(["inspect", str(folder), "--size", "48*64"]) == 0
-    assert "or a causal model: nothing tells, so --release v1, v2, v2-1.3b, v2-pre" in capsys.readouterr().out
+    assert (
+        "or a causal model: the files do not show it, so --release v1, v2, v2-1.3b, v2-pre" in capsys.readouterr().out
+    )
     assert main(["inspect", str(folder), "--size", "48*64", "--release", "v2"]) == 0
     assert f"{V2} (CC BY-NC-SA 4.0" in capsys.readouterr().out
     with pytest.raises(CheckpointError, match="if it is a causal model, `release` v1, v2, v2-1.3b, v2-pretrain"):

@@ -194,7 +194,7 @@ def test_a_full_disk_leaves_a_state_of_the_frames_that_are_written(causal, tmp_p
     assert len(list(pictures.iterdir())) == load_state(state).frames == 9
     first = pictures / "frame_00000.png"
     problem = f"lingbot-world: {pictures}: No space left on device; make room, or write elsewhere"
-    assert capsys.readouterr().err.endswith(f"\n{problem}; what was done stays: {first}, {state}\n")
+    assert capsys.readouterr().err.endswith(f"\n{problem}; finished files stay: {first}, {state}\n")
 
 
 def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, interrupted, tmp_path):
@@ -230,7 +230,7 @@ def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tm
     ]
     assert main(["generate", *map(str, words)]) == 130
     assert length_of(video) == 9
-    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {video}\n")
+    assert capsys.readouterr().err.endswith(f"interrupted; finished files stay: {video}\n")
 
 
 @pytest.mark.usefixtures("usual_signals")
@@ -285,7 +285,7 @@ def test_what_ends_the_process_politely_leaves_what_ctrl_c_leaves(causal, tmp_pa
         process.send_signal(getattr(signal, number))
         _, rest = process.communicate(timeout=300)
     assert process.returncode == 128 + getattr(signal, number), shown + rest
-    assert rest.endswith(f"interrupted; what was done stays: {video}, {state}\n")
+    assert rest.endswith(f"interrupted; finished files stay: {video}, {state}\n")
     assert 21 <= length_of(video) == 4 * load_state(state).latent.shape[2] - 3 < 1209
     assert {file.name for file in tmp_path.iterdir()} == {"cut.mp4", "cut.state"}
 

@@ -203,7 +203,7 @@ def test_what_the_user_should_know_of_a_path_is_told(causal, tmp_path):
     """The example's path has 81 poses."""
     state = tmp_path / "a.state"
     first = make_plan(causal(frame_num=9, save_state=state))
-    assert first.notes[-1].startswith("The first 9 of the camera path's 81 poses are used; a run that goes on begins")
+    assert first.notes[-1].startswith("The first 9 of the camera path's 81 poses are used; a continued run begins")
     assert "poses" not in " ".join(make_plan(causal(frame_num=81)).notes)
     cut = "Frames come in whole chunks, so 9, 21, 33 and so on: the video has 21 frames, not 29."
     assert cut in make_plan(causal(frame_num=29)).notes
@@ -219,7 +219,7 @@ def test_what_the_user_should_know_of_a_path_is_told(causal, tmp_path):
     assert "longest step is" not in " ".join(told(example[:9], 81))
     assert "times that of the video's first path" in " ".join(told(far, 81))
     assert "The camera path holds 9 poses: the video has 12 frames, not 81." in told(example[:9], 81)
-    assert "Frames come in chunks of 12 where a video goes on: the video has 24 frames, not 29." in told(example, 29)
+    assert "Frames come in chunks of 12 if a video continues: the video has 24 frames, not 29." in told(example, 29)
     assert "The first 24 of the camera path's 81 poses are used" in " ".join(told(example, 24))
     assert "the video has 84 frames, not 81" in " ".join(told(example, 81))
     assert "frames, not" not in " ".join(told(example, 24))

@@ -131,7 +131,7 @@ def test_the_keys_of_a_path_are_kept_and_go_on(tmp_path):
     assert on.flags.shape == (6, 4)
     assert torch.equal(on.flags[:3], read.flags)
     assert on.flags[3:].sum() == 3
-    with pytest.raises(InputError, match="takes the keys W, A, S, D besides the poses, and the path has none"):
+    with pytest.raises(InputError, match="also takes the keys W, A, S, D, and the path has none"):
         video.plan(3, path=CameraPath(poses, path.intrinsics))
 
 

@@ -192,7 +192,7 @@ def test_ctrl_c_says_where_the_next_run_goes_on(golden, tmp_path, capsys, monkey
     monkeypatch.setattr(TensorFile, "finish", stopped)
     command = ["quantize", str(golden / "causal/model"), str(tmp_path / "nf4"), "--device", "cpu"]
     assert main(command) == 130
-    assert f"interrupted; the same command goes on with what lies in {tmp_path}" in capsys.readouterr().err
+    assert f"interrupted; the same command continues from {tmp_path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("device", "message"), [("bogus", "not a device"), ("cuda:99", "CUDA GPUs here; use cpu")])

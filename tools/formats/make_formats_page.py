@@ -46,7 +46,7 @@ SECTIONS = [
     ),
     Section(
         "Pictures",
-        "First frames, frames in folders, and pictures that a live client sends. HEIC takes the package `pillow-heif`.",
+        "First frames, frames in folders, and images that a live client sends. HEIC needs the package `pillow-heif`.",
         {"PNG, JPEG, WebP, TIFF, AVIF, HEIC and what else Pillow reads": image_files.FIELDS},
     ),
     Section(
@@ -73,10 +73,10 @@ SECTIONS = [
     Section(
         "LoRAs",
         "Files of `--lora`, of `quantize --lora`, and of ComfyUI's LoRA loaders on our models. A folder of PEFT "
-        "will do too. On the canvas, the parts that ComfyUI's loader of one LoRA leaves out are applied, and said.",
+        "will do too. On the canvas, the parts that ComfyUI's loader of one LoRA leaves out are applied, with a note.",
         {"Keys": names.FIELDS, "Scale, in the header or adapter_config.json": scale.FIELDS},
     ),
-    Section("Names", "What files and folders are called is evidence of what they hold.", {"": release.FIELDS}),
+    Section("Names", "Names of files and folders show what they hold.", {"": release.FIELDS}),
 ]
 
 

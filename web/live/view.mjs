@@ -267,7 +267,7 @@ export class View {
       this.unsent = true;
       this.say(UNSENT, LONG);
     } else if (prompt.value.trim() && refresh.checked) {
-      this.say("What the model looks back on is computed again with this prompt ...", LONG);
+      this.say("Recomputing the past frames with this prompt ...", LONG);
     }
     this.canvas.focus();
   }

@@ -339,7 +339,7 @@ def test_a_video_is_measured_and_drawn(server):
     drift = node("LingBotWorldMeasureDrift", images=["batch", 0], fps=16.0, width=800, height=500)
     notes, figures = (node("PreviewAny", source=[name, port]) for name, port in (("made", 2), ("drift", 1)))
     run = server.queue({"made": made, "drift": drift, "notes": notes, "figures": figures, "batch": batch, **loads})
-    assert "Lens: 79.0 degrees across, as given" in run.outputs["notes"]["text"][0]
+    assert "Lens: 79.0 degrees, as given" in run.outputs["notes"]["text"][0]
     assert "No drift found in 9 frames" in run.outputs["figures"]["text"][0]
     assert run.progress("drift")[-1] == (9, 9)
 

@@ -284,7 +284,7 @@ def test_a_disk_that_becomes_full_cuts_all_that_is_handed_out_and_the_node_says_
     assert len(pictures(comfy_server, run, "pictures")) == 9
     assert run.outputs["poses"]["text"] == ["9"]
     assert latent(comfy_server, run, "latent").shape[2] == saved_state(comfy_server, run).latent.shape[2] == 3
-    assert re.search(r"Of 17 frames the first 9 are handed out: .*\(No space left on device\)", said(run))
+    assert re.search(r"Of 17 frames the first 9 are output: .*\(No space left on device\)", said(run))
 
 
 def test_a_camera_path_that_cannot_be_written_at_the_end_is_said_on_the_node(comfy_server, walk, faulty):
@@ -292,7 +292,7 @@ def test_a_camera_path_that_cannot_be_written_at_the_end_is_said_on_the_node(com
     faulty(module="numpy", name="save", error="full", match="poses.npy")
     run = comfy_server.queue(walk)
     assert saved_state(comfy_server, run).frames == 17
-    assert re.search(r"this is not kept: the camera path cannot be written to .*camera: No space left", said(run))
+    assert re.search(r"is not kept: the camera path cannot be written to .*camera: No space left", said(run))
 
 
 def test_a_walk_of_which_nothing_is_kept_ends_at_once_with_the_reason(comfy_server, steered, faulty):

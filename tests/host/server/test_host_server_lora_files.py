@@ -46,7 +46,7 @@ def test_the_headers_scale_is_applied_and_said(comfy_server, right):
     tensors = {f"diffusion_model.{LAYER}.lora_B.weight": up, f"diffusion_model.{LAYER}.lora_A.weight": down}
     found, said = with_lora(comfy_server, "header", tensors, {"lora_alpha": "16", "r": "4"})
     assert torch.equal(found, right)
-    assert "the scale 4 stated beside its tensors is applied to 1 weights" in said
+    assert "the scale 4 stored with its tensors is applied to 1 weights" in said
 
 
 def test_names_that_comfyui_does_not_know_are_applied(comfy_server, right):

@@ -109,7 +109,7 @@ def test_a_folder_that_nobody_may_look_into_costs_no_other(comfy_host: Host, tmp
             (models / name).chmod(0o755)
     assert set(IDS) <= set(info)
     assert info["LingBotWorldLoadExperts"]["input"]["required"]["package"][1]["options"][0] == "toy"
-    assert f"{models / 'lost+found'}: Permission denied; what is there is not listed" in log
+    assert f"{models / 'lost+found'}: Permission denied; files there are not listed" in log
 
 
 def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):

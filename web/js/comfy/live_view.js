@@ -25,7 +25,7 @@ function fill(host, html) {
   }
   page.querySelectorAll("[data-save], [data-command=picture], .pictured").forEach((element) => element.remove());
   const stop = page.querySelector("[data-command=leave]");
-  Object.assign(stop, { textContent: "Stop", title: "End the walk: the node hands out what was walked" });
+  Object.assign(stop, { textContent: "Stop", title: "End the walk; the node outputs it" });
   root.append(page.querySelector(".stage"), page.querySelector(".bar"));
   return root;
 }
