@@ -64,7 +64,7 @@ def test_another_release_that_goes_on_with_a_video_is_told(causal, second_releas
     options = partial(causal, frame_num=9, continue_from=first, image=None, width=None, height=None)
     assert "was made by" not in " ".join(make_plan(options()).notes)
     plan = make_plan(options(ckpt_dir=second_release, save_state=second))
-    assert "The video so far was made by LingBot-World Fast; LingBot-World 2.0 goes on." in plan.notes
+    assert "The video so far was made by LingBot-World Fast; LingBot-World 2.0 continues it." in plan.notes
     assert plan.spec.window == Window()
     run(plan)
     assert load_state(second).release == "LingBot-World 2.0"
