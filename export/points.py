@@ -16,7 +16,7 @@ from ..camera.formats.json_files import write_transforms
 from ..camera.rotation import OPENGL_TO_OPENCV
 from ..errors import InputError
 from ..measure.mapping import pycolmap
-from ..measure.tracks import Tracks, brought_to_size, follow, opencv
+from ..measure.tracks import brought_to_size, follow, opencv
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
@@ -25,6 +25,9 @@ which pycolmap's default is 1.5 degrees."""
 APART = (1, 2, 4, 8)
 """The distances, in exported frames, of the pairs that share tracked points."""
 FEWEST_VIEWS = 3
+TOGETHER = 240
+"""The number of exported frames through which points are tracked at a time, so that memory does not grow with the
+video's length."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +84,16 @@ def add_points(made: Exported, fps: float) -> Points:
 
 
 def _add_points(made: Exported, fps: float) -> Points:
-    colmap, tracks = pycolmap(), _track(made)
+    colmap = pycolmap()
     with tempfile.TemporaryDirectory() as name:
-        model = _triangulate(made, tracks, Path(name))
+        model, tracked = _triangulate(made, Path(name))
         if not model.num_points3D():
             raise InputError(
                 "no point can be triangulated: the camera stands or only rotates, or the frames show too little that "
                 "stays; export a part of the walk in which the camera moves"
             )
         model.update_point_3d_errors()
-        found = model.num_points3D(), model.compute_mean_reprojection_error(), _by_second(made, tracks, model, fps)
+        found = model.num_points3D(), model.compute_mean_reprojection_error(), _by_second(made, tracked, model, fps)
         if made.format == "colmap":
             model.write_text(made.folder / MODEL)
         elif made.format == "nerfstudio":
@@ -104,27 +107,22 @@ def _add_points(made: Exported, fps: float) -> Points:
     return Points(*found, cloud)
 
 
-def _track(made: Exported) -> Tracks:
-    """Return the corners tracked through the exported frames."""
-    greys = [np.array(Image.open(made.folder / file).convert("L")) for file in made.files]
-    return follow([brought_to_size(grey) for grey in greys], 1)
-
-
-def _triangulate(made: Exported, tracks: Tracks, folder: Path) -> Any:
-    """Return pycolmap's model of the scene with points."""
+def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
+    """Return pycolmap's model of the scene with points, and the number of tracked points in each frame [n]."""
     colmap = pycolmap()
     write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
     model = colmap.Reconstruction(folder)
     database = colmap.Database.open(folder / "points.db")
     _write_scene(database, model)
-    _write_tracks(database, tracks, made.size)
+    tracked = [_write_tracks(database, made, first) for first in range(0, len(made.files), TOGETHER)]
     database.close()
     options = colmap.IncrementalPipelineOptions()
     options.random_seed = 0
     options.triangulation.min_angle = options.mapper.filter_min_tri_angle = LEAST_ANGLE_DEG
-    return colmap.triangulate_points(
+    model = colmap.triangulate_points(
         model, folder / "points.db", made.folder / IMAGES, folder, clear_points=True, options=options
     )
+    return model, np.concatenate(tracked)
 
 
 def _write_scene(database: Any, model: Any) -> None:
@@ -139,34 +137,36 @@ def _write_scene(database: Any, model: Any) -> None:
         database.write_image(image, use_image_id=True)
 
 
-def _write_tracks(database: Any, tracks: Tracks, size: tuple[int, int]) -> None:
-    """Write the tracked points as keypoints in pixels of the exported frames, and the pairs of frames that share
-    points."""
-    colmap, seen = pycolmap(), _tracked(tracks)
-    numbers = np.cumsum(seen, 1) - 1  # the index of each point within its frame
-    scale = np.array(size[::-1]) / tracks.size
-    for at, (points, here) in enumerate(zip(tracks.points, seen, strict=True), 1):
+def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
+    """Track points through TOGETHER exported frames from `begin` on. Write the points as keypoints, in pixels of the
+    frames, and the pairs of frames that share points. Returns the number of points in each frame [n]."""
+    greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TOGETHER])
+    tracks = follow([brought_to_size(np.array(grey)) for grey in greys], 1)
+    seen = ~np.isnan(tracks.points[..., 0])
+    seen &= seen.sum(0) >= FEWEST_VIEWS
+    scale = np.array(made.size[::-1]) / tracks.size
+    for at, (points, here) in enumerate(zip(tracks.points, seen, strict=True), begin + 1):
         database.write_keypoints(at, (points[here] * scale).astype(np.float32))
     for apart in APART:
         for first in range(len(seen) - apart):
-            both = seen[first] & seen[first + apart]
-            geometry = colmap.TwoViewGeometry()
-            geometry.config = colmap.TwoViewGeometryConfiguration.CALIBRATED
-            matches = np.stack([numbers[first, both], numbers[first + apart, both]], 1).astype(np.uint32)
-            geometry.inlier_matches = matches
-            if len(matches):
-                database.write_matches(first + 1, first + apart + 1, matches)
-                database.write_two_view_geometry(first + 1, first + apart + 1, geometry)
+            _write_pair(database, (begin + first + 1, begin + first + apart + 1), seen[[first, first + apart]])
+    return seen.sum(1)
 
 
-def _tracked(tracks: Tracks) -> np.ndarray:
-    """Return a mask [k, n] of the views of points that are tracked through three frames or more."""
-    seen = ~np.isnan(tracks.points[..., 0])
-    return seen & (seen.sum(0) >= FEWEST_VIEWS)
+def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
+    """Write the matches of two images; `seen` [2, n] is the mask of the points in each."""
+    colmap, both = pycolmap(), seen.all(0)
+    numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
+    matches = numbers[:, both].T.astype(np.uint32)
+    if len(matches):
+        geometry = colmap.TwoViewGeometry()
+        geometry.config = colmap.TwoViewGeometryConfiguration.CALIBRATED
+        geometry.inlier_matches = matches
+        database.write_matches(*images, matches)
+        database.write_two_view_geometry(*images, geometry)
 
 
-def _by_second(made: Exported, tracks: Tracks, model: Any, fps: float) -> tuple[Second, ...]:
-    counts = _tracked(tracks).sum(1)
+def _by_second(made: Exported, counts: np.ndarray, model: Any, fps: float) -> tuple[Second, ...]:
     seconds = (np.array(made.frames) / fps).astype(int)
     errors: list[list[float]] = [[] for _ in range(seconds[-1] + 1)]
     agreeing = np.zeros(len(errors), int)

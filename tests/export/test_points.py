@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from lingbot_world.camera.formats.files import write_camera
+from lingbot_world.camera.formats.files import read_camera, write_camera
 from lingbot_world.camera.formats.json_files import read_transforms
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.export import add_points, export_scene
+from lingbot_world.export import add_points, export_scene, points
 from lingbot_world.headless.command.cli import main
 from PIL import Image
 from rendered_room import render_room
@@ -59,12 +59,23 @@ def test_colmap_has_points_on_the_walls_and_the_paths_poses(room, tmp_path):
     ]
     assert np.allclose(poses, np.linalg.inv(path.c2w[list(made.frames)]), rtol=1e-6, atol=1e-6)
     assert found.count == model.num_points3D() > 200
+    again, _ = read_camera(tmp_path, "colmap")
+    assert np.allclose(again.c2w, path.c2w[list(made.frames)], atol=1e-6)
     assert found.error < 0.5
     places = np.array([point.xyz for point in model.points3D.values()])
     low, high = path.c2w[:, :3, 3].min(0), path.c2w[:, :3, 3].max(0)
     walls = np.stack([low, high]) + 2.0 * np.array([1.0, 0.6, 1.3]) * [[-1], [1]]
     assert np.median(np.abs(places[:, None] - walls).min((1, 2))) < 0.05  # of a room 4 to 6 wide
     assert all(point.color[0] > 0 and abs(point.color[0] / 2 - point.color[1]) < 3 for point in model.points3D.values())
+
+
+def test_a_long_video_is_tracked_in_parts(room, tmp_path, monkeypatch):
+    frames, path = room
+    monkeypatch.setattr(points, "TOGETHER", 8)  # of 17 exported frames: two parts, and a frame alone
+    found = add_points(export_scene(frames, path.c2w, path.intrinsics, tmp_path, "ply", every=2), 16)
+    assert found.count > 200
+    assert found.error < 0.5
+    assert all(second.agreeing > 0.6 for second in found.seconds[:2])
 
 
 def test_the_report_shows_from_which_second_on_the_world_disagrees(room, tmp_path):
