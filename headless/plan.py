@@ -137,7 +137,11 @@ def make_plan(
         plan = _plan_sampling(opened, experts, image)
     check_target(target, plan.geometry)
     source = options.image if isinstance(options.image, str | Path) else None
-    check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
+    try:
+        check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
+    except InputError:
+        with target.taken():  # the files of a run that has not ended are refused for that reason
+            raise
     return plan
 
 

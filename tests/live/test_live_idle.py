@@ -17,10 +17,11 @@ def hush(server, seconds):
 
 
 def hushed(server, client, wanted, seconds=2 * IDLE):
-    """The message that is wanted, while nobody does anything for longer and longer."""
+    """The message that is wanted, while nobody does anything for so many seconds."""
 
     def found(message):
-        if not wanted(message) and server.room.visit is not None:
+        visit = server.room.visit
+        if not wanted(message) and visit is not None and quiet_since(visit.session) < seconds:
             hush(server, seconds)
         return wanted(message)
 
