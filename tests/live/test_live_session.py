@@ -546,10 +546,9 @@ def test_a_thread_makes_frames_as_they_are_played_and_pauses(toy_package, tmp_pa
         session.start(deliver, lambda kind, facts: told.append(kind))
         assert enough.wait(60)
         session.pause()
-        time.sleep(0.3)
-        count = len(made)
-        time.sleep(0.3)
-        assert len(made) == count
+        under_way = session.walk.chunks
+        time.sleep(0.3)  # enough for three chunks
+        assert made[-1].chunk <= under_way
         session.resume()
         session.prompt("a sea")
         deadline = time.monotonic() + 60
