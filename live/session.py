@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from threading import Condition, RLock, Thread, current_thread
+from threading import RLock, Thread
 from typing import Any
 
 import numpy as np
-import torch
 
-from ..errors import InputError, LingBotError
-from ..model.host_memory import give_back_memory
+from ..errors import InputError
 from ..options import FPS
 from ..pipeline.state import WorldState
 from .camera import WALKING_SPEED
-from .controls import FRAMES_OF_ONE, Controls, Heard, Steered
-from .decoding import DecodingThread
-from .drift import HINT, DriftWatch
-from .engine import Engine, Start, WalkVideo
+from .controls import FRAMES_OF_ONE, Controls, Heard
+from .drift import DriftWatch
+from .engine import Engine, Start
+from .making import ChunkMaker, Deliver, Tell
 from .pace import Pace
 from .replay import Replay
 from .shown.frames import Frames
@@ -34,28 +30,11 @@ from .worlds.events import Events, read_events
 
 log = logging.getLogger(__name__)
 
-WATCH = 0.2
-"""The interval in seconds between calls of `run`'s `watch` during a wait."""
-
 AWAKE = 16
 """The number of latent frames made after a new prompt without other input: four seconds, in which the change shows."""
-GIVE_BACK = 64
-"""The number of chunks on a CPU after which freed memory is returned to the system; otherwise an hour of walking holds
-2.6 GB."""
-QUIET = 10.0
-"""The seconds without an input after which a world that moves by itself is made at half speed."""
-
-Deliver = Callable[[Frames], None]
-Tell = Callable[[str, dict[str, Any]], None]
-"""The signature tell(kind, facts). Kinds: prompt, paused, resumed, still, drift, back, restarted, kept (no longer),
-failed."""
 
 
-def _nobody(_kind: str, _facts: dict[str, Any]) -> None:
-    """A `tell` callback that does nothing."""
-
-
-class Session(Steered):
+class Session(ChunkMaker):
     """A world and its user. A program requests frames; each chunk is made on request, with the keys held at that time.
 
         with Session(engine, Start(frame, "a quiet street")) as session:
@@ -89,13 +68,10 @@ class Session(Steered):
         for each finished walk (None: if there is a folder). `moving`: the threads of `start` and `run` make chunks also
         without input, because things move by themselves. `controls` replaces new ones. `events`: a value that
         `read_events` accepts. If `restart_on_drift` is set, a dissolving world restarts. Raises InputError."""
-        self.engine, self.controls = engine, controls or Controls()
-        self.pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
-        self.controls.changed = self._wake
-        self.drift, self.restart_on_drift = DriftWatch(engine.chunk), False
-        self.moving, self.speed, self._still, self._awake = moving, speed, False, 0
-        self._begin, self.events = begin, Events(read_events(events))
-        self._tell: Tell = _nobody
+        super().__init__(
+            engine, controls or Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk), moving=moving
+        )
+        self.speed, self._begin, self.events = speed, begin, Events(read_events(events))
         make = partial(Walk, engine, speed=speed, path=path, seed=seed)
         keeps = folder is not None if whole is None else whole
         self._walks = Walks(
@@ -105,16 +81,9 @@ class Session(Steered):
             fps=fps or FPS,
             tell_video=self._tell_kept,
         )
-        self._changed, self._commands = Condition(), deque[Callable[[], None]]()
-        self._paused = self._closing = False
-        self._thread: Thread | None = None
-        self._decoding: DecodingThread | None = None
-        self._asked_for = True  # true: a program requests each chunk, and receives errors as exceptions
-        self._watch: Callable[[], None] | None = None  # set if the caller's thread makes the chunks
         self._under_way: Iterator[Frames] | None = None  # the chunk that a program is requesting
         self._texts = ThreadPoolExecutor(1)  # encodes prompts next to the walk
         self._working = RLock()  # held while a program's chunk is made
-        self.failure = ""
         self._walks.begin(begin, self._not_kept)
         self._take_up_events()
 
@@ -288,53 +257,10 @@ class Session(Steered):
         while self._time_has_come():
             self._next_chunk(deliver)
 
-    @property
-    def walk(self) -> Walk:
-        if self._walks.now is None:
-            raise InputError(self.failure or "the walk has ended")
-        return self._walks.now
-
     def state(self) -> WorldState:
         """Return the walk so far as a state that can be saved and continued. Raises InputError if nothing was made
         yet."""
         return self.walk.kept.state()
-
-    @property
-    def _ended(self) -> bool:
-        """Return whether the path, or the replayed walk, has no full chunk left."""
-        return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
-
-    @property
-    def still(self) -> bool:
-        """Return whether another chunk would change nothing: no input, a standing camera, and nothing that moves by
-        itself. A world that keeps generating a still image loses it within seconds."""
-        walk = self.walk
-        rests = walk.chunks > 0 and not (self._awake > 0 or self.controls.asks or walk.camera.moves)
-        return rests and not self.moving
-
-    def _wake(self) -> None:
-        """Wake the threads that wait for an input."""
-        with self._changed:
-            self._changed.notify_all()
-
-    @property
-    def running(self) -> bool:
-        """Return whether a thread makes the chunks."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Make no further chunk. The walk can still be saved."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        if self._thread is not None and not self._is_delivering:
-            self._thread.join()
-
-    @property
-    def _is_delivering(self) -> bool:
-        """Return whether this thread calls `deliver`."""
-        mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
-        return self.running and mine
 
     def close(self, *, whole: bool = False) -> None:
         """End the walk. Its folder stays, unless it is temporary. `whole`: also save a state and a camera path, even if
@@ -348,149 +274,11 @@ class Session(Steered):
             self._walks.whole, self._under_way = self._walks.whole or whole, None
             self._walks.close(self._not_kept)
 
-    def _make(self, deliver: Deliver) -> None:
-        device = self.engine.device
-        replays = isinstance(self.controls, Replay)  # a replay uses as many cores as the walk did
-        self._decoding = None if replays else DecodingThread.where_it_gains(device)
-        try:
-            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # it is set per thread
-                while self._time_has_come():
-                    self._next_chunk(deliver)
-                if self._decoding is not None:
-                    self._decoding.wait()
-        except Exception as error:
-            self.failure = str(error).split("\n", 1)[0] or type(error).__name__
-            log.log(
-                logging.WARNING if isinstance(error, LingBotError) else logging.ERROR,
-                "The walk ended: %s",
-                self.failure,
-                exc_info=not isinstance(error, LingBotError),
-            )
-            self._tell("failed", {"what": "walk", "reason": self.failure, "ended": True})
-        finally:
-            if self._decoding is not None:
-                self._decoding.close()
-
-    def _time_has_come(self) -> bool:
-        """Wait until a chunk should begin, and run the requested commands during the wait. Return False at the end."""
-        while True:
-            if self._watch is not None:
-                self._watch()
-            with self._changed:
-                if self._closing:
-                    return False
-                if not self._commands:
-                    if self._ended:
-                        return False
-                    seconds = None if self._paused or self._stands() else self.pace.wait()
-                    if seconds == 0:
-                        return True
-                    self._changed.wait(seconds if self._watch is None else min(seconds or WATCH, WATCH))
-            self._do_what_is_asked()
-
-    def _stands(self) -> bool:
-        """Return whether the world waits for an input, and report each start and end of such a wait."""
-        still = self.still
-        if still != self._still:
-            self._still = still
-            self.pace.rest()
-            self._tell("still", {"still": still})
-        self.pace.leisurely = self.moving and time.monotonic() - self.controls.heard > QUIET
-        return still
-
-    def _ask(self, command: Callable[[], None]) -> None:
-        with self._changed:
-            self._commands.append(command)
-            self._changed.notify_all()
-
-    def _do_what_is_asked(self) -> None:
-        self._begin_and_end_events()
-        while self._commands:
-            if self._decoding is not None:
-                self._decoding.wait()
-            command = self._commands.popleft()
-            try:
-                command()
-            except LingBotError as error:
-                if self._asked_for or self._walks.now is None:
-                    raise
-                self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
-
-    def _next_chunk(self, deliver: Deliver) -> None:
-        """Make a chunk and deliver its frames. With a decoding thread the delivery continues while the next chunk is
-        made."""
-        if self._decoding is None:
-            for frames in self._chunk():
-                deliver(frames)
-            return
-        self._do_what_is_asked()
-        with self._work():
-            frames_ahead = self.walk.chunk_ahead()
-            self.pace.on_the_way(FRAMES_OF_ONE * self.engine.chunk)
-            self._decoding.hand_out(self._shown(frames_ahead), deliver)
-            self.walk.remember()
-
-    def _chunk(self) -> Iterator[Frames]:
-        self._do_what_is_asked()
-        with self._work():
-            yield from self._shown(self.walk.chunk())
-
-    def _shown(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield a chunk's frames, counted and recorded."""
-        video = self.video
-        for frames in self.pace.counted(chunk):
-            if video is not None:
-                video.add(frames)
-            yield frames
-            if frames.last:
-                self._watch_drift(frames)
-
-    def _watch_drift(self, frames: Frames) -> None:
-        kept, size = self.walk.kept, self.engine.chunk
-        if kept.chunks <= frames.chunk:  # the disk is full, or the user went back
-            return
-        latent = kept.latent(frames.chunk * size, (frames.chunk + 1) * size)
-        if self.drift.see(latent, frames.pixels[-1]):
-            log.warning("The world is dissolving.")
-            self._tell("drift", {"reason": HINT})
-            if self.restart_on_drift:
-                self.restart()
-
-    @property
-    def video(self) -> WalkVideo | None:
-        """The video of the walk, if one is made."""
-        return self._walks.video
-
-    @contextmanager
-    def _work(self) -> Iterator[None]:
-        """Account for a chunk that is made in this block."""
-        failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
-        if isinstance(self.controls, Replay):
-            self.controls.prepare(self.walk)
-        try:
-            yield
-        finally:
-            if isinstance(self.controls, Replay):
-                torch.set_num_threads(cores)
-        self._awake = max(0, self._awake - self.engine.chunk)
-        if self.engine.device.type == "cpu" and self.walk.chunks % GIVE_BACK == 0:
-            give_back_memory()
-        self.pace.worked(time.perf_counter() - began, FRAMES_OF_ONE * self.engine.chunk)
-        if self.walk.kept.failure != failed_before:
-            self._not_kept(self.walk.kept.failure)
-
-    def _not_kept(self, reason: str) -> None:
-        log.warning("%s", reason)
-        self._tell_kept(reason)
-
-    def _tell_kept(self, reason: str) -> None:
-        self._tell("kept", {"reason": reason})
-
     def _go_to(self, begin: Start | WorldState) -> None:
         Start.of(begin).check(self.engine)  # before the current walk ends
         if isinstance(self.controls, Replay) and begin is not self._begin:
             self.controls = Controls()  # the user continues with a new walk
-            self.controls.changed = self._wake
+            self._attend()
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self._take_up_events()
         self.pace.rest()

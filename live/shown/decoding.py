@@ -9,7 +9,7 @@ from threading import get_ident
 
 import torch
 
-from .shown.frames import Frames
+from .frames import Frames
 
 
 class DecodingThread:

@@ -1,0 +1,260 @@
+"""The making of a session's chunks: when the next one begins, in which thread, and what happens around it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from threading import Condition, Thread, current_thread
+from typing import Any
+
+import torch
+
+from ..errors import InputError, LingBotError
+from ..model.host_memory import give_back_memory
+from .controls import FRAMES_OF_ONE, Controls, Steered
+from .drift import HINT, DriftWatch
+from .engine import Engine, WalkVideo
+from .pace import Pace
+from .replay import Replay
+from .shown.decoding import DecodingThread
+from .shown.frames import Frames
+from .walk import Walk
+from .walks import Walks
+
+log = logging.getLogger(__name__)
+
+WATCH = 0.2
+"""The interval in seconds between calls of `run`'s `watch` during a wait."""
+GIVE_BACK = 64
+"""The number of chunks on a CPU after which freed memory is returned to the system; otherwise an hour of walking holds
+2.6 GB."""
+QUIET = 10.0
+"""The seconds without an input after which a world that moves by itself is made at half speed."""
+
+Deliver = Callable[[Frames], None]
+Tell = Callable[[str, dict[str, Any]], None]
+"""The signature tell(kind, facts). Kinds: prompt, paused, resumed, still, drift, back, restarted, kept (no longer),
+failed."""
+
+
+def _nobody(_kind: str, _facts: dict[str, Any]) -> None:
+    """A `tell` callback that does nothing."""
+
+
+class ChunkMaker(Steered):
+    """The base class of a session: it makes the chunks of the walk, in the caller's thread or in its own. Commands of
+    other threads run between two chunks."""
+
+    _walks: Walks
+
+    def __init__(self, engine: Engine, controls: Controls, pace: Pace, *, moving: bool) -> None:
+        """Prepare to make chunks of the walks that a subclass begins in `_walks`."""
+        self.engine, self.controls, self.pace = engine, controls, pace
+        self.drift, self.restart_on_drift = DriftWatch(engine.chunk), False
+        self.moving, self._still, self._awake = moving, False, 0
+        self._tell: Tell = _nobody
+        self._changed, self._commands = Condition(), deque[Callable[[], None]]()
+        self._paused = self._closing = False
+        self._thread: Thread | None = None
+        self._decoding: DecodingThread | None = None
+        self._asked_for = True  # true: a program requests each chunk, and receives errors as exceptions
+        self._watch: Callable[[], None] | None = None  # set if the caller's thread makes the chunks
+        self.failure = ""
+        self._attend()
+
+    def _attend(self) -> None:
+        """Let each input wake the threads that wait for one."""
+        self.controls.changed = self._wake
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Begin a new walk."""
+
+    @abstractmethod
+    def _begin_and_end_events(self) -> None:
+        """Request the prompt for events that start or end at the next chunk's time."""
+
+    @property
+    def walk(self) -> Walk:
+        if self._walks.now is None:
+            raise InputError(self.failure or "the walk has ended")
+        return self._walks.now
+
+    @property
+    def video(self) -> WalkVideo | None:
+        """The video of the walk, if one is made."""
+        return self._walks.video
+
+    @property
+    def running(self) -> bool:
+        """Return whether a thread makes the chunks."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def still(self) -> bool:
+        """Return whether another chunk would change nothing: no input, a standing camera, and nothing that moves by
+        itself. A world that keeps generating a still image loses it within seconds."""
+        walk = self.walk
+        rests = walk.chunks > 0 and not (self._awake > 0 or self.controls.asks or walk.camera.moves)
+        return rests and not self.moving
+
+    @property
+    def _ended(self) -> bool:
+        """Return whether the path, or the replayed walk, has no full chunk left."""
+        return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
+
+    def stop(self) -> None:
+        """Make no further chunk. The walk can still be saved."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None and not self._is_delivering:
+            self._thread.join()
+
+    @property
+    def _is_delivering(self) -> bool:
+        """Return whether this thread calls `deliver`."""
+        mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
+        return self.running and mine
+
+    def _make(self, deliver: Deliver) -> None:
+        device = self.engine.device
+        replays = isinstance(self.controls, Replay)  # a replay uses as many cores as the walk did
+        self._decoding = None if replays else DecodingThread.where_it_gains(device)
+        try:
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # it is set per thread
+                while self._time_has_come():
+                    self._next_chunk(deliver)
+                if self._decoding is not None:
+                    self._decoding.wait()
+        except Exception as error:
+            self.failure = str(error).split("\n", 1)[0] or type(error).__name__
+            log.log(
+                logging.WARNING if isinstance(error, LingBotError) else logging.ERROR,
+                "The walk ended: %s",
+                self.failure,
+                exc_info=not isinstance(error, LingBotError),
+            )
+            self._tell("failed", {"what": "walk", "reason": self.failure, "ended": True})
+        finally:
+            if self._decoding is not None:
+                self._decoding.close()
+
+    def _time_has_come(self) -> bool:
+        """Wait until a chunk should begin, and run the requested commands during the wait. Return False at the end."""
+        while True:
+            if self._watch is not None:
+                self._watch()
+            with self._changed:
+                if self._closing:
+                    return False
+                if not self._commands:
+                    if self._ended:
+                        return False
+                    seconds = None if self._paused or self._stands() else self.pace.wait()
+                    if seconds == 0:
+                        return True
+                    self._changed.wait(seconds if self._watch is None else min(seconds or WATCH, WATCH))
+            self._do_what_is_asked()
+
+    def _stands(self) -> bool:
+        """Return whether the world waits for an input, and report each start and end of such a wait."""
+        still = self.still
+        if still != self._still:
+            self._still = still
+            self.pace.rest()
+            self._tell("still", {"still": still})
+        self.pace.leisurely = self.moving and time.monotonic() - self.controls.heard > QUIET
+        return still
+
+    def _wake(self) -> None:
+        """Wake the threads that wait for an input."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _ask(self, command: Callable[[], None]) -> None:
+        with self._changed:
+            self._commands.append(command)
+            self._changed.notify_all()
+
+    def _do_what_is_asked(self) -> None:
+        self._begin_and_end_events()
+        while self._commands:
+            if self._decoding is not None:
+                self._decoding.wait()
+            command = self._commands.popleft()
+            try:
+                command()
+            except LingBotError as error:
+                if self._asked_for or self._walks.now is None:
+                    raise
+                self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
+
+    def _next_chunk(self, deliver: Deliver) -> None:
+        """Make a chunk and deliver its frames. With a decoding thread the delivery continues while the next chunk is
+        made."""
+        if self._decoding is None:
+            for frames in self._chunk():
+                deliver(frames)
+            return
+        self._do_what_is_asked()
+        with self._work():
+            frames_ahead = self.walk.chunk_ahead()
+            self.pace.on_the_way(FRAMES_OF_ONE * self.engine.chunk)
+            self._decoding.hand_out(self._shown(frames_ahead), deliver)
+            self.walk.remember()
+
+    def _chunk(self) -> Iterator[Frames]:
+        self._do_what_is_asked()
+        with self._work():
+            yield from self._shown(self.walk.chunk())
+
+    def _shown(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
+        """Yield a chunk's frames, counted and recorded."""
+        video = self.video
+        for frames in self.pace.counted(chunk):
+            if video is not None:
+                video.add(frames)
+            yield frames
+            if frames.last:
+                self._watch_drift(frames)
+
+    def _watch_drift(self, frames: Frames) -> None:
+        kept, size = self.walk.kept, self.engine.chunk
+        if kept.chunks <= frames.chunk:  # the disk is full, or the user went back
+            return
+        latent = kept.latent(frames.chunk * size, (frames.chunk + 1) * size)
+        if self.drift.see(latent, frames.pixels[-1]):
+            log.warning("The world is dissolving.")
+            self._tell("drift", {"reason": HINT})
+            if self.restart_on_drift:
+                self.restart()
+
+    @contextmanager
+    def _work(self) -> Iterator[None]:
+        """Account for a chunk that is made in this block."""
+        failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
+        if isinstance(self.controls, Replay):
+            self.controls.prepare(self.walk)
+        try:
+            yield
+        finally:
+            if isinstance(self.controls, Replay):
+                torch.set_num_threads(cores)
+        self._awake = max(0, self._awake - self.engine.chunk)
+        if self.engine.device.type == "cpu" and self.walk.chunks % GIVE_BACK == 0:
+            give_back_memory()
+        self.pace.worked(time.perf_counter() - began, FRAMES_OF_ONE * self.engine.chunk)
+        if self.walk.kept.failure != failed_before:
+            self._not_kept(self.walk.kept.failure)
+
+    def _not_kept(self, reason: str) -> None:
+        log.warning("%s", reason)
+        self._tell_kept(reason)
+
+    def _tell_kept(self, reason: str) -> None:
+        self._tell("kept", {"reason": reason})
