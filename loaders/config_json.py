@@ -28,7 +28,7 @@ FIELDS = (
     Field(("local_attn_size", "sink_size"), "ignored", "The window of the causal models is an option of the run."),
     Field(("model_type", "quantization_config"), "ignored", "The tensors show it."),
 )
-ADVICE = "put the right config.json beside it, or none"
+ADVICE = "put the right config.json next to it, or none"
 
 
 def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
