@@ -1,5 +1,5 @@
 """What a registry looks at: comfy-test's static levels, `comfy node validate` and comfy-import-guard on the tree as it
-is checked out. The test extra has all three."""
+is checked out, and what `comfy node pack` and `python -m build` would upload. The test extra has all of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,48 @@ def test_comfy_node_validate_passes(checkout):
     done = run(sys.executable, "-m", "comfy_cli", "--skip-prompt", "node", "validate", cwd=checkout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "All validation checks passed" in done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def repository(checkout, tmp_path_factory) -> Path:
+    """The same as a repository of its own, of which `comfy node pack` takes the tracked files."""
+    folder = shutil.copytree(checkout, tmp_path_factory.mktemp("repository") / "pack")
+    for words in (["init", "-q"], ["add", "-A"]):
+        assert run("git", *words, cwd=folder).returncode == 0
+    return folder
+
+
+def shipped(names: list[str]) -> set[str]:
+    """The files that the code reads at run time, and the modules."""
+    kinds = re.compile(r"(web|workflows|subgraphs|locales|toy/maze|text)/.+|model/kernels/.+\.cuh?|.+\.py|py\.typed")
+    kept_out = re.compile(r"(tests|tools|scripts|docs|\.ci|\.github)/")
+    return {name for name in names if kinds.fullmatch(name) and not kept_out.match(name)}
+
+
+def test_comfy_node_pack_makes_the_archive_of_the_registry(repository):
+    """`comfy node publish` of comfy-cli has no dry run: it packs this archive and uploads it."""
+    pytest.importorskip("comfy_cli")
+    done = run(sys.executable, "-m", "comfy_cli", "--skip-prompt", "node", "pack", cwd=repository)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    names = zipfile.ZipFile(repository / "node.zip").namelist()
+    tracked = run("git", "ls-files", "-z", cwd=repository).stdout.split("\0")
+    assert shipped(tracked) - set(names) == set()
+    assert {"pyproject.toml", "requirements.txt", "README.md", "LICENSE"} <= set(names)
+    assert [name for name in names if name.startswith(("tests/", "tools/", "scripts/", "docs/", ".ci/"))] == []
+
+
+def test_python_build_makes_a_source_archive_and_a_wheel(repository, tmp_path):
+    pytest.importorskip("build")
+    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ".", cwd=repository)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    names = {name.removeprefix("lingbot_world/") for name in zipfile.ZipFile(wheel).namelist()}
+    tracked = run("git", "ls-files", "-z", cwd=repository).stdout.split("\0")
+    assert shipped(tracked) - names == set(), "files that pyproject.toml's packages and package-data lack"
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE"} <= inside
+    assert shipped(tracked) - inside == set()
 
 
 @pytest.mark.host
