@@ -193,6 +193,8 @@ def lora_of(text: str) -> LoraFile:
     name. Raises ArgumentTypeError for an address."""
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
+    if not name:
+        raise ArgumentTypeError(f"{text!r}: the path is empty, as of a shell's variable that is not set")
     if is_address(name):
         raise ArgumentTypeError(f"{name}: {AN_ADDRESS}")
     path, _, strength = name.rpartition(":")

@@ -88,7 +88,8 @@ def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
     """Raise InputError for pixels without a known white, and for a file whose first picture is a preview."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
-    if image.mode == "I" and not 0 <= image.getextrema()[0] <= image.getextrema()[1] < 2**16:
+    low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
+    if low < 0 or high >= 2**16:
         raise InputError("its pixels are numbers of 32 bits; save it in 8 or 16 bits")
     if (_tag(image, SUBFILE) or 0) & 1 or _tag(image, DNG_VERSION) is not None or head[8:10] == b"CR":
         raise InputError("a camera's raw file, whose first picture is a small preview; export it as JPEG or PNG")

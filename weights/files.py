@@ -47,6 +47,8 @@ def weight_files(path: Path, hint: str) -> list[Path]:
         raise CheckpointError(f"{path}: {lost}")
     if path.is_dir():
         return _folder_files(hub_snapshot(path), hint)
+    if not path.is_file():
+        raise CheckpointError(f"{path}: a pipe or a device, expected a file of weights")
     if path.name.endswith(".index.json"):
         return _indexed_files(path)
     if shard := _SHARD.match(path.name):

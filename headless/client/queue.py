@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...fields import text_of
 from ...outputs import taken, written_whole
 from ..files.existing import refuse_existing
 from ..options import POSE_FILES
@@ -73,7 +74,7 @@ def queue(options: argparse.Namespace) -> None:
 def load_workflow(path: Path) -> dict:
     """Return the nodes of an API-format workflow by id. Raises InputError."""
     try:
-        workflow = json.loads(path.read_text(encoding="utf-8-sig"))
+        workflow = json.loads(text_of(path))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except ValueError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from ...errors import InputError
+from ...fields import text_of
 from ...options import FRAMES, RELEASES, SIZE
 from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_address, lora_of, two_sides
 
@@ -61,7 +62,7 @@ def given_prompt(arguments: argparse.Namespace) -> str | None:
 def read_text(option: str, file: Path) -> str:
     """Return the text of the option's `file`, without its outer white space. Raises InputError."""
     try:
-        return file.read_text(encoding="utf-8-sig").strip()
+        return text_of(file).strip()
     except OSError as error:
         raise InputError(f"`{option}` {file}: {error.strerror}; name a text file") from error
     except ValueError as error:

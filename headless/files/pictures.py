@@ -115,7 +115,7 @@ def _frame_files(folder: Path) -> list[Path]:
     """Return a folder's frames sorted by the number in their names: PNG files, or else the first other kind found."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".")]
     for suffixes in FRAME_SUFFIXES:
-        found = [file for file in files if file.suffix.lower() in suffixes]
+        found = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]
         if found:
             try:
                 return in_name_order(found, lambda file: file.name, str(folder))

@@ -79,17 +79,26 @@ def read_recipe(video: str | Path) -> dict[str, Any]:
     found = _metadata(path)
     try:
         record = json.loads(found[RECIPE])
-        record["seed"], record["options"]["prompt"], record["files"]  # a KeyError is expected
-    except (KeyError, ValueError, TypeError) as error:
+        _check_record(record)
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         canvas = "; ComfyUI made it: drop it onto the canvas, which opens its workflow" if "prompt" in found else ""
         lost = "no record of a run in its metadata, which other programs drop when they write a video again"
         raise InputError(f"`like` {video}: {lost}{canvas or '; give the options themselves'}") from error
     return record
 
 
+def _check_record(record: Any) -> None:
+    """Raise KeyError, ValueError, TypeError or AttributeError unless a file's metadata has the shape of a record."""
+    record["seed"], record["options"]["prompt"], record["files"].items()  # these raise
+    for lora in record["options"].get("lora", []):
+        known = {"path": str, "strength": int | float, "expert": str | None}
+        if lora.keys() != known.keys() or not all(isinstance(lora[name], kind) for name, kind in known.items()):
+            raise ValueError("not a LoRA")
+
+
 def _metadata(path: Path) -> Mapping[str, str]:
     try:
-        if path.suffix.lower() == ".png":
+        if path.suffix.lower() == ".png" and path.is_file():
             with Image.open(path) as image:
                 image.load()
                 return {str(name): value for name, value in image.info.items() if isinstance(value, str)}
@@ -102,7 +111,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
 
 def options_of(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record's options as arguments of GenerateOptions. Raises InputError for an unknown option."""
-    known = {field.name for field in fields(GenerateOptions)}
+    known = {field.name for field in fields(GenerateOptions)} - {*NOT_KEPT} | {"image"}
     unknown = [name for name in record["options"] if name not in known]
     if unknown:
         raise InputError(

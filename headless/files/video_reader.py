@@ -209,5 +209,10 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def on_disk(video: str | Path) -> str:
-    """Return the file's absolute path, because FFmpeg reads the "12" of a relative 12:30.mp4 as a protocol."""
-    return str(Path(video).absolute())
+    """Return the file's absolute path, because FFmpeg reads the "12" of a relative 12:30.mp4 as a protocol.
+
+    Raises InputError for a pipe or a device, which FFmpeg would wait for."""
+    path = Path(video).absolute()
+    if path.exists() and not path.is_file():
+        raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")
+    return str(path)

@@ -9,6 +9,7 @@ import webbrowser
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from socket import gaierror
 
 from aiohttp import web
 
@@ -78,15 +79,17 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
         server = await loop.create_server(asyncio.Protocol, host or (EVERYWHERE if everywhere else HERE), port)
         server.close()
 
-    with _refused(port):
+    with _refused(port, host):
         asyncio.run(listen())
 
 
 @contextmanager
-def _refused(port: int) -> Iterator[None]:
-    """Raise InputError in place of the errors for a port that cannot be used."""
+def _refused(port: int, host: str = "") -> Iterator[None]:
+    """Raise InputError in place of the errors for a port or host that cannot be used."""
     try:
         yield
+    except (gaierror, UnicodeError) as error:
+        raise InputError(f"`host` {host!r:.60}: no address of this machine ({error}); name one") from error
     except (OSError, OverflowError) as error:
         number = getattr(error, "errno", None)  # asyncio's message repeats the port
         reason = os.strerror(number) if number else error

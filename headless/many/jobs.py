@@ -9,10 +9,11 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, get_args, get_type_hints
 
 from ...errors import InputError, describe_os_error
+from ...fields import text_of
 from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
 
 FOR_ALL = (
@@ -88,7 +89,7 @@ def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
 
 def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({describe_os_error(error)})") from error
     if path.suffix.lower() == ".csv":
@@ -170,10 +171,14 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """Return a path relative to `base`, or to the home folder if it begins with ~."""
+    """Return a path relative to `base`, or to the home folder if it begins with ~. Windows' backslashes separate
+    folders on every system."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
-    return str(base / os.path.expanduser(given))
+    path, windows = base / os.path.expanduser(given), PureWindowsPath(given)
+    if os.name != "nt" and "\\" in given and not path.exists():  # a list that was written on Windows
+        path = Path(given) if windows.drive else base / windows.as_posix()
+    return str(path)
 
 
 def _value(name: str, given: Any) -> Any:

@@ -173,6 +173,9 @@ def check_gpus(count: int, device: str | None) -> None:
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
         raise InputError(f"`gpus` {count}: torch sees {found} CUDA GPUs here; give {fewer}")
+    cores = max(8, os.cpu_count() or 1)
+    if count > max(found, cores):
+        raise InputError(f"`gpus` {count}: more processes than this machine's CPU has cores; give at most {cores}")
 
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any
 
 from ...errors import InputError
+from ...fields import text_of
 
 MOST_EVENTS = 64
 KEYS = "123456789"
@@ -161,7 +162,7 @@ def _joined(prompt: str, sentence: str) -> str:
 
 def _read_file(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads(text_of(path))
     except OSError as error:
         raise InputError(f"{path}: the events cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

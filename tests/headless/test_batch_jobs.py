@@ -92,3 +92,13 @@ def test_names_that_no_file_may_have_on_windows_are_refused(read, name):
 def test_blank_lines_of_a_table_are_passed_over(read):
     jobs = read("\ufeffprompt,seed\r\na,1\r\n\r\n  \r\n , \r\nb,2\r\n", "jobs.csv")
     assert [(job.name, job.options.prompt, job.options.seed) for job in jobs] == [("00002", "a", 1), ("00006", "b", 2)]
+
+
+def test_a_list_that_was_written_on_windows(read, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/a.png").touch()
+    (tmp_path / "b\\c.png").touch()
+    rows = [r"photos\a.png", r"b\c.png", r"C:\Users\me\a.png"]
+    jobs = read("\n".join(json.dumps({"prompt": "a", "image": row}) for row in rows))
+    paths = [str(tmp_path / "photos/a.png"), str(tmp_path / "b\\c.png"), r"C:\Users\me\a.png"]
+    assert [job.options.image for job in jobs] == paths

@@ -101,3 +101,29 @@ def test_what_has_no_record_is_refused_in_a_line(kind, tmp_path, capsys):
         "canvas": "drop it onto the canvas",
         "newer": "--magic",
     }.get(kind, "no record of a run") in said
+
+
+RECORD = {"version": "1.0.0", "seed": 1, "files": {}, "options": {"prompt": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": {"prompt": "x", "lora": lora}}, "no record of a run")
+        for lora in ([1], [{"x": 1}], [{"path": 1, "strength": 1, "expert": None}], 5)
+    ]
+    + [({"files": files}, "no record of a run") for files in ([], "x", None)]
+    + [
+        ({"options": {"prompt": "x", name: value}}, f"--{name}")
+        for name, value in {"overwrite": True, "output": "/x.mp4", "save_state": "/x", "device": "cpu"}.items()
+    ],
+)
+def test_records_of_strangers_cannot_break_or_replace_anything(changes, message, tmp_path, capsys):
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text("lingbot_world", json.dumps(RECORD | changes))
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.png", pnginfo=info)
+    assert main(["generate", "--like", str(tmp_path / "x.png"), "--output", str(tmp_path / "y.mp4")]) == 2
+    said = capsys.readouterr().err
+    assert (said.count("\n"), message in said) == (1, True), said

@@ -1,6 +1,8 @@
 """What people who are new to the command type: it is understood, or refused in one line that says what to do."""
 
+import os
 import resource
+import signal
 import subprocess
 import sys
 import warnings
@@ -127,6 +129,69 @@ def test_more_frames_than_a_path_may_have_are_refused_at_once(command, toy_packa
     causal = command(ckpt_dir=toy_package / "lingbot_world_fast", sampling_steps=None, frame_num=10**8)
     for words in (causal, command(frame_num=10**8)):
         assert "--frame_num 100000000: expected at most 100,000 frames" in refusal(words, capsys)
+
+
+PIPES = {
+    "prompt": ["--prompt_file", "PIPE"],
+    "lora": ["--prompt", "x", "--lora", "PIPE"],
+    "vae": ["--prompt", "x", "--vae", "PIPE"],
+    "text encoder": ["--prompt", "x", "--text_encoder", "PIPE"],
+    "expert": ["--prompt", "x", "--high", "PIPE"],
+}
+OTHERS = {
+    "like": ["generate", "--like", "PIPE", "--output", "x.mp4"],
+    "like a picture": ["generate", "--like", "PIPE.png", "--output", "x.mp4"],
+    "inspect": ["inspect", "PIPE"],
+    "verify": ["verify", "PIPE"],
+    "quantize": ["quantize", "PIPE", "q"],
+    "from-video": ["camera", "from-video", "PIPE", "path"],
+    "show": ["camera", "show", "PIPE"],
+    "measure": ["measure", "PIPE"],
+    "frames": ["measure", "FOLDER"],
+    "batch": ["batch", "PIPE", "out", "--ckpt_dir", "FOLDER"],
+    "queue": ["queue", "PIPE"],
+}
+
+
+@pytest.mark.parametrize("device", [False, True], ids=["pipe", "device"])
+@pytest.mark.parametrize("name", [*PIPES, *OTHERS])
+def test_a_pipe_that_nobody_writes_to_and_a_device_without_end_are_refused(
+    name, device, command, tmp_path, capsys, monkeypatch, usual_signals
+):
+    """A read of the first waits for ever, one of the second fills the memory."""
+    (tmp_path / "folder").mkdir()
+    for path in ("pipe", "pipe.png", "folder/1.png"):
+        os.symlink("/dev/zero", tmp_path / path) if device else os.mkfifo(tmp_path / path)
+    paths = {"PIPE": tmp_path / "pipe", "PIPE.png": tmp_path / "pipe.png", "FOLDER": tmp_path / "folder"}
+    words = OTHERS.get(name) or [*command(prompt=None), "--dry_run", *PIPES[name]]
+    signal.alarm(60)
+    try:
+        refusal([paths.get(word, word) for word in words], capsys)
+    finally:
+        signal.alarm(0)
+
+
+def test_a_pipe_with_a_writer_is_read(command, tmp_path, capsys):
+    reader, writer = os.pipe()
+    os.write(writer, b"a castle")
+    os.close(writer)
+    assert main([*command(prompt=None), "--dry_run", "--prompt_file", f"/dev/fd/{reader}"]) == 0
+    os.close(reader)
+
+
+@pytest.mark.parametrize("lora", ["", "high=", "low="])
+def test_a_lora_without_a_path_is_not_the_folder_one_is_in(lora, command, capsys):
+    assert "the path is empty" in refusal([*command(), "--lora", lora], capsys)
+
+
+def test_more_processes_than_a_cpu_has_cores_are_refused(command, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert "--gpus 99: more processes than" in refusal([*command(), "--gpus", "99"], capsys)
+
+
+def test_a_host_that_is_none_is_named_and_not_the_port(toy_package, capsys):
+    said = refusal(["live", toy_package / "lingbot_world_fast", "--host", "no such host"], capsys)
+    assert "--host 'no such host': no address" in said
 
 
 def test_a_device_as_output_is_named(command, capsys):
