@@ -14,7 +14,7 @@ from ..host.prompt.queue import known_inputs
 from ..options import ARITHMETICS, ATTENTION_MODES, DTYPE_NAMES, PerExpert
 from ..weights.files import read_tensors
 from .inputs import choice
-from .refusal import NamesToCheck, refusal
+from .refusal import NamesToCheck, fingerprint_of, refusal
 
 NO_CAUSAL = "none (see the tooltip)"
 NO_PACKAGE = "none (choose both experts)"
@@ -106,8 +106,8 @@ class LingBotWorldLoadExperts(io.ComfyNode):
     def fingerprint_inputs(
         cls, package, high_noise_expert, low_noise_expert, weight_dtype, arithmetic="auto", attention="auto"
     ):
-        paths = _expert_paths(package, high_noise_expert, low_noise_expert)
-        return folders.fingerprint(paths) + weight_dtype + arithmetic + attention
+        files = fingerprint_of(_expert_paths, package, high_noise_expert, low_noise_expert)
+        return files + weight_dtype + arithmetic + attention
 
     @classmethod
     def execute(
@@ -160,7 +160,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto", attention="auto"):
-        return folders.fingerprint([_causal_path(model_name)]) + weight_dtype + arithmetic + attention
+        return fingerprint_of(_causal_path, model_name) + weight_dtype + arithmetic + attention
 
     @classmethod
     def execute(cls, model_name, weight_dtype, arithmetic="auto", attention="auto") -> io.NodeOutput:
@@ -197,7 +197,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, vae_name):
-        return folders.fingerprint([folders.resolve_vae(vae_name)])
+        return fingerprint_of(folders.resolve_vae, vae_name)
 
     @classmethod
     def execute(cls, vae_name) -> io.NodeOutput:

@@ -1,8 +1,10 @@
 """Rejection of a prompt before it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from ..errors import LingBotError
+from ..host.files.folders import fingerprint
 
 
 class NamesToCheck(list[str]):
@@ -30,3 +32,18 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
     except OSError as error:
         return f"{error.filename}: {error.strerror or error}"
     return True
+
+
+def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
+    """Return the fingerprint of the files that `find(*arguments)` returns, or an empty string if these are unknown.
+
+    ComfyUI asks every node of a prompt for its fingerprint, also the nodes that a run leaves out, and logs an error as
+    a warning. `validate_inputs` reports a missing file of a node that would run. An argument of None comes from another
+    node."""
+    if None in arguments:
+        return ""
+    try:
+        found = find(*arguments)
+        return fingerprint([found] if isinstance(found, Path) else found)
+    except (LingBotError, OSError):
+        return ""

@@ -4,10 +4,9 @@ from comfy_api.latest import io
 
 from ..errors import InputError
 from ..host.files import states
-from ..host.files.folders import fingerprint
 from ..host.prompt.notice import show_text
 from .inputs import State, choice
-from .refusal import refusal
+from .refusal import fingerprint_of, refusal
 
 CATEGORY = "LingBot-World/sampling"
 NO_STATE = "none (see the tooltip)"
@@ -80,7 +79,7 @@ class LingBotWorldLoadState(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, file):
-        return fingerprint([states.resolve(file)])
+        return fingerprint_of(states.resolve, file)
 
     @classmethod
     def execute(cls, file) -> io.NodeOutput:

@@ -11,7 +11,7 @@ from ..text.prompts import NEGATIVE_PROMPT
 from ..text.tokenizer import find_tokenizer
 from ..text.weights import open_weights
 from .inputs import choice
-from .refusal import refusal
+from .refusal import fingerprint_of, refusal
 
 _ALIASES = ["lingbot", "umt5", "t5", "wan", "text encoder"]
 
@@ -61,7 +61,7 @@ class _WithFiles:
 
     @classmethod
     def fingerprint_inputs(cls, text_encoder, tokenizer=folders.AUTO, **_) -> str:
-        return folders.fingerprint(_paths(text_encoder, tokenizer))
+        return fingerprint_of(_paths, text_encoder, tokenizer)
 
 
 class LingBotWorldTextEncode(_WithFiles, io.ComfyNode):

@@ -1,6 +1,7 @@
 """LingBotWorldCameraImport: camera paths that other programs recorded."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from comfy_api.latest import io
@@ -10,10 +11,9 @@ from ...camera.formats import CONVENTIONS, FORMATS, read_camera
 from ...camera.path import CameraPath
 from ...camera.poses import FEWEST_POSES
 from ...host.files import camera as host
-from ...host.files.folders import fingerprint
 from ...host.prompt.queue import known_inputs
 from ..inputs import CATEGORY, camera_outputs, choice, fov_input, frames_input, upload_to, whole
-from ..refusal import refusal
+from ..refusal import fingerprint_of, refusal
 
 BY_FORMAT = "set by the format"
 RESAMPLE, CUT = "resample", "cut"
@@ -26,6 +26,14 @@ def _recorded_side(side: str) -> io.Int.Input:
         f"{side.title()} of the recorded video in pixels; needed for ViPE without a field of view.",
         advanced=True,
     )
+
+
+def _files_of(file: str) -> list[Path]:
+    """Return the files that a recorded path may be read from. Raises InputError."""
+    path = host.resolve(file)
+    beside = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
+    lens = path.parent.parent / "intrinsics" / path.name
+    return [*beside, lens] if lens.is_file() else beside
 
 
 class LingBotWorldCameraImport(io.ComfyNode):
@@ -85,10 +93,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, file, **options):
-        path = host.resolve(file)
-        beside = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
-        lens = path.parent.parent / "intrinsics" / path.name
-        return fingerprint([*beside, lens] if lens.is_file() else beside) + repr(sorted(options.items()))
+        return fingerprint_of(_files_of, file) + repr(sorted(options.items()))
 
     @classmethod
     def execute(cls, file, format, convention, frames, fit, start, image_width, image_height, fov_deg) -> io.NodeOutput:

@@ -1,12 +1,18 @@
 """LingBotWorldLoadPoses and LingBotWorldApplyCamera: a camera path in, conditioning out."""
 
+from pathlib import Path
+
 from comfy_api.latest import io
 
 from ...host.files import camera as host
-from ...host.files.folders import fingerprint
 from ...host.prompt.queue import known_inputs
 from ..inputs import CATEGORY, Camera, camera_outputs, choice, frames_input, upload_to, whole
-from ..refusal import refusal
+from ..refusal import fingerprint_of, refusal
+
+
+def _files_of(poses: str, lens: str) -> list[Path]:
+    """Return the files that a path is read from. Raises CameraError."""
+    return [file for file in host.pose_files(poses, lens) if file is not None and file.is_file()]
 
 
 class LingBotWorldLoadPoses(io.ComfyNode):
@@ -49,8 +55,7 @@ class LingBotWorldLoadPoses(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, poses, lens, frames, start):
-        files = (file for file in host.pose_files(poses, lens) if file is not None and file.is_file())
-        return f"{fingerprint(files)};{frames};{start}"
+        return f"{fingerprint_of(_files_of, poses, lens)};{frames};{start}"
 
     @classmethod
     def execute(cls, poses, lens, frames, start) -> io.NodeOutput:

@@ -116,6 +116,37 @@ inBothRenderers((it, vue) => {
     await page.getByText(/^(Made|Ready)/).first().waitFor();
   });
 
+  it.once("a run of the workflow says nothing of a toy that is ready", async (page) => {
+    await addNode(page, "LingBotWorldToyPackage");
+    const told = await page.evaluate(async () => {
+      const { app, node } = window, { toast } = app.extensionManager, { add } = toast, told = [];
+      toast.add = (message) => { told.push(message.detail); add.call(toast, message); };
+      node.onExecuted({ text: ["Made it"] });
+      node.onExecuted({ text: ["Ready: it"] });
+      toast.add = add;
+      return told;
+    });
+    assert.deepEqual(told.filter((words) => /it$/.test(words)), ["Made it"]);
+  });
+
+  it.once("a template on the toy has no red node once the toy is made", async (page) => {
+    await clearGraph(page);
+    const red = await page.evaluate(async () => {
+      const { app, LiteGraph } = window, causal = LiteGraph.createNode("LingBotWorldLoadCausal"), toy = LiteGraph.createNode("LingBotWorldToyPackage");
+      for (const each of [causal, toy]) app.graph.add(each);
+      causal.widgets[0].value = "toy/lingbot_world_fast/absent.safetensors";
+      const graph = app.graph.serialize();
+      await app.loadGraphData(graph, true, true, "toy");
+      const marks = () => app.graph.nodes.filter((node) => node.has_errors).map(({ type }) => type), find = (type) => app.graph.nodes.find((node) => node.type === type);
+      for (let tries = 0; tries < 100 && !marks().length; tries += 1) await new Promise((resolve) => { setTimeout(resolve, 100); });
+      const before = marks();
+      find("LingBotWorldToyPackage").widgets.find(({ name }) => name === "Use the toy").callback();
+      for (let tries = 0; tries < 100 && marks().length; tries += 1) await new Promise((resolve) => { setTimeout(resolve, 100); });
+      return [before, marks()];
+    });
+    assert.deepEqual(red, [["LingBotWorldLoadCausal"], []]);
+  });
+
   it("the toy is chosen in every loader of the open workflow", async (page) => {
     await addNode(page, "LingBotWorldToyPackage");
     const chosen = await page.evaluate(() => {

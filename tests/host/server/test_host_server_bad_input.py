@@ -194,3 +194,27 @@ def test_bad_poses_fail_on_their_node(server, poses):
     with pytest.raises(RejectedPromptError, match="poses") as refused:
         server.queue(prompt)
     assert list(refused.value.node_errors) == [prompt.node_id(POSES)]
+
+
+def test_files_that_a_run_needs_not_are_no_warnings_in_the_log(comfy_server):
+    """ComfyUI asks every node of a prompt whether it has changed, also where one node alone is run."""
+    gone, names = "gone/gone.safetensors", {"LingBotWorldLoadCausal": "model_name", "LingBotWorldLoadVAE": "vae_name"}
+    names |= {"LingBotWorldTextEncode": "text_encoder", "LingBotWorldLoadExperts": "package"}
+    names |= {"LingBotWorldLoadPoses": "poses", "LingBotWorldCameraImport": "file", "LingBotWorldLoadState": "file"}
+    prompt = ToyPrompt()
+    for number, (kind, name) in enumerate(names.items()):
+        inputs = comfy_server.object_info(kind)[kind]["input"]
+        fields = {**inputs["required"], **inputs.get("optional", {})}
+        values = {key: _first(*spec) for key, spec in fields.items()}
+        prompt = prompt.add(str(number), kind, **{**values, name: gone})
+    prompt = prompt.add("toy", "LingBotWorldToyPackage")
+    before = len(comfy_server.log())
+    comfy_server.post("/prompt", {"prompt": prompt, "partial_execution_targets": ["toy"]})
+    comfy_server.queue(ToyPrompt().add("toy", "LingBotWorldToyPackage"))
+    assert "WARNING" not in comfy_server.log()[before:]
+
+
+def _first(kind: str | list, options: dict | None = None) -> object:
+    """The value that the canvas gives a new field."""
+    choices = kind if isinstance(kind, list) else (options or {}).get("options", [])
+    return (options or {}).get("default") or next(iter(choices), "")

@@ -49,12 +49,18 @@ function refreshLists() {
   return command?.execute ? command.execute(REFRESH) : app.refreshComboInNodes();
 }
 
-/** Has the lists on the canvas show what a run of the node made, after `tellOf(its words)`. */
-function refreshAfter(node, tellOf) {
+/** Adds the button that runs a node alone. After a run has the lists on the canvas show what the node made, and tells of
+ * it; not after a later run of the workflow that found everything `ready`. */
+function makeByButton(node, label, tellOf, ready = /(?!)/) {
   const { onExecuted } = node;
+  let pressed = false;
+  addButton(node, label, () => { pressed = true; return runAlone(node); });
   node.onExecuted = function (output) {
     onExecuted?.call(this, output);
-    tellOf(output?.text?.[0]);
+    const words = output?.text?.[0] ?? "", isNews = pressed || !ready.test(words);
+    pressed = false;
+    if (!isNews) return;
+    tellOf(words);
     refreshLists();
   };
 }
@@ -129,14 +135,12 @@ function useToy(toy) {
 /** Keeps a new node of any type as it is, unless it is Toy Package. */
 export function addToyButton(node) {
   if (node.comfyClass !== TOY) return;
-  addButton(node, "Make the toy package", () => runAlone(node));
+  makeByButton(node, "Make the toy package", (said) => tell("Toy package", said), /^Ready/);
   addButton(node, "Use the toy", () => useToy(node));
-  refreshAfter(node, (said) => tell("Toy package", said));
 }
 
 /** Keeps a new node of any type as it is, unless it is Quantize. */
 export function addQuantizeButton(node) {
   if (node.comfyClass !== QUANTIZE) return;
-  addButton(node, "Quantize now", () => runAlone(node));
-  refreshAfter(node, () => tell("Quantize", "The 4-bit package is ready, and the loaders list it."));
+  makeByButton(node, "Quantize now", () => tell("Quantize", "The 4-bit package is ready, and the loaders list it."));
 }
