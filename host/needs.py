@@ -79,6 +79,7 @@ _SAMPLING = (
 """),
 )
 _STATE = _names("folder_paths: get_output_directory get_save_image_path")
+_SAVED = _names("comfy_api.latest: io.FolderType.temp ui.ImageSaveHelper.save_images")
 _PREVIEWS = _names("latent_preview: Latent2RGBPreviewer LatentPreviewer get_previewer")
 NEEDS: dict[str, tuple[str, ...]] = {
     "load_models": (*_MODEL, *_names("comfy.sd: VAE.encode")),
@@ -96,7 +97,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "camera.poses": _CAMERA,
     "camera.make": (
         *_CAMERA,
-        *_names("comfy_api.latest: io.Autogrow io.FolderType.temp io.Load3DCamera ui.ImageSaveHelper.save_images"),
+        *_SAVED,
+        *_names("comfy_api.latest: io.Autogrow io.Load3DCamera"),
     ),
     "camera.files": _CAMERA,
     "camera.preview": _DRAWN,
@@ -113,6 +115,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         *_SAMPLING,
         *_STATE,
         *_PREVIEWS,
+        *_SAVED,
         *_names("""
     comfy.model_management: load_models_gpu
     comfy.sd: CLIP.encode_from_tokens_scheduled CLIP.tokenize VAE.get_sd
@@ -125,7 +128,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     comfy.utils: ProgressBar
     comfy_api.latest: ui.PreviewText
 """),
-    "toy": (),
+    "toy": _SAVED,
     "camera.export": (
         *_CAMERA,
         *_STATE,

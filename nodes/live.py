@@ -1,6 +1,6 @@
 """LingBotWorldLive: a causal model's world that the user walks through on the canvas while it is generated."""
 
-from comfy_api.latest import io
+from comfy_api.latest import io, ui
 
 from ..host.files import folders
 from ..host.prompt.notice import show_warning
@@ -171,6 +171,12 @@ class LingBotWorldLive(io.ComfyNode):
         from ..host.sampling.live_view import live_view
 
         with live_view(wait) as view:
+            if start_image is not None:
+                name = "lingbot_world_start"  # a temporary file, which the view shows until the first chunk is made
+                saved = ui.ImageSaveHelper.save_images(
+                    start_image[:1], name, io.FolderType.temp, None, compress_level=1
+                )
+                view.show_start(saved[0], (start_image.shape[2], start_image.shape[1]))
             first, text = first_prompt(positive, clip, prompt, state)
             run = prepare_live(
                 model,

@@ -1,6 +1,6 @@
 """LingBotWorldToyPackage: tiny trained models to test an installation."""
 
-from comfy_api.latest import io
+from comfy_api.latest import io, ui
 
 from ..host.files import folders
 from ..host.files.image import read_image
@@ -37,7 +37,10 @@ class LingBotWorldToyPackage(io.ComfyNode):
             write_toy_world(folder)
         old = "" if (folder / EXAMPLE / "yellow.png").is_file() else OTHER
         note = f"Made {folder}. Now press Run." if is_new else f"Ready: {folder}{old}"
-        return io.NodeOutput(read_image(folder / EXAMPLE / "image.png"), ui={"text": [note]})
+        image = read_image(folder / EXAMPLE / "image.png")
+        name = "lingbot_world_toy"  # a temporary file, which the nodes after this one show before they run
+        saved = ui.ImageSaveHelper.save_images(image, name, io.FolderType.temp, None, compress_level=1)
+        return io.NodeOutput(image, ui={"text": [note], "start": saved})
 
 
 def _is_missing() -> bool:

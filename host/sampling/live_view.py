@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import comfy.model_management as management
@@ -19,6 +20,9 @@ from ...live.wire.steering import BETWEEN_WALKS, Rules, facts, figures, obey, qu
 from ...options import FPS
 from .live_route import views
 
+WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
+"""The messages to pages: the number of running walks, to every page; the start image of a walk, to the page of the
+prompt."""
 STOPPED = 1000
 """The websocket close code of the view's Stop button. A closed page, a removed node or a broken connection has another
 code."""
@@ -33,11 +37,26 @@ def live_view(wait: float) -> Iterator["LiveView"]:
     node = "" if context is None else context.node_id
     view = LiveView(server, wait)
     views[node] = view
+    _tell_pages(server)
     try:
         yield view
     finally:
         del views[node]
         view.end()
+        _tell_pages(server)
+
+
+def _tell_pages(server) -> None:
+    """Send the number of running walks to every page, because a page that queued nothing hears of no node."""
+    if server is not None:
+        server.send_sync(WALKS_EVENT, {"walks": len(views)})
+
+
+def last_of(frames: Frames) -> Frames:
+    """Return the last frame, without the inputs of which the first client heard."""
+    poses = None if frames.poses is None else frames.poses[-1:]
+    first = frames.first + len(frames.pixels) - 1
+    return replace(frames, pixels=frames.pixels[-1:], first=first, poses=poses, inputs=(), event=None)
 
 
 class LiveView:
@@ -53,6 +72,7 @@ class LiveView:
         self._steered = self._stopped = self._prompts = False
         self._goes_on = True  # whether a client that connects resumes the walk: false after a client left it paused
         self._alone_since = 0.0
+        self._newest: Frames | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="lingbot-live")
 
     @property
@@ -75,6 +95,12 @@ class LiveView:
             time.sleep(0.05)
         return self._stopped or self._client is not None
 
+    def show_start(self, image: Mapping[str, str], size: tuple[int, int]) -> None:
+        """Send the start image, as ComfyUI names its files, and its width and height to the page of the prompt."""
+        if self._server is not None and (context := get_executing_context()) is not None:
+            start = {"node": context.node_id, "image": image, "width": size[0], "height": size[1]}
+            self._server.send_sync(START_EVENT, start, self._server.client_id)
+
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
         """Attach the session after its world is built. `steered`: the client may steer; `prompts`: the client may
         change the prompt."""
@@ -83,7 +109,7 @@ class LiveView:
         self._in_the_loop(self._ready.set)
 
     def deliver(self, frames: Frames) -> None:
-        self._in_the_loop(lambda: self._client and self._client.offer(frames))
+        self._in_the_loop(self._offer, frames)
 
     def tell(self, kind: str, told: dict[str, Any]) -> None:
         """Forward an event of the session to the client."""
@@ -133,6 +159,8 @@ class LiveView:
         if client.moving is not None:
             self._session.moving = client.moving
         client.tell({**told, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
+        if self._newest is not None:
+            client.offer(last_of(self._newest))  # a walk that rests sends no frame by itself
         if self._steered:
             self._session.controls.let_go()
             if self._goes_on:
@@ -181,7 +209,14 @@ class LiveView:
             self._session.controls.let_go()
             self._session.pause()
 
+    def _offer(self, frames: Frames) -> None:
+        self._newest = frames
+        if self._client is not None:
+            self._client.offer(frames)
+
     def _tell(self, kind: str, told: dict[str, Any]) -> None:
+        if kind in ("back", "restarted"):
+            self._newest = None
         if self._client is None:
             return
         if kind in ("back", "restarted"):

@@ -88,22 +88,43 @@ inBothRenderers((it) => {
       return { prompt: Object.values(output).find(ours).inputs, saved: workflow.nodes.find(ours).widgets_values };
     });
     assert.ok(!("view" in prompt));
-    assert.equal(saved.length, 10);
+    assert.equal(saved.length, 12);
   });
 
   it.once("another tab says that a walk goes on, and its own hint when it is over", async (page) => {
     await addWalk(page);
-    await page.evaluate(() => window.app.queuePrompt(0, 1));
-    await frames(page);
     const other = await page.context().newPage();
     await other.goto(process.env.COMFY_URL);
     await ready(other, "LingBotWorldLive");
     await other.evaluate(() => window.app.graph.add(window.LiteGraph.createNode("LingBotWorldLive")));
+    await other.locator(".lbw-live .notice", { hasText: "Press Run" }).waitFor({ state: "attached" });
+    await page.evaluate(() => window.app.queuePrompt(0, 1));
+    await frames(page);
     const notice = (words) => other.locator(".lbw-live .notice", { hasText: words }).waitFor({ state: "attached" });
     await notice("A walk goes on in another tab");
     await leave(page);
     await notice("Press Run");
     await other.close();
+  });
+
+  it.once("until the first frame the view shows the start image, which no file has", async (page) => {
+    await addWalk(page);
+    const before = await page.evaluate(() => {
+      const { app, LiteGraph, live } = window, drawn = LiteGraph.createNode("EmptyImage");
+      app.graph.add(drawn);
+      for (const { name } of drawn.widgets) if (["width", "height"].includes(name)) drawn.widgets.find((one) => one.name === name).value = 64;
+      const link = app.graph.getLink(live.inputs.find(({ name }) => name === "start_image").link);
+      drawn.connect(0, app.graph.getNodeById(link.origin_id), 0);
+      const { shadowRoot } = document.querySelector(".lbw-live"), preview = shadowRoot.querySelector(".preview");
+      window.shownAtFirst = [];
+      const look = () => { if (!preview.hidden && !shadowRoot.querySelector(".stage[data-seen]")) window.shownAtFirst.push(preview.src); };
+      new MutationObserver(look).observe(preview, { attributes: true });
+      return app.queuePrompt(0, 1).then(() => preview.src);
+    });
+    await frames(page);
+    const shown = await page.evaluate(() => window.shownAtFirst.filter((url) => url.includes("lingbot_world_start")));
+    assert.ok(shown.length > 0 && !before.includes("lingbot_world_start"), "the view was black");
+    await leave(page);
   });
 
   it.once("a node that becomes a subgraph takes its walk along, and nothing else connects to it", async (page) => {

@@ -5,11 +5,12 @@ import { app } from "../../../../scripts/app.js";
 import { textCodec } from "../../live/connection.mjs";
 import { View } from "../../live/view.mjs";
 import { forwardToCanvas } from "./canvas_events.js";
-import { imageNodes, loadedPicture, nearestPicture } from "./picture.js";
+import { imageNodes, loadedPicture, nearestPicture, viewUrl } from "./picture.js";
 import { videoOf } from "./video_size.js";
 
 const NODE = "LingBotWorldLive", TYPE = "LINGBOT_LIVE_VIEW";
 const ADDRESS = "/lingbot_world/live"; // of host/sampling/live_route.py
+const WALKS = "lingbot_world.walks", START = "lingbot_world.start"; // of host/sampling/live_view.py
 const HEIGHT = 400, WIDTH = 520; // of the widget at least, of a new node
 const HINT = "Press Run, and walk here: W A S D, arrows, mouse or gamepad. Then Stop.";
 const ELSEWHERE = "A walk goes on in another tab or window. A run of this one waits until that is over.";
@@ -103,14 +104,21 @@ export function addLiveView(html, node) {
   };
   const waits = async () => {
     const elsewhere = !view.connection && await walkElsewhere().catch(() => false);
-    if (!view.connection && node.graph) { if (elsewhere) view.say(ELSEWHERE); else if (view.words === ELSEWHERE) view.say(HINT); }
+    if (view.connection || !node.graph) return;
+    if (elsewhere) view.say(ELSEWHERE);
+    else if (view.words === ELSEWHERE) view.say(HINT);
+  };
+  const start = ({ detail: { node: running, image, width, height } }) => {
+    if (!node.graph || !isOf(node, running) || "seen" in view.stage.dataset) return;
+    view.picture.show(viewUrl(image), width / height);
   };
   keepKeys(host);
   forwardToCanvas(host);
   host.addEventListener("focusout", () => view.input.letGo());
   view.say(HINT);
   api.addEventListener("executing", walk);
-  api.addEventListener("status", waits); // every page hears of the queue
+  api.addEventListener(WALKS, waits);
+  api.addEventListener(START, start);
   const timer = setInterval(() => showStart(node, view), LOOK_MS);
   const look = { serialize: false, hideOnZoom: false, getMinHeight: () => HEIGHT };
   const widget = node.addDOMWidget("view", TYPE, host, look);
@@ -118,7 +126,8 @@ export function addLiveView(html, node) {
   widget.serialize = false;
   widget.onRemove = function () {
     api.removeEventListener("executing", walk);
-    api.removeEventListener("status", waits);
+    api.removeEventListener(WALKS, waits);
+    api.removeEventListener(START, start);
     clearInterval(timer);
     view.close();
     onRemove?.call(this);

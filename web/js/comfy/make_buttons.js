@@ -2,8 +2,10 @@
 // the canvas show what was made.
 
 import { app } from "../../../../scripts/app.js";
+import { rememberPicture } from "./picture.js";
 
-const TOY = "LingBotWorldToyPackage", QUANTIZE = "LingBotWorldQuantize", PACK = "LingBotWorld";
+const EXPERTS = "LingBotWorldLoadExperts", TOY = "LingBotWorldToyPackage", QUANTIZE = "LingBotWorldQuantize";
+const PACK = "LingBotWorld";
 const REFRESH = "Comfy.RefreshNodeDefinitions"; // ComfyUI's command
 const ALL_AT_ONCE = 1, ACTIVE = 0;
 const FROM_PACKAGE = "from the package";
@@ -49,14 +51,15 @@ function refreshLists() {
   return command?.execute ? command.execute(REFRESH) : app.refreshComboInNodes();
 }
 
-/** Adds the button that runs a node alone. After a run has the lists on the canvas show what the node made, and tells of
- * it; not after a later run of the workflow that found everything `ready`. */
+/** Adds the button that runs a node alone. After a run has the lists on the canvas show what the node made, and tells
+ * of it; not after a later run of the workflow that found everything `ready`. */
 function makeByButton(node, label, tellOf, ready = /(?!)/) {
   const { onExecuted } = node;
   let pressed = false;
   addButton(node, label, () => { pressed = true; return runAlone(node); });
   node.onExecuted = function (output) {
     onExecuted?.call(this, output);
+    rememberPicture(node, output?.start?.[0]);
     const words = output?.text?.[0] ?? "", isNews = pressed || !ready.test(words);
     pressed = false;
     if (!isNews) return;
@@ -116,11 +119,13 @@ function toyValue({ comfyClass, subgraph }, { name, value }, most) {
  * The toy's image takes the place of ComfyUI's example. */
 function useToy(toy) {
   allNodes().filter(({ comfyClass }) => comfyClass === CLIP).forEach(replaceClip);
-  const nodes = allNodes(), most = nodes.some(({ comfyClass }) => comfyClass === "LingBotWorldLoadExperts") ? BASE_FRAMES : WALK_FRAMES;
+  const nodes = allNodes(), hasBase = nodes.some(({ comfyClass }) => comfyClass === EXPERTS);
+  const most = hasBase ? BASE_FRAMES : WALK_FRAMES;
   for (const node of nodes) {
     const { comfyClass, graph, subgraph } = node;
     if (comfyClass === LORA) node.mode = BYPASS;
-    if (comfyClass === LOAD_IMAGE && graph === toy.graph && node.widgets?.[0].value === "example.png") moveLinks(node, toy);
+    const isExample = comfyClass === LOAD_IMAGE && node.widgets?.[0].value === "example.png";
+    if (isExample && graph === toy.graph) moveLinks(node, toy);
     if (!(comfyClass?.startsWith(PACK) || subgraph) || comfyClass === QUANTIZE) continue;
     for (const widget of node.widgets ?? []) {
       const value = toyValue(node, widget, most);
@@ -129,7 +134,8 @@ function useToy(toy) {
   }
   app.graph.setDirtyCanvas(true, true);
   refreshLists();
-  tell("Toy package", `Loaders, size (256x144), frames (at most ${most}), window and prompt of this workflow are the toy's.`);
+  const set = `Loaders, size (256x144), frames (at most ${most}), window and prompt of this workflow`;
+  tell("Toy package", `${set} are the toy's.`);
 }
 
 /** Keeps a new node of any type as it is, unless it is Toy Package. */

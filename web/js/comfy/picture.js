@@ -7,6 +7,10 @@ const MOST_NODES = 12; // followed up the links
 const THROUGH = "Reroute", BYPASSED = 4; // a node that changes nothing, and LiteGraph's mode of others that do not
 const IMAGE_TYPES = ["IMAGE", "*"]; // a reroute's input takes any type
 const pictures = new Map(); // by URL: an Image, loading or loaded
+const made = new WeakMap(); // by node: the URL of the picture that its run made and the node does not show
+
+/** Remembers the picture that a run of a node made. */
+export const rememberPicture = (node, file) => { if (file) made.set(node, viewUrl(file)); };
 
 /** @type {(file: {filename: string, subfolder: string, type: string}) => string} */
 export const viewUrl = ({ filename, subfolder, type }) =>
@@ -31,7 +35,7 @@ export function imageNodes(node) {
 function pictureOf(node) {
   const file = node.widgets?.find(({ name }) => name === "image")?.value;
   if (typeof file === "string" && file) return fileUrl(file);
-  return node.imgs?.[node.imageIndex ?? 0]?.src ?? "";
+  return node.imgs?.[node.imageIndex ?? 0]?.src ?? made.get(node) ?? "";
 }
 
 /** The URL of the nearest picture on the way to a node; empty where there is none. @param {any[]} nodes */
