@@ -1,5 +1,5 @@
-"""The pack's place among ComfyUI's custom nodes: the check for a second copy of the pack, and the order of its
-templates.
+"""The pack's place among ComfyUI's custom nodes: the check for a second copy of the pack, the order of its
+templates, and the address of its scripts.
 
 Of two copies, the one that loads first works and the other registers nothing. Otherwise ComfyUI would take some nodes
 from one copy, and routes and the canvas's scripts from both."""
@@ -8,13 +8,16 @@ import inspect
 import json
 import logging
 from pathlib import Path
+from urllib.parse import quote
 
 from ..version import __version__
 
 PREFIX = "LingBotWorld"
 """The prefix of this pack's node ids, which no other pack uses."""
 HERE = Path(__file__).parent.parent
+WEB, ENTRY = HERE / "web", "js/extension.js"
 TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
+EXTENSIONS = ("/extensions", "/api/extensions")
 
 
 def gives_way() -> bool:
@@ -44,17 +47,35 @@ def _pack_of(file: str) -> Path:
 
 
 def register(server) -> None:
-    """Sort the pack's templates by their numbers, because ComfyUI lists them in the file system's order. `server` is
-    ComfyUI's PromptServer."""
+    """Sort the pack's templates by their numbers, because ComfyUI lists them in the file system's order, and give the
+    canvas one script whose address holds the pack's version. `server` is ComfyUI's PromptServer.
+
+    The script imports all others relative to its own address, so that no file of an earlier version comes from a
+    browser's cache."""
     from aiohttp import web
 
+    from nodes import EXTENSION_WEB_DIRS
+
+    scripts = {f"/extensions/{quote(name)}/" for name, folder in EXTENSION_WEB_DIRS.items() if Path(folder) == WEB}
+    versioned = f"/extensions/{quote(HERE.name)}@{__version__}/"
+
     @web.middleware
-    async def sort(request: web.Request, handler) -> web.StreamResponse:
+    async def list_ours(request: web.Request, handler) -> web.StreamResponse:
         answer = await handler(request)
-        if request.path not in TEMPLATES or answer.status != web.HTTPOk.status_code:
+        if request.path not in (*TEMPLATES, *EXTENSIONS) or answer.status != web.HTTPOk.status_code:
             return answer
         listed = json.loads(answer.body)
-        listed.get(HERE.name, []).sort()
+        if request.path in TEMPLATES:
+            listed.get(HERE.name, []).sort()
+        elif scripts:
+            listed = [address for address in listed if not address.startswith(tuple(scripts))] + [versioned + ENTRY]
         return web.json_response(listed)
 
-    server.app.middlewares.append(sort)
+    @server.routes.get(versioned + "{path:.+}")
+    async def send(request: web.Request) -> web.StreamResponse:
+        file = (WEB / request.match_info["path"]).resolve()
+        if not (file.is_relative_to(WEB.resolve()) and file.is_file()):
+            return web.Response(status=404)
+        return web.FileResponse(file, headers={"Cache-Control": "no-cache"})
+
+    server.app.middlewares.append(list_ours)

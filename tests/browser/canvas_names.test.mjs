@@ -90,4 +90,11 @@ inBothRenderers((it, vue) => {
     assert.ok(labels.length > 100);
     assert.deepEqual(labels.filter((label) => /_/.test(label)), []);
   });
+
+  it.once("every asset of the pack comes from an address with the pack's version", async (page) => {
+    const names = await page.evaluate(() => performance.getEntriesByType("resource").map(({ name }) => name));
+    const ours = names.filter((name) => /\/extensions\/lingbot/.test(name) && !name.includes("/docs/"));
+    assert.ok(ours.some((name) => name.endsWith("/js/extension.js")) && ours.some((name) => name.endsWith(".mjs")));
+    assert.deepEqual(ours.filter((name) => !/\/extensions\/[^/]+@\d+\.\d+\.\d+[^/]*\//.test(name)), []);
+  });
 });

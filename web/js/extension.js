@@ -1,6 +1,6 @@
 // Registers with ComfyUI, which imports every file below web/; all others only define things.
 
-import { app } from "../../../scripts/app.js";
+import { registerExtension } from "./comfy/frontend.js";
 import { shortenNames } from "./comfy/file_names.js";
 import { explainPrepareImage } from "./comfy/prepare_image.js";
 import { addLiveView } from "./comfy/live_view.js";
@@ -34,7 +34,7 @@ const textOf = async (file) => (await fetch(new URL(file, import.meta.url))).tex
 const [html, live] = await Promise.all(["./editor.html", "../live/index.html"].map(textOf));
 
 window.addEventListener("touchmove", keepTouches, true);
-app.registerExtension({
+registerExtension({
   name: "lingbotworld.CameraEditor",
   addCustomNodeDefs: hideTooltips,
   setup: () => [watchRuns, showTexts].forEach((begin) => begin()),

@@ -1,5 +1,6 @@
 """The camera editor's JavaScript: its unit tests under node, and the node in a real ComfyUI in a real browser."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -37,6 +38,19 @@ def test_the_editor_stays_readable():
 def test_the_editor_asks_nothing_of_other_sites():
     for path in filter(Path.is_file, JAVASCRIPT.rglob("*")):
         assert "://" not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_one_script_alone_knows_the_front_end():
+    """Another extension API of ComfyUI is a second implementation of frontend.js."""
+    known = re.compile(
+        r"/scripts/|\b(LiteGraph|comfyAPI|extensionManager)\.|\b(app|api)\.\w|\.(addDOMWidget|addWidget)\("
+    )
+    for path in [*JAVASCRIPT.rglob("*.js"), *JAVASCRIPT.parent.joinpath("live").glob("*.mjs")]:
+        lines = [
+            line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith(("//", "*"))
+        ]
+        found = [line for line in lines if known.search(line)]
+        assert bool(found) is (path.name == "frontend.js"), (path.name, found)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 // Hands the wheel and the middle button to ComfyUI's canvas where the editor has no use for them, as core's text boxes
 // do: outside a focused view they zoom and pan the graph. A focused view stops these events before they arrive here.
 
-import { app } from "../../../../scripts/app.js";
+import { pressCanvas, zoomCanvas } from "./frontend.js";
 
 const MIDDLE = 1;
 
@@ -16,7 +16,7 @@ function forwardWheel(event) {
   event.stopPropagation();
   if (isForBrowser(event)) return;
   event.preventDefault();
-  app.canvas.processMouseWheel(event);
+  zoomCanvas(event);
 }
 
 /** The graph's canvas captures the pointer, so it hears of the moves and of the release by itself. */
@@ -24,7 +24,7 @@ function forwardMiddleButton(event) {
   if (event.button !== MIDDLE) return;
   event.preventDefault();
   event.stopPropagation();
-  app.canvas.processMouseDown(event);
+  pressCanvas(event);
 }
 
 /** Without this a middle click would give the editor the focus. */

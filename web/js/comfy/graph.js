@@ -1,14 +1,8 @@
 // Walks up the links of ComfyUI's graph, through the borders of subgraphs.
 
-import { app } from "../../../../scripts/app.js";
+import { allGraphs, allNodes, linkOf } from "./frontend.js";
 
 const SUBGRAPH_INPUTS = -10; // LiteGraph's id for a subgraph's inputs, as the origin of a link
-
-/** All graphs of the workflow. */
-function allGraphs() {
-  const root = app.rootGraph ?? app.graph;
-  return [root, ...(root.subgraphs?.values() ?? [])];
-}
 
 /** Where input `slot` of a subgraph comes from: the first connected node of all that stand for the subgraph. */
 function sourceOutside(subgraph, slot) {
@@ -24,9 +18,9 @@ function sourceOutside(subgraph, slot) {
 /** What stands in the field of a subgraph's node that feeds a link inside; undefined where none does, or where several
  * nodes stand for the subgraph. */
 export function promotedValue(graph, linkId) {
-  const link = graph.getLink(linkId);
+  const link = linkOf(graph, linkId);
   if (Number(link?.origin_id) !== SUBGRAPH_INPUTS) return undefined;
-  const nodes = allGraphs().flatMap((each) => each.nodes).filter((node) => node.subgraph === graph);
+  const nodes = allNodes().filter((node) => node.subgraph === graph);
   const name = nodes.length === 1 ? nodes[0].inputs[link.origin_slot]?.name : undefined;
   return nodes[0]?.widgets?.find((widget) => widget.name === name)?.value;
 }
@@ -37,7 +31,7 @@ export function promotedValue(graph, linkId) {
  * @returns {{node: any, slot: number} | undefined}
  */
 export function sourceOfLink(graph, linkId) {
-  const link = linkId == null ? undefined : graph?.getLink(linkId);
+  const link = linkId == null ? undefined : linkOf(graph, linkId);
   if (!link) return undefined;
   if (Number(link.origin_id) === SUBGRAPH_INPUTS) return sourceOutside(graph, link.origin_slot);
   const node = graph.getNodeById(link.origin_id);

@@ -1,7 +1,6 @@
 // The view of the node LingBot-World Live: the page of a walk, without its beginning, as a widget of ComfyUI's canvas.
 
-import { api } from "../../../../scripts/api.js";
-import { app } from "../../../../scripts/app.js";
+import { addElement, ask, listen, openWorkflow, pageId, unlisten, urlOf } from "./frontend.js";
 import { textCodec } from "../../live/connection.mjs";
 import { View } from "../../live/view.mjs";
 import { forwardToCanvas } from "./canvas_events.js";
@@ -42,7 +41,7 @@ function keepKeys(host) {
 }
 
 function addressOf(running) {
-  return new URL(`${api.apiURL(ADDRESS)}?node=${encodeURIComponent(running)}`, location.href);
+  return new URL(`${urlOf(ADDRESS)}?node=${encodeURIComponent(running)}`, location.href);
 }
 
 /** Whether the id of a running node, `3` or `12:3` in a subgraph, is this node's. */
@@ -68,18 +67,17 @@ function showStart(node, view) {
 
 /** Whether a walk goes on that this page has not asked for. */
 async function walkElsewhere() {
-  const answer = await api.fetchApi(`${ADDRESS}/walks`);
+  const answer = await ask(`${ADDRESS}/walks`);
   return answer.ok && (await answer.json()).walks > 0;
 }
 
-const openWorkflow = () => app.extensionManager?.workflow?.activeWorkflow;
 let walkedIn; // the workflow of the last walk that began while this page was there: node ids are a workflow's own
 
 /** Takes up the walk of a node that was there before, when this one has its id: the page was loaded again, or the graph
  * was, by an undo or another workflow's tab. */
 async function takeUp(node, walk, say) {
   await new Promise((resolve) => { setTimeout(resolve, 500); });
-  const answer = await api.fetchApi(`${ADDRESS}/running?client=${encodeURIComponent(api.clientId ?? "")}`);
+  const answer = await ask(`${ADDRESS}/running?client=${encodeURIComponent(pageId())}`);
   const running = answer.ok ? (await answer.json()).find((id) => isOf(node, id)) : undefined;
   if (!running) return;
   if (!walkedIn || walkedIn === openWorkflow()) walk({ detail: running });
@@ -116,18 +114,16 @@ export function addLiveView(html, node) {
   forwardToCanvas(host);
   host.addEventListener("focusout", () => view.input.letGo());
   view.say(HINT);
-  api.addEventListener("executing", walk);
-  api.addEventListener(WALKS, waits);
-  api.addEventListener(START, start);
+  listen("executing", walk);
+  listen(WALKS, waits);
+  listen(START, start);
   const timer = setInterval(() => showStart(node, view), LOOK_MS);
-  const look = { serialize: false, hideOnZoom: false, getMinHeight: () => HEIGHT };
-  const widget = node.addDOMWidget("view", TYPE, host, look);
+  const widget = addElement(node, "view", TYPE, host, { hideOnZoom: false, getMinHeight: () => HEIGHT });
   const { onRemove } = widget;
-  widget.serialize = false;
   widget.onRemove = function () {
-    api.removeEventListener("executing", walk);
-    api.removeEventListener(WALKS, waits);
-    api.removeEventListener(START, start);
+    unlisten("executing", walk);
+    unlisten(WALKS, waits);
+    unlisten(START, start);
     clearInterval(timer);
     view.close();
     onRemove?.call(this);

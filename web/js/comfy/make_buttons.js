@@ -1,13 +1,14 @@
 // Buttons on the nodes that make model files, Toy Package and Quantize: each runs its node alone, and has every list on
 // the canvas show what was made.
 
-import { app } from "../../../../scripts/app.js";
+import {
+  addButton, allNodes, createNode, linkOf, queueNode, redrawGraph, refreshLists, setField, toast,
+} from "./frontend.js";
 import { rememberPicture } from "./picture.js";
 
 const EXPERTS = "LingBotWorldLoadExperts", TOY = "LingBotWorldToyPackage", QUANTIZE = "LingBotWorldQuantize";
 const PACK = "LingBotWorld";
-const REFRESH = "Comfy.RefreshNodeDefinitions"; // ComfyUI's command
-const ALL_AT_ONCE = 1, ACTIVE = 0;
+const ACTIVE = 0;
 const FROM_PACKAGE = "from the package";
 const CHOSEN = { // on loaders, when the toy is chosen
   package: "toy", high_noise_expert: FROM_PACKAGE, low_noise_expert: FROM_PACKAGE,
@@ -25,30 +26,17 @@ const SET = { // by the type of the node, when the toy is chosen
 };
 const BASE_FRAMES = 33, WALK_FRAMES = 97; // that the toy's models know
 
-function tell(summary, detail) {
-  app.extensionManager.toast.add({ severity: "success", summary, detail, life: 6000 });
-}
+const tell = (summary, detail) => toast("success", summary, detail, 6000);
 
 /** Queues a node alone, even one that sleeps in its graph. */
 async function runAlone(node) {
   const { mode } = node;
   node.mode = ACTIVE;
   try {
-    await app.queuePrompt(0, ALL_AT_ONCE, [String(node.id)]);
+    await queueNode(node.id);
   } finally {
     node.mode = mode;
   }
-}
-
-/** Adds a button that is neither saved nor queued. */
-function addButton(node, label, press) {
-  node.addWidget("button", label, null, press, { serialize: false }).serialize = false;
-}
-
-/** Does what the key R does: reads the lists anew, and takes the marks of missing files off the nodes. */
-function refreshLists() {
-  const { command } = app.extensionManager;
-  return command?.execute ? command.execute(REFRESH) : app.refreshComboInNodes();
 }
 
 /** Adds the button that runs a node alone. After a run has the lists on the canvas show what the node made, and tells
@@ -68,29 +56,18 @@ function makeByButton(node, label, tellOf, ready = /(?!)/) {
   };
 }
 
-/** Every node of the workflow, those in subgraphs too. */
-function allNodes() {
-  const root = app.rootGraph ?? app.graph;
-  return [root, ...(root.subgraphs?.values() ?? [])].flatMap((graph) => graph.nodes);
-}
-
-function choose(widget, value) {
-  widget.value = value;
-  widget.callback?.(value);
-}
-
 /** Has all that one node's first output goes to come from another's. */
 function moveLinks(from, to) {
   const { graph } = from;
   for (const id of [...from.outputs[0].links ?? []]) {
-    const { target_id: target, target_slot: slot } = graph.getLink?.(id) ?? graph.links[id];
+    const { target_id: target, target_slot: slot } = linkOf(graph, id);
     to.connect(0, graph.getNodeById(target), slot);
   }
 }
 
 /** Puts our text encoder's loader in the place of core's, which reads umt5 of the official size alone. */
 function replaceClip(node) {
-  const { graph, pos } = node, made = window.LiteGraph.createNode(TEXT_ENCODER);
+  const { graph, pos } = node, made = createNode(TEXT_ENCODER);
   graph.add(made);
   made.pos = [...pos];
   moveLinks(node, made);
@@ -129,10 +106,10 @@ function useToy(toy) {
     if (!(comfyClass?.startsWith(PACK) || subgraph) || comfyClass === QUANTIZE) continue;
     for (const widget of node.widgets ?? []) {
       const value = toyValue(node, widget, most);
-      if (value !== undefined) choose(widget, value);
+      if (value !== undefined) setField(widget, value);
     }
   }
-  app.graph.setDirtyCanvas(true, true);
+  redrawGraph();
   refreshLists();
   const set = `Loaders, size (256x144), frames (at most ${most}), window and prompt of this workflow`;
   tell("Toy package", `${set} are the toy's.`);

@@ -2,8 +2,7 @@
 // node would not do: front-end 1.58 takes it away when the run ends, 1.49 never. What is said of a workflow that is not
 // on the canvas is shown when it comes back there.
 
-import { api } from "../../../../scripts/api.js";
-import { app } from "../../../../scripts/app.js";
+import { addElement, listen, removeWidget, rootGraph } from "./frontend.js";
 import { forwardToCanvas } from "./canvas_events.js";
 import { shownWorkflow, workflowOf } from "./runs.js";
 
@@ -16,7 +15,7 @@ let shown = ""; // id of the workflow whose texts were shown last
 
 /** The node that runs under an id: `3`, or `12:3` in a subgraph. API files give nodes of no subgraph such ids too. */
 function runningNode(id) {
-  const root = app.rootGraph ?? app.graph;
+  const root = rootGraph();
   const inside = () => id.split(":").reduce((node, part) => node?.subgraph?.getNodeById(part), { subgraph: root });
   return root.getNodeById(id) ?? inside();
 }
@@ -30,9 +29,7 @@ function addText(node) {
   });
   forwardToCanvas(element);
   const looks = { hideOnZoom: false, hideInPanel: true, getMinHeight: () => HEIGHT };
-  const widget = node.addDOMWidget(NAME, TYPE, element, { serialize: false, ...looks });
-  widget.serialize = false;
-  return widget;
+  return addElement(node, NAME, TYPE, element, looks);
 }
 
 /** Shows a text on a node, in place of what it showed before; an empty one takes that away. */
@@ -41,7 +38,7 @@ function show(id, text) {
   if (!node) return; // it was deleted meanwhile
   const before = node.widgets?.find(({ name }) => name === NAME);
   if (text) (before ?? addText(node)).element.textContent = text;
-  else if (before) node.removeWidget(before);
+  else if (before) removeWidget(node, before);
   node.setDirtyCanvas(true, true);
 }
 
@@ -66,4 +63,4 @@ export function showTextsAgain() {
 }
 
 /** Shows from now on what runs say. */
-export const showTexts = () => api.addEventListener(EVENT, take);
+export const showTexts = () => listen(EVENT, take);

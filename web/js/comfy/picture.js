@@ -1,6 +1,6 @@
 // Finds the picture that reaches a node: the file that a node before it loads, or what one has shown.
 
-import { api } from "../../../../scripts/api.js";
+import { urlOf } from "./frontend.js";
 import { nodeBefore } from "./graph.js";
 
 const MOST_NODES = 12; // followed up the links
@@ -14,7 +14,7 @@ export const rememberPicture = (node, file) => { if (file) made.set(node, viewUr
 
 /** @type {(file: {filename: string, subfolder: string, type: string}) => string} */
 export const viewUrl = ({ filename, subfolder, type }) =>
-  api.apiURL(`/view?${new URLSearchParams({ filename, subfolder, type })}`);
+  urlOf(`/view?${new URLSearchParams({ filename, subfolder, type })}`);
 
 /** The address of a file as ComfyUI's file widgets write it, such as "folder/photo.png [output]". */
 function fileUrl(file) {

@@ -1,5 +1,6 @@
 // Keeps Prepare Image honest: fields that do not count are hidden, and a line says what the picture will become.
 
+import { addElement } from "./frontend.js";
 import { loadedPicture } from "./picture.js";
 import { preparedSize, widgetNamed } from "./video_size.js";
 
@@ -53,9 +54,8 @@ function addLine(node) {
   element.className = "lbw-story";
   const looks = { fontSize: "12px", lineHeight: "18px", color: "var(--input-text, #ddd)", overflow: "hidden" };
   Object.assign(element.style, looks);
-  const options = { serialize: false, getMinHeight: () => 56, getMaxHeight: () => 56, hideOnZoom: false };
-  const widget = node.addDOMWidget("will be", "LINGBOT_STORY", element, options);
-  widget.serialize = false;
+  const options = { getMinHeight: () => 56, getMaxHeight: () => 56, hideOnZoom: false };
+  addElement(node, "will be", "LINGBOT_STORY", element, options);
   return element;
 }
 

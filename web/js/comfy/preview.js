@@ -1,6 +1,6 @@
 // Camera Preview on the canvas: draws its path in the page's theme, without a run, when a field before it changes.
 
-import { api } from "../../../../scripts/api.js";
+import { addElement, ask } from "./frontend.js";
 import { viewUrl } from "./picture.js";
 import { promptOf } from "./prompt.js";
 import { watchQueued } from "./runs.js";
@@ -24,9 +24,8 @@ function addFace(node) {
   Object.assign(picture.style, { width: "100%", height: "100%", objectFit: "contain", display: "none" });
   Object.assign(words.style, { font: "13px sans-serif", color: "var(--input-text, #ddd)", padding: "8px" });
   picture.alt = "the camera path";
-  const options = { serialize: false, getMinHeight: () => LEAST_HEIGHT, hideOnZoom: false };
-  const widget = node.addDOMWidget("drawing", "LINGBOT_DRAWING", element, options);
-  widget.serialize = false;
+  const options = { getMinHeight: () => LEAST_HEIGHT, hideOnZoom: false };
+  const widget = addElement(node, "drawing", "LINGBOT_DRAWING", element, options);
   return {
     widget,
     /** @param {string} url */
@@ -47,7 +46,7 @@ function addFace(node) {
 /** Asks the server for a drawing and shows it, unless the fields have changed again by then. */
 async function draw(face, asked, isCurrent) {
   const headers = { "Content-Type": "application/json" };
-  const answer = await api.fetchApi(ADDRESS, { method: "POST", headers, body: JSON.stringify(asked) });
+  const answer = await ask(ADDRESS, { method: "POST", headers, body: JSON.stringify(asked) });
   if (answer.status === NOTHING_DRAWN) {
     if (isCurrent()) face.say(LATER);
   } else if (answer.headers.get("Content-Type") === PICTURE) {

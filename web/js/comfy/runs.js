@@ -1,8 +1,7 @@
 // Which workflow a run belongs to, and what its nodes were like when it was queued. Ids of nodes are a workflow's own:
 // by the time that a run tells something of node 3, the canvas may show another workflow's.
 
-import { api } from "../../../../scripts/api.js";
-import { app } from "../../../../scripts/app.js";
+import { ask as askServer, listen, rootGraph } from "./frontend.js";
 
 const ADDRESS = "/lingbot_world/workflow_of"; // of host/prompt/queue.py
 const MOST = 20; // runs, or states of a node, that are remembered
@@ -15,7 +14,7 @@ function keepSmall(collection) {
 }
 
 async function ask(run) {
-  const answer = await api.fetchApi(`${ADDRESS}?${new URLSearchParams({ prompt: run })}`);
+  const answer = await askServer(`${ADDRESS}?${new URLSearchParams({ prompt: run })}`);
   return answer.ok ? answer.json() : null;
 }
 
@@ -27,10 +26,10 @@ export function workflowOf(run) {
 }
 
 /** The id of the workflow on the canvas. */
-export const shownWorkflow = () => (app.rootGraph ?? app.graph).id;
+export const shownWorkflow = () => rootGraph().id;
 
 /** Remembers from now on which run goes on, and asks at once what it belongs to. */
-export const watchRuns = () => api.addEventListener("execution_start", ({ detail }) => {
+export const watchRuns = () => listen("execution_start", ({ detail }) => {
   running = detail.prompt_id;
   workflowOf(running);
 });

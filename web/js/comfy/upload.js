@@ -1,7 +1,6 @@
 // Lets camera files be chosen or dropped on the nodes that read them, as core's image loaders do.
 
-import { api } from "../../../../scripts/api.js";
-import { app } from "../../../../scripts/app.js";
+import { addButton, ask, setField, toast } from "./frontend.js";
 
 const ADDRESS = "/lingbot_world/camera_files"; // of host/files/uploads.py
 const KINDS = [".npy", ".npz", ".json", ".txt", ".csv", ".tum", ".bin", ".zip"];
@@ -12,14 +11,13 @@ const isCameraFile = (name) => KINDS.some((kind) => name.toLowerCase().endsWith(
 
 /** A message that goes by itself. */
 function tell(severity, detail) {
-  app.extensionManager.toast.add({ severity, summary: "LingBot-World camera files", detail, life: 8000 });
+  toast(severity, "LingBot-World camera files", detail, 8000);
 }
 
 /** Puts a node's list on what the server has stored. */
 function choose(node, widget, { chosen, choices }) {
   widget.options.values = choices;
-  widget.value = chosen;
-  widget.callback?.(chosen);
+  setField(widget, chosen);
   node.setDirtyCanvas(true, true);
 }
 
@@ -29,7 +27,7 @@ async function send(node, widget, kind, files) {
   body.append("kind", kind);
   for (const [name, file] of files) body.append("file", file, name.replaceAll("/", "|"));
   try {
-    const answer = await api.fetchApi(ADDRESS, { method: "POST", body });
+    const answer = await ask(ADDRESS, { method: "POST", body });
     const said = await answer.json();
     if (answer.ok) choose(node, widget, said);
     else tell("error", said.error);
@@ -85,8 +83,7 @@ export function addUpload(node) {
     if (ours.length) return send(node, widget, kind, ours);
     return tell("warn", `Expected ${KINDS.join(", ")}.`);
   };
-  const button = node.addWidget("button", BUTTON, null, () => openChooser(take), { serialize: false });
-  button.serialize = false;
+  addButton(node, BUTTON, () => openChooser(take));
   node.onDragOver = carriesFiles;
   node.onDragDrop = async (event) => {
     if (!carriesFiles(event)) return false;

@@ -1,5 +1,6 @@
 // Finds the size of the video that the camera is for, and how the first frame is brought to it.
 
+import { linkOf } from "./frontend.js";
 import { nodeBefore, sourceOfLink } from "./graph.js";
 
 /** @typedef {import("../drawing/scene.js").Video} Video */
@@ -46,7 +47,7 @@ function preparedVideo(node, pictureAspect) {
 /** The nodes that an output of the node reaches, and those before them that make their conditioning. */
 function nodesAfter(node) {
   const { graph, outputs = [] } = node, links = outputs.flatMap((output) => output.links ?? []);
-  const targets = links.map((id) => graph?.getNodeById(graph.getLink(id)?.target_id));
+  const targets = links.map((id) => graph?.getNodeById(linkOf(graph, id)?.target_id));
   return targets.filter(Boolean).flatMap((target) => [target, nodeBefore(target, ["CONDITIONING"])]).filter(Boolean);
 }
 

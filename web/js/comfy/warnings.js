@@ -1,13 +1,13 @@
 // What the model will not follow of an editor's path, in the engine's words, as the path is edited.
 
-import { api } from "../../../../scripts/api.js";
+import { ask } from "./frontend.js";
 
 const ADDRESS = "/lingbot_world/camera_warnings"; // of host/files/drawing.py
 const CHECK_MS = 400;
 
 /** The engine's list for a document; none for one that it cannot read, of which the editor says so itself. */
 async function warningsOf(text) {
-  const answer = await api.fetchApi(ADDRESS, { method: "POST", body: text });
+  const answer = await ask(ADDRESS, { method: "POST", body: text });
   return answer.ok ? (await answer.json()).warnings : [];
 }
 

@@ -1,6 +1,6 @@
 // The editor as a widget of ComfyUI's canvas.
 
-import { app } from "../../../../scripts/app.js";
+import { addElement, captureGraph } from "./frontend.js";
 import { sharpnessOf } from "../drawing/theme.js";
 import { Editor } from "../editor/editor.js";
 import { forwardToCanvas } from "./canvas_events.js";
@@ -13,9 +13,6 @@ const HEIGHT = 480; // of the widget at least; editor.css holds the same for Nod
 const WIDTH = 440; // of a new node
 const LEAST_WIDTH = 420; // of any node; below it the fields would have no room for their numbers
 const SHARPEN_MS = 300;
-
-/** Has ComfyUI notice that the workflow changed. */
-const captureGraph = () => app.extensionManager.workflow.activeWorkflow?.changeTracker?.captureCanvasState();
 
 function stylesheet() {
   const link = document.createElement("link");
@@ -82,11 +79,8 @@ export function addEditor(html, node, name, initial) {
   editor.element.append(stylesheet());
   keepUndo(editor.element);
   forwardToCanvas(editor.element);
-  const widget = node.addDOMWidget(name, WIDGET_TYPE, editor.element, {
-    getValue: () => editor.text,
-    setValue: (text) => editor.load(text),
-    getMinHeight: () => HEIGHT,
-  });
+  const value = { getValue: () => editor.text, setValue: (text) => editor.load(text) };
+  const widget = addElement(node, name, WIDGET_TYPE, editor.element, { ...value, getMinHeight: () => HEIGHT }, true);
   keepShown(editor, node, widget);
   keepNodeWidth(widget);
   keepLeastWidth(node);
