@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from ..errors import InputError
 from ..options import Progress
 from ..pipeline.delivery import Delivery
 from ..pipeline.memory import MARGIN, estimate_vae, free_memory
-from ..pipeline.state import Prompt
+from ..pipeline.state import prompts_of
 from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
 from .decoding import join_stripes
@@ -45,8 +44,9 @@ def run_rollout(
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
     image = processes.share(image, 0)
     negative = contexts[1] if spec.guided else None
-    spoken = [contexts[0], *contexts[1 + spec.guided :]]
-    later = {first: context for (first, _), context in zip(plan.spoken, spoken, strict=True)}
+    encoded = [contexts[0], *contexts[1 + spec.guided :]]
+    spoken = [(first, text, context) for (first, text), context in zip(plan.spoken, encoded, strict=True)]
+    later = {first: context for first, _, context in spoken}
 
     def renoise(shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, generator=generator, device=generator.device)
@@ -69,7 +69,7 @@ def run_rollout(
     def save() -> None:
         if plan.options.save_state is not None and (written := frames.latents[: frames.written()]):
             with LaterInterruptsWait(hold=True):
-                prompts_made = _prompts(plan, spoken, None if negative is None else negative.cpu())
+                prompts_made = prompts_of(spoken, None if negative is None else negative.cpu())
                 spec.state_after(torch.cat(written, dim=2), *prompts_made).save(plan.options.save_state)
 
     try:
@@ -79,16 +79,6 @@ def run_rollout(
     finally:
         save()
     return plan.target.path
-
-
-def _prompts(plan: RolloutPlan, contexts: list[Tensor], negative: Tensor | None) -> list[Prompt]:
-    """Return the run's prompts one after the other, each with its number of chunks."""
-    firsts = [first for first, _ in plan.spoken]
-    lengths = [after - first for first, after in pairwise([*firsts, firsts[-1]])]
-    return [
-        Prompt(text, context, chunks, negative)
-        for (_, text), context, chunks in zip(plan.spoken, contexts, lengths, strict=True)
-    ]
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
-from ..live.worlds.events import prompts_by_chunk, read_events
+from ..live.worlds.events import by_chunk, check_times, prompts_by_second, read_events
 from ..loaders import Checkpoint
 from ..model.attention.choose_8bit import check_8_bits
 from ..model.config import ModelConfig
@@ -189,9 +189,10 @@ def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[in
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))
     chunks, seconds = spec.geometry.lat_f // spec.chunk, 4 * spec.chunk / options.fps
-    prompts = prompts_by_chunk(events, options.prompt, chunks, seconds)
+    check_times(events, chunks * seconds)
+    prompts = by_chunk(prompts_by_second(events, options.prompt), chunks, seconds)
     keyed = ", ".join(event.name for event in events if event.start is None)
-    return prompts, (f"`events`: without a start, and so without effect: {keyed}.",) if keyed else ()
+    return tuple(prompts), (f"`events`: without a start, and so without effect: {keyed}.",) if keyed else ()
 
 
 def _state_notes(options: GenerateOptions, spec: RolloutSpec) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import torch
 from comfy_api.latest import io
 
 from ..host.files import folders
-from ..host.model.clip import encode_prompts, load_clip
+from ..host.model.clip import encode_with_events, load_clip
 from ..text.prompts import NEGATIVE_PROMPT
 from ..text.tokenizer import find_tokenizer
 from ..text.weights import open_weights
@@ -92,6 +92,13 @@ class LingBotWorldTextEncode(_WithFiles, io.ComfyNode):
                     "was trained with. Used where cfg is not 1.",
                 ),
                 _tokenizer_input(),
+                io.String.Input(
+                    "events",
+                    optional=True,
+                    force_input=True,
+                    tooltip="Sentences that extend the prompt from a second of a Rollout's video on, as JSON: "
+                    '[{"second": 5, "text": "It begins to rain."}]. An `end` is optional.',
+                ),
             ],
             outputs=[
                 io.Conditioning.Output("positive_out", display_name="positive", tooltip="The prompt, encoded."),
@@ -102,8 +109,8 @@ class LingBotWorldTextEncode(_WithFiles, io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, text_encoder, prompt, negative, tokenizer=folders.AUTO) -> io.NodeOutput:
-        return io.NodeOutput(*encode_prompts(*_paths(text_encoder, tokenizer), [prompt, negative]))
+    def execute(cls, text_encoder, prompt, negative, tokenizer=folders.AUTO, events="") -> io.NodeOutput:
+        return io.NodeOutput(*encode_with_events(*_paths(text_encoder, tokenizer), prompt, negative, events))
 
 
 class LingBotWorldLoadTextEncoder(_WithFiles, io.ComfyNode):

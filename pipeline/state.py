@@ -8,6 +8,7 @@ frames.
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,15 @@ class Prompt:
     context: Tensor
     chunks: int
     negative: Tensor | None = None
+
+
+def prompts_of(spoken: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
+    """Return the prompts of a run one after the other; `spoken`: the first chunk, the text and the embedding of each.
+    The last one has 0 chunks, because its end is not known."""
+    ends = [first for first, _, _ in spoken[1:]] + [spoken[-1][0]]
+    return [
+        Prompt(text, context, end - first, negative) for (first, text, context), end in zip(spoken, ends, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

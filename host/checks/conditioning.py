@@ -15,10 +15,11 @@ from ...model.config import ModelConfig
 from ...model.dit import check_camera
 from ...options import CELL
 from ..model.base_model import CAMERA
+from ..prompt import EVENTS
 from ..prompt.notice import show_warning
 
-BY_ROLLOUT = frozenset({"cross_attn", "hooks"})
-BY_SAMPLERS = BY_ROLLOUT | {
+BY_ROLLOUT = frozenset({"cross_attn", "hooks", EVENTS})
+BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "concat_latent_image",
     "concat_mask",
     CAMERA,
@@ -68,6 +69,7 @@ NOT_READ = {
     "pose_video_latent": "the pose video",
     "face_video_pixels": "the face video",
     "gligen": "GLIGEN's boxes",
+    EVENTS: "the events of a text node, which a Rollout reads",
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
@@ -141,9 +143,28 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
             f"{name} has {' and '.join(parts)}; a rollout's prompt counts for all of its frames and "
             "steps: connect the text node itself, and another Rollout for another prompt"
         )
-    kept = {key: value for key, value in extras.items() if key in BY_ROLLOUT}
+    kept = {key: value for key, value in extras.items() if key in BY_ROLLOUT and key != EVENTS}
     unread = words_for(not_read([extras], BY_ROLLOUT))
     return [[text, kept]], [unread] if unread else []
+
+
+def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
+    """Return the embeddings [1, L, D] of a prompt's events by the chunk from which each counts; nothing without events.
+    A chunk has `seconds` seconds. Raises InputError for an event after the end."""
+    from ...live.worlds.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
+
+    if EVENTS not in prompt[0][1]:
+        return {}
+    events, prompts = prompt[0][1][EVENTS]
+    check_times(events, chunks * seconds)
+    return {chunk: text[:, : config.text_len].float() for chunk, text in by_chunk(prompts, chunks, seconds)}
+
+
+def without_events(prompt: list) -> tuple[list, list[str]]:
+    """Return a CONDITIONING without its events, and a note about them for a walk, in which the user steers."""
+    entries = [[text, {key: value for key, value in extras.items() if key != EVENTS}] for text, extras in prompt]
+    had = any(EVENTS in extras for _, extras in prompt)
+    return entries, ["The events of the text node have no effect in a walk."] if had else []
 
 
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:

@@ -27,6 +27,7 @@ from ...weights.files import read_tensors
 from ...weights.gguf_file import BlockWeight
 from ...weights.quantized import FourBitWeight
 from ..files.folders import fingerprint
+from ..prompt import EVENTS
 from ..prompt.notice import show_warning
 
 Conditioning = list[list]
@@ -73,6 +74,22 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
         conditionings.append([[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]])
     mm.soft_empty_cache()
     return conditionings
+
+
+def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
+    """Return the CONDITIONING of a prompt with its events, a JSON text, and of the negative prompt. All texts are
+    encoded once. Raises InputError for events that cannot be read, and TextError."""
+    if not events.strip():
+        return encode_prompts(encoder, tokenizer, [prompt, negative])
+    from ...live.worlds.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
+
+    known = events_of(events)
+    seconds = prompts_by_second(known, prompt)
+    ([[text, extras]], other, *later) = encode_prompts(
+        encoder, tokenizer, [prompt, negative, *(text for _, text in seconds)]
+    )
+    parts = [(second, made[0][0]) for (second, _), made in zip(seconds, later, strict=True)]
+    return [[[text, {**extras, EVENTS: (known, parts)}]], other]
 
 
 def _embeddings(

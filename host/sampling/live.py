@@ -35,7 +35,7 @@ from ...vae import (
     load_vae,
     vae_width,
 )
-from ..checks.conditioning import text_of_rollout
+from ..checks.conditioning import text_of_rollout, without_events
 from ..checks.text import embedding_words
 from ..files.folders import resolve_tiny_decoder
 from ..prompt.notice import show_warning
@@ -106,6 +106,7 @@ def prepare_live(
     """Check the inputs of a walk and build its LiveRun. `asked.frames` is the largest number of frames; `more` is
     passed to the LiveRun. Raises InputError and CameraError before loading any file."""
     given = {"path": path, "steered": steered, "frames": asked.frames, **more}
+    positive, unheard = without_events(positive)
     if steered:
         planned = 4 * latent_frames(asked.window) - (3 if state is None else 0)
         run = prepare_rollout(patcher, (positive, None), replace(asked, frames=planned), image=image, state=state)
@@ -115,6 +116,7 @@ def prepare_live(
         asked = replace(asked, frames=min(asked.frames, len(path)))
         run = prepare_rollout(patcher, (positive, None), asked, image=image, camera=path, state=state)
     check_walkable(run.spec, "model")
+    run = replace(run, notes=(*run.notes, *unheard))
     if path is not None:
         given["path"] = _as_rollout(path, asked.frames, run.spec)
     return LiveRun(rollout=run, **given)

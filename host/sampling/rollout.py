@@ -2,7 +2,7 @@
 state."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import comfy.utils
@@ -12,15 +12,15 @@ from torch import Tensor
 
 from ...camera.path import CameraPath
 from ...errors import CameraError, InputError
-from ...options import CELL, GUIDE_SCALE, STEPS, KeyValueMode
+from ...options import CELL, FPS, GUIDE_SCALE, STEPS, KeyValueMode
 from ...pipeline.delivery import Delivery
 from ...pipeline.geometry import STEP
 from ...pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
-from ...pipeline.state import Prompt, WorldState
+from ...pipeline.state import WorldState, prompts_of
 from ...pipeline.world import CausalModel, check_causal
 from ...vae.decoding import NOT_FINITE, REACH
 from ...vae.encoding import SETTLED
-from ..checks.conditioning import text_of_rollout
+from ..checks.conditioning import events_by_chunk, text_of_rollout
 from ..checks.graph import check_start
 from ..model.base_model import is_causal
 from ..model.patcher import copies_on_other_devices
@@ -35,14 +35,15 @@ ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does with
 class NodeRollout:
     """The inputs of a node's rollout besides the engine's `spec`.
 
-    With `start`, a latent [1, 16, n, h, w] as VAEs take it, the video begins with that latent's last frame.
-    `run_rollout` decodes that frame first."""
+    `later`: the prompts of events, each from a chunk on. With `start`, a latent [1, 16, n, h, w] as VAEs take it, the
+    video begins with that latent's last frame. `run_rollout` decodes that frame first."""
 
     patcher: object
     spec: RolloutSpec
     prompts: tuple[list, ...]
     notes: tuple[str, ...]
     start: Tensor | None = None
+    later: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def contexts(self) -> list[Tensor]:
@@ -93,6 +94,7 @@ def prepare_rollout(
     start = None if latent is None else _video_latent(latent["samples"])
     frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))
     spec = plan_rollout(config, release, asked, camera, frame, state)
+    later = events_by_chunk(prompts[0], config, spec.geometry.lat_f // spec.chunk, 4 * spec.chunk / FPS)
     used = [positive]
     if spec.guided:
         if prompts[1] is None:
@@ -107,7 +109,7 @@ def prepare_rollout(
     notes += _without_effect(asked, release)
     if image is not None and state is not None:
         notes.append("start_image has no effect: the video continues from the state.")
-    run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start)
+    run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start, later=later)
     given, read = positive[0][0].shape[1], run.contexts[0].shape[1]
     if given > read:
         notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")
@@ -147,7 +149,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     latents: list[Tensor] = []
 
     def make(model: CausalModel, device: torch.device) -> None:
-        chunks, given = _Chunks(run.patcher, spec, device), spec.chunks(image, noise, *run.contexts)
+        chunks, given = _Chunks(run.patcher, spec, device), spec.chunks(image, noise, *run.contexts, later=run.later)
         made = spec.loop.run(model, given, renoise, device=device, memory=memory, callback=chunks.forward_done)
         for number, latent in enumerate(made):
             chunks.add(number, latent)
@@ -155,7 +157,9 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         latents.extend(chunks.delivery.latents)
 
     run_prepared(run.patcher, run.prompts[0], spec.loop, make, seed=seed, held=on_device)
-    state = spec.state_after(torch.cat(latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
+    first, *negative = run.contexts
+    spoken = [(chunk, "", context) for chunk, context in {0: first, **run.later}.items()]
+    state = spec.state_after(torch.cat(latents, dim=2), *prompts_of(spoken, *negative))
     whole = run.patcher.model.process_latent_out(state.latent.clone())
     show_warning("" if whole.isfinite().all() else NOT_FINITE)
     images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]

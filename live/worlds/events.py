@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from ...errors import InputError
 from ...fields import text_of
 
+Part = TypeVar("Part")
 MOST_EVENTS = 64
 KEYS = "123456789"
 FIELDS = ("name", "text", "key", "start", "end")
@@ -131,42 +132,61 @@ class Events:
         return [{name: value for name, value in asdict(event).items() if value is not None} for event in self.all]
 
 
-def prompts_by_chunk(
-    events: tuple[WorldEvent, ...], prompt: str, chunks: int, seconds: float
-) -> tuple[tuple[int, str], ...]:
-    """Return the prompts of a video whose events switch by their times: each with its first chunk, beginning with chunk
-    0. A chunk has `seconds` seconds. Raises InputError for an event that begins after the end, and if no event has a
-    start."""
+def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
+    """Raise InputError for an event that begins after a video of these seconds, and if no event has a start."""
     timed = [event for event in events if event.start is not None]
     if not timed:
-        raise InputError(
-            "`events`: none has a start; expected the second at which each begins, because no key is pressed"
-        )
+        raise InputError("`events`: none has a start; expected the second at which each begins")
     for event in timed:
-        if (event.start or 0.0) >= chunks * seconds:
+        if (event.start or 0.0) >= seconds:
             raise InputError(
-                f"`events`: {event.name!r:.60} begins at {event.start:g} s, and the video ends at {chunks * seconds:g} "
-                "s; make a longer video, or begin the event earlier"
+                f"`events`: {event.name!r:.60} begins at {event.start:g} s, and the video ends at {seconds:g} s; make "
+                "a longer video, or begin the event earlier"
             )
-    world, found = Events(events, prompt), [(0, prompt)]
-    for chunk in range(chunks):
-        text = world.at(chunk * seconds)
-        if text is not None:
-            found = [*(part for part in found if part[0] < chunk), (chunk, text)]
-    return tuple(found)
+
+
+def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
+    """Return the prompts of a video whose events switch by their times: each with the second at which it begins, the
+    first with 0."""
+    world = Events(events, prompt)
+    times = {time for event in world.all for time in (event.start, event.end) if time is not None}
+    found = [(0.0, prompt)]
+    for time in sorted({0.0, *times}):
+        text = world.at(time)
+        found += [] if text is None else [(time, text)]
+    return found[1:] if len(found) > 1 and not found[1][0] else found
+
+
+def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
+    """Return the parts of a video with their first chunks in place of their seconds; a chunk has `seconds` seconds. A
+    part that ends before a chunk begins is left out."""
+    held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
+    return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 
 
 def _joined(prompt: str, sentence: str) -> str:
     return f"{prompt} {sentence}" if prompt.rstrip()[-1:] in ".!?;:," else f"{prompt}. {sentence}"
 
 
+def events_of(text: str) -> tuple[WorldEvent, ...]:
+    """Return the events of a JSON text in the form of the file that `read_events` reads. Raises InputError."""
+    return read_events(_parsed("`events`", text))
+
+
 def _read_file(path: Path) -> Any:
     try:
-        return json.loads(text_of(path))
+        return _parsed(str(path), text_of(path))
     except OSError as error:
         raise InputError(f"{path}: the events cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error}); save it as UTF-8") from error
+
+
+def _parsed(where: str, text: str) -> Any:
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}); expected a list of events with name and text") from error
+        raise InputError(f"{where}: not JSON ({error}); expected a list of events with text and start") from error
 
 
 def _event(where: str, number: int, row: Any) -> WorldEvent:

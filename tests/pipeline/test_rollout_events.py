@@ -11,7 +11,7 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.live import Session
-from lingbot_world.live.worlds.events import prompts_by_chunk, read_events
+from lingbot_world.live.worlds.events import by_chunk, prompts_by_second, read_events
 from lingbot_world.pipeline.state import load_state
 from live_cases import opened
 from rollout_run_cases import words_of
@@ -110,5 +110,7 @@ def test_a_missing_file_and_the_base_model_are_refused(causal, toy_package, tmp_
 
 def test_a_prompt_ends_where_the_next_begins():
     events = read_events([{"text": "Rain.", "start": 0}, {"text": "Night.", "start": 1, "end": 2}])
-    found = prompts_by_chunk(events, "A street.", 4, 0.75)
-    assert found == ((0, "A street. Rain."), (2, "A street. Rain. Night."), (3, "A street. Rain."))
+    seconds = prompts_by_second(events, "A street.")
+    assert seconds == [(0, "A street. Rain."), (1, "A street. Rain. Night."), (2, "A street. Rain.")]
+    assert by_chunk(seconds, 4, 0.75) == [(0, seconds[0][1]), (2, seconds[1][1]), (3, seconds[2][1])]
+    assert by_chunk(seconds, 2, 4.0) == [(0, seconds[0][1]), (1, seconds[2][1])], "night is over before a chunk begins"

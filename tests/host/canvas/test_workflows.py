@@ -56,7 +56,7 @@ def test_the_main_workflow_needs_no_file_but_the_models_and_the_image():
 
 
 def test_a_workflow_shows_every_node_of_the_pack():
-    sources = "".join(path.read_text(encoding="utf-8") for path in NODES.glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in NODES.rglob("*.py"))
     ours = set(re.findall(r'node_id="(\w+)"', sources))
     shown = {node["class_type"] for name in NAMES for node in shipped(name).values()}
     assert len(ours) > 10
