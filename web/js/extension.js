@@ -2,6 +2,7 @@
 
 import { registerExtension } from "./comfy/frontend.js";
 import { shortenNames } from "./comfy/file_names.js";
+import { showTranslations } from "./comfy/labels.js";
 import { explainPrepareImage } from "./comfy/prepare_image.js";
 import { addLiveView } from "./comfy/live_view.js";
 import { showTexts, showTextsAgain } from "./comfy/node_text.js";
@@ -14,7 +15,10 @@ import { addEditor, WIDGET_TYPE } from "./comfy/widget.js";
 
 const NEW_NODES = [
   drawPreview, explainPrepareImage, addUpload, addToyButton, addQuantizeButton, shortenNames, keepView,
+  (node) => isOurs(node) && showTranslations(node),
 ];
+
+const isOurs = (node) => node.comfyClass?.startsWith("LingBotWorld");
 
 /** ComfyUI zooms the graph from a touch listener above every widget; fingers in editors and views are theirs. */
 function keepTouches(event) {
@@ -39,6 +43,7 @@ registerExtension({
   addCustomNodeDefs: hideTooltips,
   setup: () => [watchRuns, showTexts].forEach((begin) => begin()),
   afterConfigureGraph: showTextsAgain,
+  loadedGraphNode: (node) => isOurs(node) && showTranslations(node),
   nodeCreated: (node) => [...NEW_NODES, (each) => addLiveView(live, each)].forEach((add) => add(node)),
   getCustomWidgets: () => ({
     [WIDGET_TYPE]: (node, name, [, options]) => addEditor(html, node, name, options.default),
