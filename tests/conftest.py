@@ -18,7 +18,13 @@ os.environ["LINGBOT_WORLD_PROMPTS"] = ""  # nor is what prompts become
 os.environ["LINGBOT_WORLD_CARDS"] = ""  # nor what a card's kernels were found to do
 
 
-BROWSER = ("test_web.py", "test_host_workflows.py", "test_host_server_models.py", "test_host_blueprints.py")
+BROWSER = (
+    "test_web.py",
+    "test_host_workflows.py",
+    "test_host_front_end.py",
+    "test_host_server_models.py",
+    "test_host_blueprints.py",
+)
 """Files that draw in a browser, which one process after the other may (browser_runner.py)."""
 SCRIPTS = (
     "test_host_guider.py",

@@ -7,7 +7,7 @@ import { loadWorkflow, settle } from "./canvas.mjs";
 import { clearGraph, eventually, inBothRenderers } from "./editor.mjs";
 
 const PREVIEW = "LingBotWorldCameraPreview";
-const READABLE = 600; // pixels across; a drawing's letters are 13 pixels high where it is 650 wide, so 12 here
+const READABLE = 0.75; // of a drawing's own pixels: its letters of 16 pixels have 12
 const MOVES = fileURLToPath(new URL("../../workflows/03 Camera moves by name and by keys.json", import.meta.url));
 
 const face = (page) => page.locator(".lbw-preview:visible");
@@ -55,9 +55,9 @@ inBothRenderers((it) => {
     const runs = await queued(page);
     await addPair(page, "LingBotWorldCameraPreset");
     await eventually(async () => assert.equal((await picture(page)).width, 800));
-    const { src, across } = await picture(page);
+    const { src, across, width } = await picture(page);
     assert.match(src, /^blob:/);
-    assert.ok(across >= READABLE, `${across} pixels across`);
+    assert.ok(across >= READABLE * width, `${across} pixels across`);
     await set(page, "preset", "dolly_in");
     await eventually(async () => assert.notEqual((await picture(page)).src, src));
     assert.equal(await queued(page), runs);
@@ -138,6 +138,9 @@ inBothRenderers((it) => {
       Object.assign(canvas.ds, { scale: 1, offset: [60 - node.pos[0], 80 - node.pos[1]] });
       graph.setDirtyCanvas(true, true);
     }, PREVIEW);
-    await eventually(async () => assert.ok((await picture(page)).across >= READABLE, JSON.stringify(await picture(page))));
+    await eventually(async () => {
+      const { across, width } = await picture(page);
+      assert.ok(width > 0 && across >= READABLE * width, `${across} of ${width} pixels`);
+    });
   });
 });

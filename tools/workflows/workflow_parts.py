@@ -198,7 +198,8 @@ class Parts:
         return self.camera("LingBotWorldCameraEditor", path=path, image=image, **look)
 
     def preview(self, path: Node) -> None:
-        look = {"box_width": DRAWING_WIDTH, "extra_height": DRAWING_HEIGHT}
+        size = {"width": 640, "height": 400}  # a smaller drawing has larger letters in the same box
+        look = {"box_width": DRAWING_WIDTH, "extra_height": DRAWING_HEIGHT, **size}
         self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
 
     def conditioned(self, text: tuple[Output, Output], image: Node, vae: Output, path: Node | None, **more) -> Node:

@@ -100,6 +100,11 @@ export function addButton(node, label, press) {
   return button;
 }
 
+/** Has a widget show no tooltip, whichever place ComfyUI takes its text from: the definition, or a translation. */
+export function hideTooltip(widget) {
+  Object.defineProperty(widget, "tooltip", { get: () => undefined, set: () => {} });
+}
+
 export const removeWidget = (node, widget) => node.removeWidget(widget);
 
 /** Sets a field, as a user would. */

@@ -1,6 +1,6 @@
 // The editor as a widget of ComfyUI's canvas.
 
-import { addElement, captureGraph } from "./frontend.js";
+import { addElement, captureGraph, hideTooltip } from "./frontend.js";
 import { sharpnessOf } from "../drawing/theme.js";
 import { Editor } from "../editor/editor.js";
 import { forwardToCanvas } from "./canvas_events.js";
@@ -83,6 +83,7 @@ export function addEditor(html, node, name, initial) {
   const widget = addElement(node, name, WIDGET_TYPE, editor.element, { ...value, getMinHeight: () => HEIGHT }, true);
   keepShown(editor, node, widget);
   keepNodeWidth(widget);
+  hideTooltip(widget);
   keepLeastWidth(node);
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
   return { widget, minWidth: WIDTH, minHeight: HEIGHT };
