@@ -1,5 +1,7 @@
 """Places in the maze that no training has seen, a camera move through each, and how a video of a move is judged."""
 
+from functools import cache
+
 import numpy as np
 import torch
 from lingbot_world.camera.moves.presets import preset_path
@@ -28,13 +30,14 @@ class Places:
         self.scenes = scenes_around(poses, torch.Generator().manual_seed(2_000_000_011))
         self.prompts = encode(self.scenes.rooms.captions(), folder / "models_t5_umt5-xxl-enc-bf16.pth", folder)
         self.truth = render(self.scenes.rooms, self.scenes.c2w[:, SHOWN])
+        self.moved = cache(self._moved)
 
     def gain(self, case, video):
         """Decibels of the later frames over those of the first frame copied."""
         truth = self.truth[case]
         return decibels(video[1:], truth[1:]) - decibels(truth[:1].expand_as(truth[1:]), truth[1:])
 
-    def moved(self, case):
+    def _moved(self, case):
         """The renderer's frames of every move from a case's place, walls or not."""
         start = self.scenes.c2w[case, :1]
         poses = torch.stack([start @ torch.tensor(path_of(move)).float()[SHOWN] for move in MOVES])

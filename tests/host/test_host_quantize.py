@@ -30,12 +30,12 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     models = comfy_server.base / "models"
     packages, before = models / "lingbot_world", set((models / "lingbot_world").iterdir())
     write_official_package(packages / SOURCE, packages / "toy")
-    shutil.copytree(packages / SOURCE / "high_noise_model", models / "diffusion_models" / "half")
-    damage(models / "diffusion_models" / "half")
+    shutil.copytree(packages / SOURCE / "high_noise_model", models / "diffusion_models" / "torn")
+    damage(models / "diffusion_models" / "torn")
     yield comfy_server
     for folder in {*packages.iterdir()} - before:
         shutil.rmtree(folder)
-    shutil.rmtree(models / "diffusion_models" / "half")
+    shutil.rmtree(models / "diffusion_models" / "torn")
 
 
 def write_official_package(folder: Path, toy: Path) -> None:
@@ -83,7 +83,7 @@ def test_only_models_that_are_not_in_four_bits_are_listed(server):
         f"{SOURCE}/high_noise_model/diffusion_pytorch_model.safetensors",
         "toy/models_t5_umt5-xxl-enc-bf16.pth",
     } <= set(listed)
-    assert "half/diffusion_pytorch_model.safetensors" in listed  # damaged: choosing it says so
+    assert "torn/diffusion_pytorch_model.safetensors" in listed  # damaged: choosing it says so
     assert not [name for name in listed if "bnb_nf4" in name or name in ("toy", "toy/lingbot_world_fast")]
 
 
@@ -166,8 +166,8 @@ def test_a_text_encoder_by_itself_is_listed_and_runs(server):
         ({"source": "../../secret"}, "not a name inside"),
         ({"source": "gone"}, "was not found"),
         ({"source": "toy"}, "nf4 already"),
-        ({"source": "half"}, "truncated or corrupt"),
-        ({"source": "half", "lora": "gone.safetensors"}, "was not found"),
+        ({"source": "torn"}, "truncated or corrupt"),
+        ({"source": "torn", "lora": "gone.safetensors"}, "was not found"),
         ({"lora": "../../secret"}, "not a name inside"),
     ],
 )

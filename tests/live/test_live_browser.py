@@ -10,7 +10,9 @@ import lingbot_world
 import numpy as np
 import pytest
 from browser_runner import run_live
+from lingbot_world.camera.moves.keys import STEP
 from lingbot_world.headless.command.cli import main
+from lingbot_world.live.camera import WALKING_SPEED
 from lingbot_world.toy import write_maze
 from live_cases import Server
 
@@ -62,7 +64,7 @@ def test_the_walk_with_w_goes_straight_ahead(walked):
     assert poses[-1, 2, 3] > 0.5
     assert np.abs(poses[-1, :2, 3]).max() < 1e-9
     moved = np.diff(poses[:, 2, 3])
-    assert moved.max() == pytest.approx(0.05)
+    assert moved.max() == pytest.approx(WALKING_SPEED * STEP)
     with av.open(str(walked[1] / "walk-1/walk.mp4")) as video:
         assert sum(1 for _ in video.decode(video=0)) == len(poses)
 

@@ -20,7 +20,7 @@ POSES, TEXT, VIDEO, VAE = "LingBotWorldLoadPoses", "LingBotWorldTextEncode", "Wa
 PRESET = "LingBotWorldCameraPreset"
 EXPERTS, SAMPLER, ROLLOUT = "LingBotWorldLoadExperts", "LingBotWorldSampler", "LingBotWorldRollout"
 IMAGES = {"module": "comfy.ldm.wan.vae", "owner": "WanVAE", "name": "encode", "error": "none"}
-PROMPTS = {"module": ".host.clip", "name": "encode", "error": "none"}
+PROMPTS = {"module": ".host.model.clip", "name": "encode", "error": "none"}
 OTHER_LENS = "default (79 degrees)"
 
 

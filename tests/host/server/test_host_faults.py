@@ -18,8 +18,8 @@ from toy_prompt import ToyPrompt, as_toy, toy_prompt
 pytestmark = pytest.mark.host
 
 SAMPLER, ROLLOUT, EXPERTS = "LingBotWorldSampler", "LingBotWorldRollout", "LingBotWorldLoadExperts"
-PATCHER = {"module": ".host.patcher", "owner": "ExactPatches", "name": "load", "error": "memory"}
-FORWARD = {"module": ".host.model", "owner": "HostModel", "name": "forward", "error": "memory"}
+PATCHER = {"module": ".host.model.patcher", "owner": "ExactPatches", "name": "load", "error": "memory"}
+FORWARD = {"module": ".host.model.transformer", "owner": "HostModel", "name": "forward", "error": "memory"}
 DECODE = {"module": "comfy.ldm.wan.vae", "owner": "WanVAE", "name": "decode", "error": "memory"}
 
 
@@ -117,7 +117,7 @@ def test_a_file_without_rights_is_named_before_anything_runs(server, faulty):
 
 def test_a_disk_that_fails_while_an_expert_is_opened_is_said_on_the_loader(server, faulty):
     (server.base / "models/lingbot_world/toy/high_noise_model_bnb_nf4/model.safetensors").touch()
-    faulty(module=".loaders.tensors", name="_read_header", error="disk")
+    faulty(module=".weights.tensors", name="_read_header", error="disk")
     with pytest.raises(RejectedPromptError, match=r"model\.safetensors: cannot be read \(Input/output error\)") as bad:
         server.queue(base_model())
     assert list(bad.value.node_errors) == [base_model().node_id(EXPERTS)]
@@ -129,7 +129,7 @@ def test_a_disk_that_fails_while_an_expert_is_opened_is_said_on_the_loader(serve
     ("fault", "words"),
     [
         (
-            {"module": ".loaders.tensors", "owner": "MappedFile", "name": "open", "error": "reads", "first": 9},
+            {"module": ".weights.tensors", "owner": "MappedFile", "name": "open", "error": "reads", "first": 9},
             r"umt5_16_bit\.safetensors: cannot be read \(Input/output error\)",
         ),
         (

@@ -118,7 +118,7 @@ def test_swapped_experts_are_refused_before_sampling(server):
 
 
 def test_text_wired_past_the_start_image_is_warned_of_on_the_sampler(server):
-    prompt = toy().set(SAMPLER, steps=2)
+    prompt = toy().set(SAMPLER, steps=2, cfg_high=3.0, cfg_low=3.0)
     past = prompt.set(APPLY, positive=prompt.link(TEXT, 0), negative=prompt.link(TEXT, 1))
     half = past.set(APPLY, positive=prompt[prompt.node_id(APPLY)]["inputs"]["positive"])
     without_guidance = half.set(SAMPLER, cfg_high=1.0, cfg_low=1.0)

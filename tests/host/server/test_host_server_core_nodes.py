@@ -114,7 +114,7 @@ def test_what_core_nodes_ask_for_in_vain_is_said_on_the_sampler(comfy_server):
     assert "patches attn1_output_patch" in said(comfy_server, for_flux)
     twice = prompt[prompt.node_id(SAMPLER)]["inputs"]["positive"]
     masked = prompt.add("802", "SolidMask", value=0.5, width=96, height=64)
-    masked = masked.set(SAMPLER, negative=twice, latent=["803", 0])
+    masked = masked.set(SAMPLER, negative=twice, latent=["803", 0], cfg_high=3.0, cfg_low=3.0)
     masked = masked.add("803", "SetLatentNoiseMask", samples=prompt.link("WanImageToVideo", 2), mask=["802", 0])
     words = said(comfy_server, masked)
     assert "the same text: guidance changes nothing" in words

@@ -56,7 +56,7 @@ def find_on_another_core(name, location=None, **options):
 importlib.util.spec_from_file_location = find_on_another_core
 """
 LACKING = {
-    "camera_make": "comfy_api.latest.io.Load3DCamera",
+    "camera/make": "comfy_api.latest.io.Load3DCamera",
     "rollout": "latent_preview.LatentPreviewer",
     "live": "latent_preview.LatentPreviewer",
 }
