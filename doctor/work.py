@@ -168,7 +168,7 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Row(NamedTuple):
-    """The estimate for a model in a setting on a card: placement and seconds, None where the model does not fit."""
+    """The estimate for a model in a setting on a card: placement and seconds, None if the model does not fit."""
 
     model: str
     setting: Setting

@@ -88,7 +88,7 @@ def official_config(stated: dict[str, Any]) -> dict[str, Any]:
 
 
 def stated_shift(model: Path) -> float | None:
-    """Return `flow_shift` from the config of the scheduler next to a model's folder; None where it is not stated.
+    """Return `flow_shift` from the config of the scheduler next to a model's folder; None if it is not stated.
 
     Raises CheckpointError for a file that is not JSON."""
     file = model.parent / "scheduler" / "scheduler_config.json"

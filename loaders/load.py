@@ -68,7 +68,7 @@ def load_expert(
 
     `arithmetic` is the arithmetic of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`.
     With an `attention_mode` of "8bit" self-attention is that of model/attention/choose_8bit.py, else it is `attention`.
-    Raises InputError where the device or the expert's sizes do not allow them.
+    Raises InputError if the device or the expert's sizes do not allow them.
 
     The LoRAs that `path` was opened with are added to its weights at each use, in `dtype`; 4-bit weights stay
     unchanged. LoRAs need plain `operations`."""

@@ -98,7 +98,7 @@ class SharedBlocks:
     the same order.
 
     On GPUs the gathers run on the process group's own stream. Each starts after the work that the caller's stream held
-    at its start. So the group should serve no other purpose."""
+    at its start. Use the group for nothing else."""
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
         self._device, self._group = device, group

@@ -280,7 +280,7 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the role that the file's name states, or else its folder's; None where neither does."""
+    """Return the role that the file's name states, or else its folder's; None if neither does."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 

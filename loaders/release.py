@@ -59,7 +59,7 @@ def noise_role(name: str) -> Role | None:
 
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the role that the name of a file or folder states; None where it states neither or both.
+    """Return the role that the name of a file or folder states; None if it states neither or both.
 
     A bare "high" or "low" counts only where a file with the other role's name lies next to it, or is one of `others`:
     low_poly is not a low-noise expert."""
@@ -111,7 +111,7 @@ def tell_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -
     """Return the release of a model with these `names` (see `names_of`) and `_class_name` (empty: no config.json); None
     for an expert of the base model.
 
-    Raises CheckpointError where its name and its shapes contradict each other."""
+    Raises CheckpointError if its name and its shapes contradict each other."""
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:

@@ -158,7 +158,7 @@ class WorldState:
             save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
             part.chmod(rights)
             name_whole(path)
-        except (OSError, SafetensorError) as error:  # SafetensorError where the disk is full
+        except (OSError, SafetensorError) as error:  # SafetensorError if the disk is full
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"the state {path} cannot be written: {reason}") from error
         finally:

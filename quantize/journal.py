@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 class Written(NamedTuple):
     """A parameter that is in the file: the SHA-256 of its tensors by key, its quant_state, and its relative error (RMS
-    of the differences over RMS of the weight; None where the parameter is stored unchanged)."""
+    of the differences over RMS of the weight; None if the parameter is stored unchanged)."""
 
     sha256: dict[str, str]
     states: dict[str, str]

@@ -257,7 +257,7 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Return the reason why the values do not have the format; None where they do."""
+    """Return the reason why the values do not have the format; None if they do."""
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
         return None

@@ -153,7 +153,7 @@ def shapes_of(
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of the weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None where there are none."""
+    """Return the formats of the weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None if there are none."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 

@@ -19,7 +19,7 @@ MODEL, ANYTHING = "MODEL", "*"
 
 
 def check_rollout() -> None:
-    """Raise InputError or CameraError where the Rollout that ComfyUI is validating cannot work.
+    """Raise InputError or CameraError if the Rollout that ComfyUI is validating cannot work.
 
     Errors: a base expert; no or several beginnings; a sink that fills its window; a path shorter than a chunk."""
     try:
@@ -44,7 +44,7 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError where a video has no beginning, or a latent and another beginning."""
+    """Raise InputError if a video has no beginning, or a latent and another beginning."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
@@ -64,7 +64,7 @@ def _is_set(latent_frames: Any) -> bool:
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
     """Return the number of frames that linked nodes give: the lower of the camera's length and a linked `frames` input.
 
-    Returns None where neither is known. ComfyUI itself checks a number in the widget."""
+    Returns None if neither is known. ComfyUI itself checks a number in the widget."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -77,7 +77,7 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
 
 
 def check_experts(*names: str) -> None:
-    """Raise InputError where the node that ComfyUI is validating gets a causal model on one of these inputs."""
+    """Raise InputError if the node that ComfyUI is validating gets a causal model on one of these inputs."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -88,7 +88,7 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError where a sampler of the prompt that ComfyUI is validating has no step on an expert.
+    """Raise InputError if a sampler of the prompt that ComfyUI is validating has no step on an expert.
 
     ComfyUI returns the sampler's latent unchanged, without calling the model, so no check of a run could report it.
     ManualSigmas without a number raises InputError too."""
@@ -115,7 +115,7 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the class of the node that opened a MODEL: LOAD_EXPERTS, LOAD_CAUSAL, or None where it is not known.
+    """Return the class of the node that opened a MODEL: LOAD_EXPERTS, LOAD_CAUSAL, or None if it is not known.
 
     The search follows the link through nodes with one MODEL input, such as LoRA loaders."""
     passed = set()

@@ -67,7 +67,7 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 
 def resolve(name: str) -> Path:
     """Return the file or folder called `name`. Raises InputError for a name that leaves the input folder, and
-    CameraError where nothing is there."""
+    CameraError if nothing is there."""
     parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
         path = root.joinpath(*parts)
@@ -208,7 +208,7 @@ def preview_image(
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError where the Apply Camera that ComfyUI is validating gets a path that does not fit its latent."""
+    """Raise CameraError if the Apply Camera that ComfyUI is validating gets a path that does not fit its latent."""
     try:
         prompt, node = node_in_question()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

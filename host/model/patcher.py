@@ -184,7 +184,7 @@ class ExactPatches(_AnyPatcher):
     def weights_held(self) -> Iterator[Hashable]:
         """Keep all weights in place while the context is open.
 
-        Yields a key that changes when the weights' addresses change; None where some weights are not on the GPU or have
+        Yields a key that changes when the weights' addresses change; None if some weights are not on the GPU or have
         patches."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 

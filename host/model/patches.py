@@ -90,7 +90,7 @@ _INJECTED = {"bypass_lora"}
 
 
 def check_sampling(patcher) -> None:
-    """Raise InputError where a node has replaced the model's sampling with one for models of another kind."""
+    """Raise InputError if a node has replaced the model's sampling with one for models of another kind."""
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
@@ -101,7 +101,7 @@ def check_sampling(patcher) -> None:
 
 
 def raise_for_node(error: Exception) -> None:
-    """Raise InputError where `error` comes from another node's addition to the model, or from a patch that cannot be
+    """Raise InputError if `error` comes from another node's addition to the model, or from a patch that cannot be
     called as ComfyUI's Wan calls patches."""
     if comfy.model_management.is_oom(error):
         return

@@ -103,7 +103,7 @@ def _items(run: str | None = None) -> list[tuple]:
 
 
 def _workflow_of(run: str) -> str | None:
-    """Return the id of a run's workflow, as the canvas sent it; None where a client sent no id or an invalid one."""
+    """Return the id of a run's workflow, as the canvas sent it; None if a client sent no id or an invalid one."""
     told: Any = next((item[3] for item in _items(run) if item[1] == run), None)
     for name in ("extra_pnginfo", "workflow", "id"):
         told = told.get(name) if isinstance(told, dict) else None
@@ -133,7 +133,7 @@ class PromptValues:
     def of(self, value: Any) -> Any:
         """Return an input's value. A link is followed to a number, or to a node that makes camera paths.
 
-        Raises UnknownError where the value is known only when the prompt runs, and any error of the evaluated node."""
+        Raises UnknownError if the value is known only when the prompt runs, and any error of the evaluated node."""
         if not is_link(value):
             return value
         node, slot = value

@@ -82,7 +82,7 @@ class LiveRun:
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
     """Return the CONDITIONING that a walk begins with, and its text: `positive`, else `prompt` encoded by the CLIP,
-    else the state's last prompt. Raises InputError where all three are missing."""
+    else the state's last prompt. Raises InputError if all three are missing."""
     if positive is not None:
         return positive, ""
     if clip is not None and prompt.strip():
@@ -157,7 +157,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
 
 
 def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return the recorded path to follow; None where a client is there to steer. Raises InputError where there is
+    """Return the recorded path to follow; None if a client is there to steer. Raises InputError if there is
     neither."""
     if run.steered and view.somebody(alone=run.path is not None):
         return None
@@ -224,7 +224,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Walked:
-    """Run the session and return the walk's results. Raises InputError where no frame was made or kept.
+    """Run the session and return the walk's results. Raises InputError if no frame was made or kept.
 
     `lost` collects the reasons why files could not be written, also those that occur while the session closes."""
     walking = _Walking(run, session, view, lost)
@@ -260,7 +260,7 @@ def _album_by_vae(session: Session) -> "_Album":
 def _cut(album: "_Album", kept: Kept) -> None:
     """Cut the album to the frames that were written, as the state and the path are, and warn on the node.
 
-    Raises InputError where no frame was written."""
+    Raises InputError if no frame was written."""
     made = album.frames
     album.cut(kept.chunks)
     if not album.frames:

@@ -53,7 +53,7 @@ def register(server) -> None:
 
 
 async def _meet(node: str, socket, init, inbox) -> None:
-    """Wait for the node and serve the client. Raises InputError where the node does not run."""
+    """Wait for the node and serve the client. Raises InputError if the node does not run."""
     ends = time.monotonic() + PATIENCE
     while node not in views and time.monotonic() < ends and not inbox.ended.is_set():
         await asyncio.sleep(0.05)

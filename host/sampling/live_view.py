@@ -84,7 +84,7 @@ class LiveView:
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client, and return whether one connected, or stopped the walk, in time. ComfyUI can interrupt the
+        """Wait for a client. Return whether one connected or stopped the walk in time. ComfyUI can interrupt the
         wait.
 
         If the walk can run `alone` and the page that queued the prompt is not connected, return at once."""
@@ -177,7 +177,7 @@ class LiveView:
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
         """Return the current walk's facts. A client that connects during a restart waits for the new walk.
 
-        Returns None where the run has ended, or the client has left or been replaced."""
+        Returns None if the run has ended, or the client has left or been replaced."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)

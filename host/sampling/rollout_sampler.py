@@ -117,7 +117,7 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
     """Return the memory plan of a rollout, and the bytes that the plan and `reserved` take on the device.
 
-    ComfyUI manages the weights, so these are not counted. Raises InputError where keys and values do not fit
+    ComfyUI manages the weights, so these are not counted. Raises InputError if keys and values do not fit
     anywhere."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)

@@ -63,7 +63,7 @@ _PART = re.compile(
 class Part(NamedTuple):
     """A key's layer, the part, and the layer's name in the file without prefixes.
 
-    `layer` is the layer's official name, or None where the model has no such layer."""
+    `layer` is the layer's official name, or None if the model has no such layer."""
 
     layer: str | None
     name: str

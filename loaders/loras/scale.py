@@ -65,7 +65,7 @@ class StatedScale(NamedTuple):
     def of(self, layer: str, rank: int) -> float:
         """Return the scale of a layer. `layer` is its name in the file, `rank` the rank of its tensors.
 
-        Raises CheckpointError where the file states another rank."""
+        Raises CheckpointError if the file states another rank."""
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:

@@ -189,8 +189,8 @@ def _no_mean(device: torch.device) -> Tensor:
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
     """Return queries, keys and values [B, tokens, dim] in 8 bits, with `zeros` tokens of zeros after keys and values.
 
-    All B elements share a scale and a mean. The keys' mean need not be exact. The values' mean must be, because the
-    result of a query that attends to all values alike is little more than their mean.
+    All B elements share a scale and a mean. The keys' mean is sampled. The values' mean is exact, because a query that
+    attends to all values alike returns little more than this mean.
     """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
