@@ -80,7 +80,7 @@ WORDS = {
 }
 WANTING = {"see the guider's checks": "the compiler: run above, on a server"}
 """What the checks have nothing for, as they say it and as docs/comfyui.md does."""
-_SHIFT = "the shift is used by ComfyUI's schedulers; Sampler has its own and says so"
+_SHIFT = "the shift is used by ComfyUI's schedulers; Sampler uses its own, with a note"
 
 
 def names(code: str) -> list[str]:

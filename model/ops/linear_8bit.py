@@ -190,8 +190,8 @@ def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
 
 
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note with the kernel of an 8-bit arithmetic on a device and a warning if it gains little. Return None for
-    16 bits.
+    """Return a note with the kernel of an 8-bit arithmetic on a device and a warning if it gains little; None for 16
+    bits.
 
     `choose_arithmetic` must have allowed the arithmetic.
     """
