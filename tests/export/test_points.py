@@ -10,6 +10,9 @@ from lingbot_world.camera.formats.json_files import read_transforms
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.export import add_points, export_scene, points
 from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.live.opening import open_live
+from lingbot_world.live import Session
+from lingbot_world.toy import write_toy_world
 from PIL import Image
 from rendered_room import render_room
 
@@ -131,3 +134,21 @@ def test_a_camera_that_only_rotates_has_no_points(video, room, tmp_path, capsys)
     assert not (tmp_path / "cloud").exists() or not any((tmp_path / "cloud").iterdir())
     assert main([*words, "--no_points"]) == 2
     assert "`no_points`" in (error := capsys.readouterr().err) or "--no_points" in error
+
+
+@pytest.mark.slow
+def test_the_toys_walk_agrees_with_its_poses_in_its_first_five_seconds(tmp_path, capsys):
+    engine, start = open_live(write_toy_world(tmp_path / "toy"), chunk=1, device="cpu")
+    with Session(engine, start, folder=tmp_path / "walks", fps=0) as session:
+        session.press("w")
+        for frames in session:
+            if frames.chunk == 10:
+                session.hold(["w", "l"])
+            if frames.last and frames.first >= 80:
+                break
+        walk = session.walk.kept.folder
+    assert main(["export", str(walk), str(tmp_path / "out"), "--format", "colmap"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1] == " "][:5]
+    assert [int(row[0]) for row in rows] == list(range(5))
+    assert all(float(row[1]) < 1.5 for row in rows)
+    assert all(int(row[3]) > 50 for row in rows)
