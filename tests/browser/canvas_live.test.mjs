@@ -101,7 +101,7 @@ inBothRenderers((it) => {
     await page.evaluate(() => window.app.queuePrompt(0, 1));
     await frames(page);
     const notice = (words) => other.locator(".lbw-live .notice", { hasText: words }).waitFor({ state: "attached" });
-    await notice("A walk goes on in another tab");
+    await notice("A walk is running in another tab");
     await leave(page);
     await notice("Press Run");
     await other.close();

@@ -111,7 +111,7 @@ async function network(url) {
 
 async function leave(page) {
   await page.click("[data-command=leave]");
-  assert.match(await page.textContent(".begin .said"), /^The walk is over\. What was walked is kept in .*walk-\d+\.$/);
+  assert.match(await page.textContent(".begin .said"), /^The walk is over\. It is kept in .*walk-\d+\.$/);
   assert.deepEqual(page.faults, []);
   await page.context().close();
 }
@@ -332,7 +332,7 @@ describe("live", () => {
       await page.click(part);
       assert.equal(await page.evaluate(() => document.activeElement.tagName), "CANVAS", part);
     }
-    await page.locator(".notice", { hasText: "no page in full screen" }).waitFor();
+    await page.locator(".notice", { hasText: "has no full screen" }).waitFor();
     const refused = (route) => route.fulfill({ status: 409, body: "no space is left" });
     await page.route("**/walk/state?*", refused);
     await page.click(".menu summary");
@@ -403,7 +403,7 @@ describe("live", () => {
       return document.querySelector(".notice").textContent;
     });
     assert.match(said, /^The prompt is not sent/);
-    await page.locator(".notice", { hasText: "was not sent. Say it again" }).waitFor();
+    await page.locator(".notice", { hasText: "was not sent. Send it again" }).waitFor();
     assert.equal(await page.inputValue(".bar [name=prompt]"), "a maze at night");
     await page.click(".bar [type=submit]");
     await page.locator(".notice", { hasText: "Now: a maze at night" }).waitFor();
@@ -411,7 +411,7 @@ describe("live", () => {
       const { pack } = await import("./live/msgpack.mjs");
       window.socket.onmessage({ data: pack({ type: "error", content: "the walk is over: nobody came back" }).buffer });
     });
-    await page.locator(".begin .said", { hasText: /^The walk is over\. What was walked is kept in .*walk-\d+\.$/ }).waitFor();
+    await page.locator(".begin .said", { hasText: /^The walk is over\. It is kept in .*walk-\d+\.$/ }).waitFor();
     assert.ok(await page.isHidden("[data-command=return]"));
     assert.deepEqual(page.faults, []);
   });
@@ -464,7 +464,7 @@ describe("live", () => {
     const script = () => { navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("Permission denied")); };
     const without = await open(undefined, { script });
     await without.click("[data-command=camera]");
-    await without.locator(".begin .said", { hasText: "no camera that may be used (Permission denied)" }).waitFor();
+    await without.locator(".begin .said", { hasText: "No camera can be used (Permission denied)" }).waitFor();
     await without.evaluate(() => Object.defineProperty(navigator, "mediaDevices", { value: undefined }));
     await without.click("[data-command=camera]");
     await without.locator(".begin .said", { hasText: "only to pages on this machine, or by https" }).waitFor();

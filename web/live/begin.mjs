@@ -87,7 +87,7 @@ export class Begin {
       for (const other of this.pictures.children) other.setAttribute("aria-pressed", other === button);
       this.show();
     } catch (error) {
-      if (choice === this.choice) this.#refuse(`The picture cannot be used: ${error.message}.`);
+      if (choice === this.choice) this.#refuse(`The image cannot be used: ${error.message}.`);
     }
     if (choice === this.choice) this.choice = null;
   }

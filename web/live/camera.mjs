@@ -40,7 +40,7 @@ export class Camera {
       this.root.querySelector("[data-command=shoot]").focus();
     } catch (error) {
       this.close();
-      this.say(`There is no camera that may be used (${error.message}).`);
+      this.say(`No camera can be used (${error.message}).`);
     }
   }
 
@@ -50,7 +50,7 @@ export class Camera {
       this.close();
       await this.use(new File([picture], "camera", { type: "image/jpeg" }));
     } catch (error) {
-      this.say(`The picture could not be taken (${error.message}).`);
+      this.say(`The image could not be taken (${error.message}).`);
     }
   }
 

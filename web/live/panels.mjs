@@ -85,7 +85,7 @@ export class Panels {
     this.view.picture.atOnce = on;
     this.#pressed("turn", on);
     this.#remember("turn", on);
-    this.view.say(on ? "The picture turns at once." : "The picture turns when its frame comes.", BRIEFLY);
+    this.view.say(on ? "The image turns at once." : "The image turns with the next frame.", BRIEFLY);
   }
 
   #ask(shown) {
@@ -110,7 +110,7 @@ export class Panels {
 
   #full() {
     const whole = this.view.place.root.host ?? document.documentElement;
-    const no = () => this.view.say("This browser shows no page in full screen.", LONG);
+    const no = () => this.view.say("This browser has no full screen.", LONG);
     if (document.fullscreenElement) document.exitFullscreen();
     else if (whole.requestFullscreen) whole.requestFullscreen().catch(no);
     else no();
@@ -119,7 +119,7 @@ export class Panels {
   async #clip() {
     if (this.recording) return;
     this.recording = true;
-    this.view.say("The last ten seconds are recorded. Stay on this page for so long ...", LONG);
+    this.view.say("Recording the last ten seconds. Keep this page open ...", LONG);
     await this.#save("The clip", this.view.clip.save());
     this.recording = false;
   }

@@ -66,7 +66,7 @@ export class View {
       closed: (reason) => this.leave(WALK_OVER.test(reason) ? this.#over : reason),
     });
     this.show("walk");
-    this.say("The world is made ...");
+    this.say("Making the first frames ...");
     this.canvas.focus();
   }
 
@@ -164,12 +164,12 @@ export class View {
       this.events.show(message.events, message.active);
       this.steps.forget();
       this.#pauseShown(false);
-      if (this.unsent) this.say("The prompt in the line was not sent. Say it again.", LONG);
+      if (this.unsent) this.say("The prompt was not sent. Send it again.", LONG);
       this.unsent = false;
       this.place.started?.(message, again);
       this.input.tellAll(again);
     },
-    waiting: ({ place }) => this.say(`Somebody walks here. You are number ${place} in line.`),
+    waiting: ({ place }) => this.say(`Somebody is walking here. You are number ${place} in line.`),
     figures: (message) => {
       this.measured.server = message;
       this.#adapt(message);
@@ -183,7 +183,7 @@ export class View {
     events: ({ events }) => this.events.mark(events),
     back: ({ chunk }) => this.#cut(chunk),
     restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.#cut(0); this.panels.begin(); },
-    lost: () => this.say(`The connection is lost. It is taken up again ...${this.unsent ? ` ${UNSENT}` : ""}`),
+    lost: () => this.say(`The connection is lost. Reconnecting ...${this.unsent ? ` ${UNSENT}` : ""}`),
     kept: ({ reason }) => this.say(reason, LONG),
     failed: ({ reason }) => this.#failed(reason),
     ended: () => this.leave(this.#over),
@@ -242,7 +242,7 @@ export class View {
 
   /** What is said of a walk that ends, as it is wished for. */
   get #over() {
-    return `The walk is over.${this.facts ? ` What was walked is kept in ${this.facts.folder}.` : ""}`;
+    return `The walk is over.${this.facts ? ` It is kept in ${this.facts.folder}.` : ""}`;
   }
 
   #key(event) {
@@ -273,7 +273,7 @@ export class View {
   }
 }
 
-const UNSENT = "The prompt is not sent; its words stay in the line.";
+const UNSENT = "The prompt is not sent; it stays in the text line.";
 const SHORT = {
   Space: "pause", Backspace: "back", KeyR: "ask", KeyO: "picture", KeyF: "full", KeyP: "photo", KeyC: "clip", KeyG: "figures",
   KeyM: "map", KeyT: "turn", KeyH: "help",

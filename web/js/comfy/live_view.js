@@ -12,7 +12,7 @@ const ADDRESS = "/lingbot_world/live"; // of host/sampling/live_route.py
 const WALKS = "lingbot_world.walks", START = "lingbot_world.start"; // of host/sampling/live_view.py
 const HEIGHT = 400, WIDTH = 520; // of the widget at least, of a new node
 const HINT = "Press Run, and walk here: W A S D, arrows, mouse or gamepad. Then Stop.";
-const ELSEWHERE = "A walk goes on in another tab or window. A run of this one waits until that is over.";
+const ELSEWHERE = "A walk is running in another tab or window. A run of this one waits for its end.";
 const LOOK_MS = 1000; // from one look at the start image to the next, while nobody walks
 const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"];
 
@@ -54,7 +54,7 @@ function started(view, { steered, prompts, prompt }, again) {
   for (const element of view.bar.querySelectorAll(".prompt, .refresh, [type=submit]")) element.hidden = !prompts;
   view.input.active = steered;
   view.stage.querySelector(".hold").hidden ||= !steered;
-  if (!steered || !again) view.say(steered ? "" : "A recorded path is walked.");
+  if (!steered || !again) view.say(steered ? "" : "The camera follows the recorded path.");
 }
 
 /** Has a view that nobody walks in show the start image, as the walk will begin. */

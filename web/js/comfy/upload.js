@@ -32,7 +32,7 @@ async function send(node, widget, kind, files) {
     if (answer.ok) choose(node, widget, said);
     else tell("error", said.error);
   } catch (error) {
-    tell("error", `They could not be sent: ${error.message}`);
+    tell("error", `The files could not be sent: ${error.message}`);
   }
 }
 

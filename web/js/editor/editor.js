@@ -119,7 +119,7 @@ export class Editor {
       this.fit();
       return true;
     } catch (error) {
-      this.say(`This path cannot be read: ${error.message}. Mend it under {}, or edit on.`);
+      this.say(`This path cannot be read: ${error.message}. Correct it under {}, or continue to edit.`);
       return false;
     }
   }
