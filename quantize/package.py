@@ -13,7 +13,7 @@ from ..loaders.lora import loras_for, refuse_for_one_expert
 from ..loaders.package import is_causal_folder, is_expert_folder
 from ..options import ShowProgress
 from ..outputs import PART, taken
-from ..text.weights import open_weights, wan_key
+from ..text.weights import EMBEDDING, open_weights, wan_key
 from ..weights.files import read_tensors
 from .model import QuantizeOptions, journal_of, quantize_source
 from .source import CONFIG, Source, open_model, open_text_encoder
@@ -128,7 +128,7 @@ def is_text_encoder(path: Path) -> bool:
     """Return whether `path` is a text encoder's file or folder, judged by its tensors. Raises CheckpointError for a
     file that cannot be read."""
     weights = path.is_file() or is_expert_folder(path)
-    return weights and any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
+    return weights and any(wan_key(name) == EMBEDDING for name in read_tensors(path))
 
 
 def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], list[str]]:

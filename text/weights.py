@@ -26,7 +26,7 @@ _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.",
 _PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)\.)+")
 """The prefixes of checkpoints with several models, and of wrappers."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
-_EMBEDDING = "token_embedding.weight"
+EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
 """The tensors of ComfyUI's files that are not weights: the tokenizer, and a marker that the scales make redundant."""
 _GGUF_LAYERS = {
@@ -57,7 +57,7 @@ class UMT5Config:
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
         """Infer the sizes from shapes under Wan's key names; the position embedding has a column for each head."""
-        vocab_size, dim = shapes[_EMBEDDING]
+        vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
         return cls(
@@ -90,7 +90,7 @@ class UMT5Config:
         """Return the shape of every weight of the encoder, by Wan's key."""
         blocks = self.block_shapes()
         return {
-            _EMBEDDING: (self.vocab_size, self.dim),
+            EMBEDDING: (self.vocab_size, self.dim),
             **{f"blocks.{i}.{key}": shape for i in range(self.num_layers) for key, shape in blocks.items()},
             "norm.weight": (self.dim,),
         }
@@ -147,9 +147,9 @@ class UMT5Weights:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return rows of the embedding, float32 [len, dim]. Only these rows are read."""
-        if _EMBEDDING in self.quantized:
-            return self.quantized[_EMBEDDING].rows(ids)
-        return self.tensors[_EMBEDDING].view()[ids].float()
+        if EMBEDDING in self.quantized:
+            return self.quantized[EMBEDDING].rows(ids)
+        return self.tensors[EMBEDDING].view()[ids].float()
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
@@ -201,7 +201,7 @@ def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[s
 
     The embedding or the position bias decides, because an expert has `blocks.` too.
     """
-    if _EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
+    if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")
     if any(key.startswith(("patch_embedding.", "model.diffusion_model.")) for key in named):

@@ -14,7 +14,7 @@ from .encoding import encode_first_frame
 from .pooled import records
 from .stripes import Stripe
 from .tiny import TINY_DECODER, PreviewDecoder, TinyDecoder, load_tiny_decoder
-from .weights import VAE, check_weights, prepare, read_vae, vae_width
+from .weights import VAE, check_weights, is_vae, prepare, read_vae, vae_width
 
 __all__ = [
     "TINY_DECODER",
@@ -25,6 +25,7 @@ __all__ = [
     "VideoDecoder",
     "decode_latent",
     "encode_first_frame",
+    "is_vae",
     "load_tiny_decoder",
     "load_vae",
     "read_vae",

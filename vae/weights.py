@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -132,6 +132,11 @@ def read_vae(path: str | Path) -> dict[str, Tensor]:
     shapes = shapes_of(tensors, quantized)
     check_shapes(str(path), shapes)
     return {name: _values(name, tensors, quantized) for name in shapes}
+
+
+def is_vae(keys: Iterable[str]) -> bool:
+    """Return whether a file's tensors have the names of a VAE, Wan's or diffusers'."""
+    return any(key.endswith((WIDTH_KEY, diffusers_names.MARK)) for key in keys)
 
 
 def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]) -> Tensor:

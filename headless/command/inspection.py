@@ -22,8 +22,9 @@ from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from ...pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, decodes, estimate_rollout
 from ...pipeline.world import WorldMemory
-from ...text.weights import open_weights
-from ...vae import read_vae, vae_width
+from ...text.weights import EMBEDDING, open_weights, wan_key
+from ...vae import is_vae, read_vae, vae_width
+from ...weights.files import read_tensors
 from ..checks import find_device
 
 PACKAGE_VAE_WIDTH = 96
@@ -91,10 +92,10 @@ def _kernels() -> str:
 def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     if path.is_dir() and (where.get("release") or is_causal_folder(path) or not is_expert_folder(path)):
         return _package(path, work, where)
-    name = path.name.lower()
-    if "vae" in name:
+    kind = _kind(path)
+    if kind == "vae":
         return _vae(path, work.geometry)
-    if "t5" in name or "text_encoder" in name:
+    if kind == "text encoder":
         return _text(path, work.precision.dtype)
     checkpoint, release = open_checkpoint(path), where.get("release")
     checkpoint = checkpoint.taken_for(release) if release else checkpoint
@@ -104,6 +105,17 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     if named_role(checkpoint.path) is None and not (checkpoint.files[0].parent / "config.json").is_file():
         report.lines.append(f"  or a causal model: the files do not show it, so --release {', '.join(RELEASES)} has to")
     return report + _steps(checkpoint, work)
+
+
+def _kind(path: Path) -> str:
+    """Return "vae", "text encoder" or "expert", by a file's tensors. Its name counts where they are of no kind."""
+    name = path.name.lower()
+    keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
+    if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
+        return "vae" if is_vae(keys) else "text encoder"
+    if any(key.endswith("patch_embedding.weight") for key in keys):
+        return "expert"
+    return "vae" if "vae" in name else "text encoder" if "t5" in name or "text_encoder" in name else "expert"
 
 
 def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:

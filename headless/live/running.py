@@ -9,7 +9,6 @@ import webbrowser
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from socket import gaierror
 
 from aiohttp import web
 
@@ -88,9 +87,9 @@ def _refused(port: int, host: str = "") -> Iterator[None]:
     """Raise InputError in place of the errors for a port or host that cannot be used."""
     try:
         yield
-    except (gaierror, UnicodeError) as error:
-        raise InputError(f"`host` {host!r:.60}: no address of this machine ({error}); name one") from error
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
+        if isinstance(error, UnicodeError) or type(error).__name__ == "gaierror":
+            raise InputError(f"`host` {host!r:.60}: no address of this machine ({error}); name one") from error
         number = getattr(error, "errno", None)  # asyncio's message repeats the port
         reason = os.strerror(number) if number else error
         raise InputError(f"`port` {port} cannot be used: {reason}; name another one, or 0 for a free one") from error

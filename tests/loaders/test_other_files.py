@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError
+from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.loaders.config_json import stated_numbers
 from lingbot_world.text.weights import huggingface_key, open_weights
@@ -142,3 +143,13 @@ def test_what_a_broken_download_left_is_named(tmp_path):
     ):
         with pytest.raises(CheckpointError, match=message):
             open_checkpoint(path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "t5_vae.safetensors", "my_vae_test_t5.safetensors"])
+@pytest.mark.parametrize("kind", ["VAE: ", "text encoder: ", "expert: "])
+def test_inspect_tells_a_file_by_its_tensors(tmp_path, umt5, capsys, name, kind):
+    made = {"VAE: ": vae_tensors(0), "text encoder: ": umt5, "expert: ": random_state(SMALL)}
+    save_file(made[kind], tmp_path / name)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert main(["inspect", str(tmp_path / name)]) == 0
+    assert capsys.readouterr().out.startswith(kind)
