@@ -65,7 +65,7 @@ def test_another_release_that_goes_on_with_a_video_is_told(found):
     assert (rounded, left_over) == (rounded_too, left_over_too)
     assert rounded == "Frames come in chunks of 12 if a video continues: the video has 24 frames, not 21."
     assert left_over.startswith("The first 21 of the camera path's 81 poses are used; a continued run begins with")
-    assert other == ["The video so far was made by LingBot-World 2.0; LingBot-World Fast goes on."]
+    assert other == ["The video so far was made by LingBot-World 2.0; LingBot-World Fast continues it."]
 
 
 def test_a_video_begins_with_the_last_frame_of_a_latent_as_with_that_frame(found):
