@@ -43,6 +43,12 @@ def checkout(tmp_path_factory) -> Path:
     return folder
 
 
+def test_every_tracked_name_can_be_checked_out_on_windows(checkout):
+    names = [str(file.relative_to(checkout)) for file in checkout.rglob("*")]
+    assert not [name for name in names if set(name) & set('<>:"|?*\\{}') or len(name) > 160]
+    assert len({name.lower() for name in names}) == len(names)
+
+
 @pytest.mark.parametrize("path", WATCHED, ids=lambda path: str(path.relative_to(PACK)))
 def test_no_file_holds_what_comfy_test_refuses(path):
     lines = path.read_text(encoding="utf-8").splitlines()
