@@ -68,7 +68,7 @@ NOTHING_ASKED = Asked()
 class LiveSettings:
     """The settings of all walks of a server. `speed`: the speed of W, as a fraction of the longest step. `moving`: the
     world continues without input. `decoder`: a file or the name of the tiny decoder for shown frames.
-    `restart_on_drift`: a world that dissolves restarts from its image."""
+    `restart_on_drift`: a degraded video restarts from its image."""
 
     speed: float = WALKING_SPEED
     moving: bool = False
