@@ -43,6 +43,7 @@ _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
 _MARK = "scaled_fp8"
 _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWiseINT8Layout"}
 _TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
+LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 _TILE = 128
 """The number of rows that store their block scales together."""
 
@@ -223,8 +224,11 @@ def find_scaled(
     matrices = (key for key, entry in left.items() if len(entry.shape) == 2 and entry.dtype in FLOAT8)
     names = [key for key in matrices if scale_owner(key) is None]
     found, problems = {}, []
+    scaled = any("weight_scale" in each for each in parts.values())
     for name in dict.fromkeys((*names, *parts, *stated)):
         weight = _weight(left.get(name), parts.get(name, {}), stated.get(name))
+        if scaled and name not in parts and name not in stated and "embed" not in name:
+            weight = "it has no weight_scale, which other 8-bit weights of this file have"
         if isinstance(weight, str):
             problems.append(f"{name}: {weight}")
         else:
@@ -275,6 +279,8 @@ def _in_rows(
         return f"{str(values.dtype).removeprefix('torch.')} without {lacking}"
     if scale is not None and not _is_one_or_a_row(scale, values.shape):
         return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
+    if scale is None and _needs_scale(values):
+        return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing"
     if values.dtype != torch.int8 or not told.get("convrot") or scale is None:
         return ScaledWeight(values, scale)
     group = told.get("convrot_groupsize", 256)
@@ -282,6 +288,14 @@ def _in_rows(
         rotated = f"{list(values.shape)} rotated (convrot) in groups of {group!r:.20}"
         return f"{rotated}, expected a power of 4 that divides a row"
     return LayoutWeight(INT8, values, scale, group=group)
+
+
+def _needs_scale(values: TensorEntry) -> bool:
+    """Return whether the first rows of an 8-bit float weight show that a scale was divided out of the values: no layer
+    has such large weights. Embeddings may."""
+    if "embed" in values.name or not math.prod(values.shape):
+        return False
+    return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)
 
 
 def _is_power_of_4(number: int) -> bool:

@@ -29,7 +29,11 @@ COMFYUI = (
     Field(tuple(comfy.FORMATS), "applied", "`format`, in `_quantization_metadata` or a tensor `comfy_quant`."),
     Field(("convrot_w4a4", "asym_w4a8_int8"), "refused", "Any other `format` is refused by its name."),
     Field(("convrot", "convrot_groupsize"), "applied", "int8 whose rows are rotated; the weight is rotated back."),
-    Field(comfy.SCALES, "applied", f"The scales of a weight: one, or one for each row; `{_BLOCK_SCALES}` is nvfp4's."),
+    Field(
+        comfy.SCALES,
+        "applied",
+        f"The scales of a weight: one, or one for each row; a lost one is refused; `{_BLOCK_SCALES}` is nvfp4's.",
+    ),
     Field((comfy.SMOOTHED,), "refused", "Inputs would have to be smoothed before the product."),
     Field(
         ("input_scale", "scale_input", "scaled_fp8", "full_precision_matrix_mult"),

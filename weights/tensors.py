@@ -311,6 +311,11 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
             f"{path}: {len(other)} values are not tensors ({', '.join(other[:3])}); "
             "expected a plain dictionary of tensors"
         )
+    if strange := [name for name, tensor in state.items() if tensor.layout != torch.strided or tensor.is_meta]:
+        raise CheckpointError(
+            f"{path}: {len(strange)} tensors are sparse or without values ({', '.join(strange[:3])}), expected "
+            "plain tensors"
+        )
     tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
     return {
         name: TensorEntry(name, path, tensor.dtype, tuple(tensor.shape), tensor) for name, tensor in tensors.items()

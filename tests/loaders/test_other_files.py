@@ -153,3 +153,40 @@ def test_inspect_tells_a_file_by_its_tensors(tmp_path, umt5, capsys, name, kind)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     assert main(["inspect", str(tmp_path / name)]) == 0
     assert capsys.readouterr().out.startswith(kind)
+
+
+def in_8_bits(tensors, scale, lost=()):
+    """ComfyUI's older form: each matrix of the blocks divided by its scale, without the scales that are `lost`."""
+    eight = {}
+    for key, value in tensors.items():
+        if key.startswith("blocks.") and value.ndim == 2 and key.endswith(".weight") and "embed" not in key:
+            factor = value.abs().max() / 448 if scale is None else torch.tensor(scale)
+            eight[key] = (value / factor).to(torch.float8_e4m3fn)
+            if key not in lost and "every" not in lost:
+                eight[key.removesuffix("weight") + "scale_weight"] = factor
+    return tensors | eight
+
+
+@pytest.mark.parametrize("scale", [None, 0.01])
+def test_a_scale_that_is_lost_is_missed(tmp_path, umt5, scale):
+    file, lost = tmp_path / "t5.safetensors", "blocks.0.attn.q.weight"
+    save_file(in_8_bits(umt5, scale), file)
+    assert open_weights(file).quantization == "fp8"
+    save_file(in_8_bits(umt5, scale, [lost]), file)
+    with pytest.raises(CheckpointError, match=f"{lost}: it has no weight_scale, which other"):
+        open_weights(file)
+
+
+def test_scales_that_are_all_lost_are_missed(tmp_path, umt5):
+    save_file(in_8_bits(umt5, None, ["every"]), tmp_path / "t5.safetensors")
+    with pytest.raises(CheckpointError, match="its values go beyond 200, so its weight_scale is missing"):
+        open_weights(tmp_path / "t5.safetensors")
+    save_file(in_8_bits(umt5, 1.0, ["every"]), tmp_path / "t5.safetensors")
+    assert open_weights(tmp_path / "t5.safetensors").quantization == "fp8"
+
+
+@pytest.mark.parametrize("odd", [torch.eye(64).to_sparse(), torch.empty(64, 64, device="meta")], ids=["sparse", "meta"])
+def test_tensors_without_plain_values_are_refused(tmp_path, odd):
+    torch.save({**random_state(SMALL), "blocks.0.self_attn.q.weight": odd}, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match="1 tensors are sparse or without values"):
+        open_checkpoint(tmp_path / "model.pt")
