@@ -42,6 +42,7 @@ TUM_FIELDS = (
     Field((";",), "applied", "Separates columns, as space, tab and comma do; beside it a comma is a decimal point."),
     Field(("lens",), "ignored", "There is none in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )
+W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 UNEVEN = 1.5
 """The largest ratio of a time step to the median step, or its inverse, that counts as even."""
 
@@ -130,7 +131,7 @@ class Columns(NamedTuple):
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return the columns of a trajectory whose header names them all; None without such a header.
+    """Return the columns of a trajectory whose header names them all, or says w, x, y, z; None without such a header.
 
     The header is the last line of text before the numbers, a comment or not."""
     header = ""
@@ -143,7 +144,7 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
     found = [_column_of(re.sub(r"[\[(].*", "", name).strip().lower()) for name in names]
     wanted = ["time", "x", "y", "z", "qx", "qy", "qz", "qw"]
     if any(found.count(name) != 1 for name in wanted):
-        return None
+        return Columns(8, [0, 1, 2, 3, 5, 6, 7, 4]) if W_FIRST.search(header.lower()) else None
     return Columns(len(names), [found.index(name) for name in wanted])
 
 

@@ -23,6 +23,8 @@ W_FIRST = f"1 0 0 0 1 0 0 0\n2 1 2 3 {HALF} 0 {HALF} 0\n"
 TABLES = {
     "euroc.csv": EUROC + f"1, 0, 0, 0, 1, 0, 0, 0{REST}\n2, 1, 2, 3, {HALF}, 0, {HALF}, 0{REST}\n",
     "comment.txt": "# timestamp tx ty tz qw qx qy qz\n" + W_FIRST,
+    "words.txt": "# time, position (x y z), quaternion (w x y z)\n" + W_FIRST,
+    "twice.txt": "# t x y z w x y z\n" + W_FIRST,
     "names.txt": "timestamp tx ty tz qx qy qz qw\n" + X_FIRST,
     "quaternion_first.csv": f"t,q_w,q_x,q_y,q_z,x,y,z\n1,1,0,0,0,0,0,0\n2,{HALF},0,{HALF},0,1,2,3\n",
     "ros.csv": ".header.stamp,.pose.position.x,.pose.position.y,.pose.position.z,"
