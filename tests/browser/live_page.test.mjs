@@ -384,9 +384,9 @@ describe("live page", () => {
     await page.fill(".bar [name=prompt]", "at night");
     walk.prompt = "";
     await page.keyboard.press("Enter");
-    await page.locator(".notice", { hasText: /^(Now: at night|.*computed again)/ }).waitFor();
+    await page.locator(".notice", { hasText: /^(Now: at night|.*Recomputing)/ }).waitFor();
     assert.deepEqual(kinds("prompt").at(-1).payload, { text: "at night", refresh: true });
     walk.status("drift", { reason: "the video is degrading: R restarts from the image" });
-    await page.locator(".notice", { hasText: "dissolving" }).waitFor();
+    await page.locator(".notice", { hasText: "degrading" }).waitFor();
   });
 });
