@@ -11,7 +11,7 @@ import torch
 
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
-from ..weights.files import WEIGHT_SUFFIXES, download_left, hub_snapshot, read_json
+from ..weights.files import WEIGHT_SUFFIXES, download_left, hub_snapshot, read_json, visible
 from .checkpoint import Checkpoint, open_checkpoint
 from .lora import loras_for
 from .release import Role, names_of, noise_role, release_called, role_of, told_causal
@@ -79,7 +79,7 @@ def find_package(
     given = ({} if assets is None else _assets(Path(assets).expanduser())) | given
     if root is not None and root.is_file():
         return _one_file(root.absolute(), given, release)
-    items = sorted(root.iterdir()) if root else []
+    items = visible(root) if root else []
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
     high, low = parts.pop("high"), parts.pop("low")
     causal = None if root is None or high or low else _causal_model(root, items, release)
@@ -109,7 +109,7 @@ def _assets(folder: Path) -> dict[str, Path]:
     CheckpointError for none."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
-    items = sorted(folder.iterdir())
+    items = visible(folder)
     found = {part: path for part in ASSETS if (path := _FINDERS[part](items)) is not None}
     if not found:
         raise CheckpointError(
@@ -126,7 +126,7 @@ def _beside(model: Path, part: str) -> Path | None:
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):
         with suppress(OSError):  # a folder without read permission
-            found = _FINDERS[part]([item for item in sorted(folder.iterdir()) if "Wan2.2_VAE" not in item.name])
+            found = _FINDERS[part]([item for item in visible(folder) if "Wan2.2_VAE" not in item.name])
             if found is not None:
                 return found
     return None
@@ -183,7 +183,7 @@ def is_expert_folder(path: str | Path) -> bool:
 
 
 def _is_gguf_alone(folder: Path) -> bool:
-    weights = [file for file in folder.iterdir() if file.suffix in WEIGHT_SUFFIXES and file.is_file()]
+    weights = [file for file in visible(folder) if file.suffix in WEIGHT_SUFFIXES and file.is_file()]
     return len(weights) == 1 and weights[0].suffix == ".gguf"
 
 

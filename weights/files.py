@@ -70,14 +70,19 @@ def hub_snapshot(folder: Path) -> Path:
     return wanted[0] if len(wanted) == 1 else folder
 
 
+def visible(folder: Path) -> list[Path]:
+    """Return a folder's content by name, without hidden files such as macOS's `._model.safetensors`."""
+    return sorted(item for item in folder.iterdir() if not item.name.startswith("."))
+
+
 def _folder_files(folder: Path, hint: str) -> list[Path]:
     indexes = sorted(folder.glob("*.index.json"))
     if indexes:
         return _indexed_files(indexes[0])
-    weights = [item for item in sorted(folder.iterdir()) if item.suffix in WEIGHT_SUFFIXES and item.is_file()]
+    weights = [item for item in visible(folder) if item.suffix.lower() in WEIGHT_SUFFIXES and item.is_file()]
     weights = [item for item in weights if hint in item.name.lower()] or weights
     for suffix in WEIGHT_SUFFIXES:
-        found = [item for item in weights if item.suffix == suffix]
+        found = [item for item in weights if item.suffix.lower() == suffix]
         preferred = [item for item in found if item.stem == "model"] or found
         if preferred and (len(preferred) == 1 or _SHARD.match(preferred[0].name)):
             return weight_files(preferred[0], hint)

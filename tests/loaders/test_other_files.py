@@ -190,3 +190,20 @@ def test_tensors_without_plain_values_are_refused(tmp_path, odd):
     torch.save({**random_state(SMALL), "blocks.0.self_attn.q.weight": odd}, tmp_path / "model.pt")
     with pytest.raises(CheckpointError, match="1 tensors are sparse or without values"):
         open_checkpoint(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("name", ["wan.safetensors", "WAN.SAFETENSORS"])
+def test_macs_hidden_files_are_no_weights(tmp_path, name):
+    folder = expert(tmp_path / "model")
+    (folder / "model.safetensors").rename(folder / name)
+    (folder / f"._{name}").write_bytes(b"\0\5\x16\7")
+    assert open_checkpoint(folder).files == [folder / name]
+
+
+def test_macs_hidden_files_are_no_parts_of_a_package(tmp_path, toy_package):
+    for item in toy_package.iterdir():
+        (tmp_path / item.name).symlink_to(item)
+        if item.is_file():
+            (tmp_path / f"._{item.name}").write_bytes(b"\0\5\x16\7")
+    package = find_package(tmp_path)
+    assert not any(path.name.startswith(".") for path in (package.text_encoder, package.vae))
