@@ -163,4 +163,33 @@ editorInBothRenderers((it, vue) => {
     assert.equal(await page.getByText("Keyframes of the path").count(), 0);
     assert.equal(await editor.evaluate((root) => root.closest("[title]")?.title ?? ""), "");
   });
+
+  it("is on the node of a subgraph that its field is promoted to, and what is drawn there is saved and queued", async (page, editor) => {
+    await editor.waitFor();
+    await page.evaluate((type) => {
+      const { graph, canvas } = window.app, inner = graph.nodes.find((node) => node.type === type);
+      const { node } = graph.convertToSubgraph(new Set([inner])), [inside] = node.subgraph.nodes;
+      window.promoted = node.subgraph.addInput("path", "STRING");
+      window.promoted.connect(inside.inputs.find(({ name }) => name === "path"), inside);
+      Object.assign(canvas.ds, { scale: 1, offset: [200 - node.pos[0], 100 - node.pos[1]] });
+      graph.setDirtyCanvas(true, true);
+      window.outer = node;
+    }, NODE);
+    await editor.waitFor();
+    const frames = editor.locator("[data-setting=frames]");
+    await frames.fill("97");
+    await frames.press("Enter");
+    await eventually(async () => {
+      const [queued, saved] = await page.evaluate(async (type) => {
+        const { output, workflow } = await window.app.graphToPrompt();
+        const { inputs } = Object.values(output).find((node) => node.class_type === type);
+        return [inputs.path, workflow.nodes.find(({ id }) => String(id) === String(window.outer.id)).widgets_values.at(-1)];
+      }, NODE);
+      assert.equal(JSON.parse(queued).frames, 97);
+      assert.equal(saved, queued);
+    });
+    await page.evaluate(() => window.outer.subgraph.removeInput(window.promoted));
+    const names = () => page.evaluate(() => window.outer.widgets.map(({ name }) => name));
+    await eventually(async () => assert.ok(!(await names()).includes("camera editor")));
+  });
 });

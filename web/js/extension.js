@@ -11,7 +11,7 @@ import { addQuantizeButton, addToyButton } from "./comfy/make_buttons.js";
 import { watchRuns } from "./comfy/runs.js";
 import { addUpload } from "./comfy/upload.js";
 import { keepView } from "./comfy/views.js";
-import { addEditor, WIDGET_TYPE } from "./comfy/widget.js";
+import { addEditor, showPromoted, WIDGET_TYPE } from "./comfy/widget.js";
 
 const NEW_NODES = [
   drawPreview, explainPrepareImage, addUpload, addToyButton, addQuantizeButton, shortenNames, keepView,
@@ -41,7 +41,7 @@ window.addEventListener("touchmove", keepTouches, true);
 registerExtension({
   name: "lingbotworld.CameraEditor",
   addCustomNodeDefs: hideTooltips,
-  setup: () => [watchRuns, showTexts].forEach((begin) => begin()),
+  setup: () => [watchRuns, showTexts, () => showPromoted(html)].forEach((begin) => begin()),
   afterConfigureGraph: showTextsAgain,
   loadedGraphNode: (node) => isOurs(node) && showTranslations(node),
   nodeCreated: (node) => [...NEW_NODES, (each) => addLiveView(live, each)].forEach((add) => add(node)),

@@ -1,6 +1,6 @@
 // The editor as a widget of ComfyUI's canvas.
 
-import { addElement, captureGraph, hideTooltip } from "./frontend.js";
+import { addElement, allNodes, captureGraph, hideTooltip, removeWidget } from "./frontend.js";
 import { sharpnessOf } from "../drawing/theme.js";
 import { Editor } from "../editor/editor.js";
 import { forwardToCanvas } from "./canvas_events.js";
@@ -13,6 +13,7 @@ const HEIGHT = 480; // of the widget at least; editor.css holds the same for Nod
 const WIDTH = 440; // of a new node
 const LEAST_WIDTH = 420; // of any node; below it the fields would have no room for their numbers
 const SHARPEN_MS = 300;
+const PROMOTED = "camera editor", PROMOTED_MS = 500; // the name of an editor on a subgraph's node, which no field has
 
 function stylesheet() {
   const link = document.createElement("link");
@@ -69,22 +70,62 @@ function keepLeastWidth(node) {
   };
 }
 
+/** An editor in ComfyUI's page. @param {string} html  the text of editor.html @param {string} initial  its document */
+function makeEditor(html, initial, onCommit) {
+  const editor = new Editor(html, initial, { onCommit, presetStore });
+  editor.element.append(stylesheet());
+  keepUndo(editor.element);
+  forwardToCanvas(editor.element);
+  return editor;
+}
+
+/** Has the widget of an editor behave on its node. */
+function settle(editor, node, widget) {
+  keepShown(editor, node, widget);
+  keepNodeWidth(widget);
+  hideTooltip(widget);
+  node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
+}
+
 /**
  * Puts an editor on a node, as ComfyUI's getCustomWidgets asks.
  * @param {string} html  the text of editor.html
  * @param {string} initial  the document of a new node
  */
 export function addEditor(html, node, name, initial) {
-  const editor = new Editor(html, initial, { onCommit: captureGraph, presetStore });
-  editor.element.append(stylesheet());
-  keepUndo(editor.element);
-  forwardToCanvas(editor.element);
+  const editor = makeEditor(html, initial, captureGraph);
   const value = { getValue: () => editor.text, setValue: (text) => editor.load(text) };
   const widget = addElement(node, name, WIDGET_TYPE, editor.element, { ...value, getMinHeight: () => HEIGHT }, true);
-  keepShown(editor, node, widget);
-  keepNodeWidth(widget);
-  hideTooltip(widget);
+  settle(editor, node, widget);
   keepLeastWidth(node);
-  node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
   return { widget, minWidth: WIDTH, minHeight: HEIGHT };
+}
+
+/** The field of an editor on the node of a subgraph, where it is promoted. */
+const promotedField = (node) => node.widgets?.find(({ type, element }) => type === WIDGET_TYPE && !element);
+
+/** Puts an editor below a promoted field, whose value is saved and queued, until the field is gone. */
+function addPromoted(html, node, field) {
+  const commit = () => { field.value = editor.text; captureGraph(); };
+  const editor = makeEditor(html, field.value, commit), options = { hideOnZoom: false, getMinHeight: () => HEIGHT };
+  const widget = addElement(node, PROMOTED, `${WIDGET_TYPE}_PROMOTED`, editor.element, options);
+  let before = field.value;
+  const timer = setInterval(() => {
+    if (!promotedField(node)) removeWidget(node, widget);
+    else if (field.value !== before && field.value !== editor.text) editor.load(field.value); // an undo, another tab
+    before = field.value;
+  }, PROMOTED_MS);
+  widget.onRemove = () => clearInterval(timer);
+  settle(editor, node, widget);
+  node.setSize([node.size[0], Math.max(node.size[1], node.computeSize()[1])]);
+}
+
+/** Shows an editor from now on wherever its field is promoted to the node of a subgraph, which ComfyUI leaves blank. */
+export function showPromoted(html) {
+  setInterval(() => {
+    for (const node of allNodes().filter(({ subgraph }) => subgraph)) {
+      const field = promotedField(node);
+      if (field && !node.widgets.some(({ name }) => name === PROMOTED)) addPromoted(html, node, field);
+    }
+  }, PROMOTED_MS);
 }
