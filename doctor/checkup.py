@@ -18,7 +18,7 @@ from ..model.ops.linear_8bit import suited_arithmetic
 from ..vae import pooled  # noqa: F401  registers how a convolution is tried
 from .machine import describe_machine
 from .recordings import replays_rightly
-from .work import Rates, Row, preset, rows_of
+from .work import Rates, Row, base_rows, preset, rows_of
 
 NAIVE = 20.0
 """A convolution this many times slower than matrix products of as many operations is MIOpen's naive kernel."""
@@ -30,13 +30,15 @@ BUS = 2**28
 @dataclass(frozen=True)
 class Checkup:
     """The result of a checkup: facts about the machine by name, the trials and rates of each kind of work, and `rows`,
-    the expected speed of each release. `advice` lists recommendations."""
+    the expected speed of each causal release; `base`: that of a video by the base model. `advice` lists
+    recommendations."""
 
     facts: dict[str, Any]
     trials: dict[Work, tuple[Trial, ...]]
     rates: dict[Work, Rate]
     rows: list[Row] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
+    base: list[Row] = field(default_factory=list)
 
     def as_values(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -44,7 +46,7 @@ class Checkup:
             "machine": self.facts,
             "trials": {work: [each._asdict() for each in found] for work, found in self.trials.items()},
             "rates": {work: rate._asdict() for work, rate in self.rates.items()},
-            "releases": [row_values(row) for row in self.rows],
+            "releases": [row_values(row) for row in (*self.rows, *self.base)],
             "presets": {name: row_values(row) for name, row in self.presets.items()},
             "advice": self.advice,
         }
@@ -89,9 +91,10 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
         if work in KINDS and candidates(work, card):
             found[work] = trials(work, device, Size() if work not in SIZES or not on_gpu else SIZES[work])
     measured: dict[Work, Rate] = rates(device) if on_gpu else {"linear": rate_of_processor()}
-    rows = rows_of(_rates(device, measured, facts)) if on_gpu else []
+    worked = _rates(device, measured, facts) if on_gpu else None
+    rows, base = ([], []) if worked is None else (rows_of(worked), base_rows(worked))
     facts["sageattention in a recording"] = _sage_replays(device)
-    return Checkup(facts, found, measured, rows, advice(facts, found, measured, device))
+    return Checkup(facts, found, measured, rows, advice(facts, found, measured, device), base)
 
 
 def _rates(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> Rates:

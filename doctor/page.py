@@ -14,7 +14,7 @@ BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "r
 
 def page(found: Checkup) -> str:
     """Return a checkup as a page of text."""
-    parts = [_machine(found), _trials(found), _rates(found), _releases(found.rows), _presets(found)]
+    parts = [_machine(found), _trials(found), _rates(found), _releases(found.rows), base_lines(found.base), _presets(found)]
     if found.advice:
         parts.append("\n".join(["To do", *(f"  - {each}" for each in found.advice)]))
     return "\n\n".join(part for part in parts if part)
@@ -61,6 +61,23 @@ def _releases(rows: Sequence[Row]) -> str:
     for row in rows:
         lines.append(f"  {released(row.model):<22} {setting_words(row):<42} {_result(row)}")
     return "\n".join(lines)
+
+
+def base_lines(rows: Sequence[Row]) -> str:
+    """Return the estimate for a video of the base model as text."""
+    if not rows:
+        return ""
+    lines = ["Base, 81 frames at 832x480 in 40 guided steps"]
+    for row in rows:
+        words = "8 bits" if row.setting.eight_bit else "exact"
+        where = "" if row.fit is None else f", {row.fit.where}"
+        lines.append(f"  {words:<6}  {minutes(row)}{where}")
+    return "\n".join(lines)
+
+
+def minutes(row: Row) -> str:
+    """Return a row's time in minutes as text."""
+    return "does not fit" if row.seconds is None else f"{row.seconds.total / 60:.0f} min"
 
 
 def setting_words(row: Row) -> str:

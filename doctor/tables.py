@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .page import setting_words
+from .page import base_lines, minutes, setting_words
 from .published import CARDS, OTHERS, rates_of
-from .work import MODELS, Row, Setting, preset, released, rows_of, worked_out
+from .work import MODELS, Row, Setting, base_rows, preset, released, rows_of, worked_out
 
 LARGE, SMALL = (464, 832), (304, 528)
 
@@ -24,22 +24,24 @@ def card_page(name: str) -> str:
     for model in MODELS:
         if (best := preset(rows, model)) is not None:
             lines.append(f"  take for {released(model)}: {setting_words(best)}")
+    lines.append(base_lines(base_rows(rates_of(CARDS[name]))))
     return "\n".join(lines)
 
 
 def worked_out_table() -> str:
-    """Return the Markdown table of all cards: the 1.3B in exact and 8-bit arithmetic at two sizes, and the 14B's
-    preset."""
+    """Return the Markdown table of all cards: the 1.3B in exact and 8-bit arithmetic at two sizes, the 14B's
+    preset, and a video of base."""
     lines = [
-        "| card | 1.3B 832x464, exact | 8 bits | 1.3B 528x304, exact | 8 bits | 14B in 4 bits |",
-        "|---|---|---|---|---|---|",
+        "| card | 1.3B 832x464, exact | 8 bits | 1.3B 528x304, exact | 8 bits | 14B in 4 bits | base, 5 s: exact; 8 bits |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, card in CARDS.items():
         rows = rows_of(rates_of(card))
         small = [_cell(row) for size in (LARGE, SMALL) for row in _of_size(rows, size)]
         large = preset(rows, "14B")
         cell = "does not fit" if large is None else f"{_cell(large)} ({setting_words(large)})"
-        lines.append(f"| {name} | {' | '.join(small)} | {cell} |")
+        base = "; ".join(minutes(row) for row in base_rows(rates_of(card)))
+        lines.append(f"| {name} | {' | '.join(small)} | {cell} | {base} |")
     return "\n".join(lines)
 
 

@@ -114,6 +114,10 @@ PRESETS = (
     Setting((304, 528), window=6, sink=1),
 )
 """Settings from the best quality to the fastest; the first one that fits and is fast enough is a card's preset."""
+BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
+"""Five seconds by the base model: 81 frames in 40 guided steps of two forwards. All tokens attend to all."""
+BASE_WORK = 3.9e9
+"""The bytes that a forward of the base model uses besides its weights, for such a video."""
 FAST_ENOUGH = 6.0
 """The frames a second from which an interactive walk feels fluent."""
 
@@ -189,6 +193,20 @@ def rows_of(rates: Rates) -> list[Row]:
             fit = fits(config, weight, setting, rates.memory)
             seconds = None if fit is None else worked_out(config, setting, rates, fit.fetched)
             rows.append(Row(name, setting, fit, seconds))
+    return rows
+
+
+def base_rows(rates: Rates) -> list[Row]:
+    """Return the estimate for a video of the base model in 4 bits, in exact and 8-bit arithmetic. Blocks that do not
+    fit on the card are copied to it in every forward."""
+    config = MODELS["14B"][1]
+    stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
+    room = rates.memory - HELD_BY_OTHERS - BASE_WORK
+    fetched = max(0, stored - max(0, int(room)))
+    fit = None if room < 0 else Fit("some blocks in host memory" if fetched else "an expert on the card", fetched)
+    rows = []
+    for setting in (BASE_VIDEO._replace(eight_bit=eight) for eight in (False, True)):
+        rows.append(Row("base", setting, fit, None if fit is None else worked_out(config, setting, rates, fetched)))
     return rows
 
 

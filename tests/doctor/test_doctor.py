@@ -1,6 +1,7 @@
 """The doctor: its arithmetic against figures that were measured, its page, and its command."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from lingbot_world.doctor import checkup, machine
 from lingbot_world.doctor.page import page, row
 from lingbot_world.doctor.published import CARDS, OTHERS, rates_of
 from lingbot_world.doctor.tables import card_page
-from lingbot_world.doctor.work import MODELS, Rates, Setting, fits, preset, rows_of, worked_out
+from lingbot_world.doctor.work import MODELS, Rates, Setting, base_rows, fits, preset, rows_of, worked_out
 from lingbot_world.headless.command.cli import main
 from lingbot_world.model.choice.rates import Rate
 from lingbot_world.model.choice.trials import Trial
@@ -66,6 +67,19 @@ def test_recorded_forwards_and_8_bits_are_faster():
     assert worked_out(SMALL, Setting((304, 528)), rates._replace(recorded=False)).launches > exact.launches
 
 
+def test_a_video_of_base_is_worked_out():
+    """An H200 takes 5.45 s a guided step: 218 s of model, and 137 s in 8 bits."""
+    h200 = Rates(700, 1300, 650, 950, 700, 4000, 55, 141e9)
+    exact, eight = base_rows(h200)
+    assert exact.fit.fetched == 0
+    assert exact.seconds.model == pytest.approx(218, rel=0.1)
+    assert eight.seconds.model == pytest.approx(137, rel=0.15)
+    small = base_rows(rates_of(CARDS["RTX 4060 8 GB"]))[0]
+    assert small.fit.where == "some blocks in host memory"
+    assert 5e9 < small.fit.fetched < 10e9
+    assert base_rows(h200._replace(memory=4e9))[0].seconds is None
+
+
 def test_a_processor_is_checked_and_printed_as_page_row_and_json(capsys, tmp_path):
     assert main(["doctor", "--device", "cpu", "--disk", str(tmp_path)]) == 0
     said = capsys.readouterr().out
@@ -100,7 +114,7 @@ def played():
     rates = {"linear": Rate("torch", 50.0), "convolution": Rate("torch", 1.0), "attention": Rate("flash", 40.0)}
     rows = rows_of(rates_of(CARDS["RTX 3090"]))
     said = checkup.advice({**facts, "memory_held_elsewhere": int(3e9)}, trials, rates, torch.device("cuda"))
-    return checkup.Checkup(facts, trials, rates, rows, said)
+    return checkup.Checkup(facts, trials, rates, rows, said, base_rows(rates_of(CARDS["RTX 3090"])))
 
 
 def test_the_page_of_a_gpu_says_what_to_take_and_what_to_do(played):
@@ -109,6 +123,7 @@ def test_the_page_of_a_gpu_says_what_to_take_and_what_to_do(played):
     assert "it is wrong here" in said
     assert "Worked out from these" in said
     assert "--width 832 --height 464 --window 18 --sink 6 --arithmetic 8bit --attention 8bit" in said
+    assert re.search(r"exact   \d\d min, an expert on the card\n  8 bits  \d\d min", said)
     assert "3.0 GB of the card are held by other programs" in said
     assert "MIOpen's naive kernel" in said
     assert "torch computes int8 wrongly" in said
