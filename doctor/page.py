@@ -14,7 +14,14 @@ BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "r
 
 def page(found: Checkup) -> str:
     """Return a checkup as a page of text."""
-    parts = [_machine(found), _trials(found), _rates(found), _releases(found.rows), base_lines(found.base), _presets(found)]
+    parts = [
+        _machine(found),
+        _trials(found),
+        _rates(found),
+        _releases(found.rows),
+        base_lines(found.base),
+        _presets(found),
+    ]
     if found.advice:
         parts.append("\n".join(["To do", *(f"  - {each}" for each in found.advice)]))
     return "\n\n".join(part for part in parts if part)

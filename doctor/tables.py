@@ -32,7 +32,8 @@ def worked_out_table() -> str:
     """Return the Markdown table of all cards: the 1.3B in exact and 8-bit arithmetic at two sizes, the 14B's
     preset, and a video of base."""
     lines = [
-        "| card | 1.3B 832x464, exact | 8 bits | 1.3B 528x304, exact | 8 bits | 14B in 4 bits | base, 5 s: exact; 8 bits |",
+        "| card | 1.3B 832x464, exact | 8 bits | 1.3B 528x304, exact | 8 bits | 14B in 4 bits "
+        "| base, 5 s: exact; 8 bits |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, card in CARDS.items():

@@ -162,8 +162,8 @@ class GenerateOptions:
     vae: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for a value of a wrong type. Numpy's numbers become Python's, because torch requires
-        these."""
+        """Raise InputError for a value of a wrong type, and for a web address in place of a path. NumPy numbers become
+        Python numbers, because torch requires these."""
         hints = get_type_hints(type(self))
         check_types(vars(self), hints)
         for name, value in vars(self).items():

@@ -47,8 +47,8 @@ def without_end(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return notes on chunk, window, sink and steps that differ from those of a release with a window, each with the
-    effect that users saw with the 1.3B."""
+    """Return a note for each of chunk, window, sink and steps that differs from the release's. A note names the effect
+    that users saw with the 1.3B. A release without a window gets none."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)
@@ -56,8 +56,8 @@ def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
         f"Chunks of {spec.chunk}: {release.name} was made for {release.chunk}; people saw less sharp frames.": (
             spec.chunk != release.chunk
         ),
-        f"Window {spec.window.frames}: {release.name} was made for {own.frames}; people saw 16 5 % from 20, 14 8 %, 12 "
-        "13 %, 10 35 %.": spec.window.frames < own.frames,
+        f"Window {spec.window.frames}: {release.name} was made for {own.frames}; users measured the distance from 20: "
+        "5 % at 16, 8 % at 14, 13 % at 12, 35 % at 10.": spec.window.frames < own.frames,
         f"Sink {spec.window.sink}: {release.name} was made for {own.sink}; with 2 people saw the layout lost.": (
             spec.window.sink < own.sink
         ),

@@ -98,7 +98,7 @@ def load_expert(
 
 
 def _keep_decoded(block: Block, wide: bool) -> None:
-    """Make the main layers keep their decoded weights; if `wide`, plain weights keep their 8-bit form too."""
+    """Make a block's main layers keep their decoded weights. With `wide`, plain weights also keep their 8-bit form."""
     for layer in block.main_layers:
         if wide and type(layer.weight) is torch.nn.Parameter:
             layer.weight = WideParameter.of(layer.weight)

@@ -37,8 +37,8 @@ _COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
 
 @dataclass(frozen=True)
 class Package:
-    """The paths of a package's parts: either both `experts` or a `causal` model, folders or files for
-    `open_checkpoint`."""
+    """The paths of a package's parts; None for a missing part. A package has `experts` or a `causal` model, each a
+    folder or file for `open_checkpoint`."""
 
     experts: PerExpert[Path] | None
     causal: Path | None

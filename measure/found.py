@@ -88,8 +88,8 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """True if the camera moves and its full scene lies on one plane. Two motions fit such a scene: the camera's,
-        and one along the plane's normal (Faugeras and Lustman, 1988)."""
+        """True if the camera moves and all tracked points lie on one plane. Two motions explain such a scene: the true
+        one, and one along the plane's normal (Faugeras and Lustman, 1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.both(first, first + apart)]

@@ -64,7 +64,8 @@ class SequenceParallel:
         return bool(flag.item())
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """Return `ModelConfig.shared_by` these processes. A KeyValueCache made for it holds this process's share."""
+        """Return the config with this process's share of the heads, for a KeyValueCache of this share. Raises
+        InputError if the heads do not divide evenly."""
         self.check(config)
         return config.shared_by(self.size)
 

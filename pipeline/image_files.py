@@ -101,7 +101,8 @@ def _tag(image: Image.Image, number: int) -> Any:
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool) -> tuple[Image.Image, np.ndarray | None]:
-    """Return 16-bit grey in 8 bits, and alpha, uint8 [H, W], if one of its values is transparent."""
+    """Return a 16-bit grey image in 8 bits, and its alpha, uint8 [H, W]; None if no value is transparent. With
+    `white_is_0` the values are inverted."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
     values = 65535 - values if white_is_0 else values

@@ -125,8 +125,9 @@ class RolloutSpec:
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
-        """Return the state after the first latent frames [1, 16, f, h, w] of this run, including the state that the run
-        continued. `prompts` applied one after the other; the chunks of the last one are counted here."""
+        """Return the state after the first f latent frames of this run. `latent`: [1, 16, f, h, w]. If the run
+        continued a state, the result includes that state's frames. `prompts`: in the order of their use; the last one
+        gets the remaining chunks, whatever its `chunks`."""
         done, track, before = latent.shape[2], self.track, self.state
         left, spoken = done // self.chunk, []
         for number, prompt in enumerate(prompts, 1):

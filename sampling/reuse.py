@@ -22,7 +22,7 @@ MOST = 4
 
 
 class StepReuse:
-    """The choice between the model and the line, for one run of one video.
+    """The choice for each step of one run: a forward of the model, or the extrapolated velocity (the line).
 
     threshold: the largest error of the line, as a share of the velocity's norm, at which the line is used; 0 to 1. The
     error is an estimate from the last comparison, and may be exceeded where the velocity changes direction. At 0 the

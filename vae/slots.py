@@ -12,8 +12,8 @@ from .network import Decoder
 
 
 class Slots:
-    """The slots of the pools: two for each layer over time, and a free one in each pool. `pools`: the pool of each
-    layer."""
+    """The assignment of slots to the decoder's temporal layers. Each layer owns two slots, its last two frames. Each
+    pool has one free slot for the new frame. `pools`: the pool of each layer (see pooled.py)."""
 
     def __init__(self, pools: Mapping[str, str]) -> None:
         self._pools, self._own = pools, dict[str, list[int]]()

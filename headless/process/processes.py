@@ -113,10 +113,10 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """Yield this process's rank among the processes that torchrun started; ALONE without torchrun.
+    """Yield the `Processes` of a run under torchrun; ALONE without torchrun.
 
-    If several processes fail, one of them reports the error; the others exit silently, also when another process has
-    died."""
+    The first process to fail raises its error. All others exit without a message, also those that fail because another
+    process died."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE

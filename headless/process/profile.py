@@ -23,7 +23,7 @@ class Stage:
 
 @contextmanager
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
-    """A progress display that shows nothing."""
+    """Show no progress; yield a callback that does nothing."""
     yield lambda _done, _total: None
 
 

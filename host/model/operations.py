@@ -101,7 +101,7 @@ class Linear(comfy.ops.manual_cast.Linear):
             return F.linear(x, weight, bias)
 
     def load_parameter(self, name: str, tensor: Tensor) -> None:
-        """Set `weight` or `bias` (the name) without a copy."""
+        """Set the parameter `name`, weight or bias, without a copy."""
         parameter = tensor if isinstance(tensor, torch.nn.Parameter) else frozen_parameter(tensor)
         self._parameters[name] = self.as_loaded[name] = parameter
 

@@ -272,7 +272,8 @@ def _same(before, after) -> bool:
 
 
 def for_rollout(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions that a rollout does not use, and messages about the removed ones."""
+    """Return the MODEL without the wrappers, options and patches that a rollout does not use, and messages that name
+    those removed."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}

@@ -108,7 +108,7 @@ def read_init(message: dict[str, Any]) -> Init:
 
 
 def read_event(message: dict[str, Any]) -> list[Event]:
-    """Read and check an event; a composite event returns several. Raises InputError."""
+    """Return the checked event of a message; a composite event gives several. Raises InputError."""
     if message.get("type") != "event":
         raise InputError("after the `init` come messages of type `event`")
     number = _whole("event_id", message, 0)

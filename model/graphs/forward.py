@@ -161,7 +161,7 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Stop recording and replaying. Each process with a reason logs it."""
+        """Stop recording and replaying for good. `reason` is logged; it is empty if another process failed."""
         if reason:
             logging.warning("%s", reason)
         self._failed = True

@@ -47,7 +47,7 @@ class BenchInputs:
 
 
 class BenchPrompt:
-    """A random prompt of a rollout."""
+    """A node that outputs a random prompt embedding, for benchmarks of Rollout."""
 
     RETURN_TYPES, FUNCTION, CATEGORY = ("CONDITIONING",), "make", "bench"
 

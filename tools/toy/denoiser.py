@@ -250,7 +250,7 @@ def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:
 
 
 def fastest(device: torch.device) -> Parts:
-    """A block's parts, compiled once for all blocks where there is a GPU."""
+    """Return a block's parts; on a GPU they are compiled once for all blocks."""
     if device.type != "cuda":
         return PLAIN
     return (

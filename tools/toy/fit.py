@@ -194,7 +194,7 @@ def replayed(work: Callable[[], R], random: Generator | None = None, memory: Any
 
 
 def _clip_(gradient: Tensor) -> Tensor:
-    """Shortens a gradient to length 1; one that is not finite becomes 0. Returns its length."""
+    """Clip a gradient in place to norm 1; set NaN and infinity to 0. Return the norm before clipping."""
     norm = gradient.norm()
     share = torch.where(norm.isfinite(), (1 / norm.clamp(min=1e-12)).clamp(max=1), torch.zeros_like(norm))
     gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(share)

@@ -92,7 +92,7 @@ def _single(count: int, generator: Generator) -> Tensor:
 
 
 def _mixed(count: int, generator: Generator) -> Tensor:
-    """Twists [count, 6]: a direction, mostly level, and turns about some of the axes, mostly pans."""
+    """Return random twists [count, 6]: a mostly level translation, and turns about some axes, mostly yaw."""
     direction = torch.randn(count, 3, generator=generator) * torch.tensor([1.0, 0.4, 1.0])
     turning = torch.rand(count, 3, generator=generator) < torch.tensor([0.4, 0.7, 0.25])
     turns = _amounts(count, generator) * turning * torch.rand(count, 1, generator=generator)

@@ -81,8 +81,8 @@ PLAIN: Parts = (projected, finished)
 
 
 def rotated(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """x [B, tokens, dim] with every head's pairs turned by the cosines and sines of `_rope`: a sum of x and of its
-    pairs the other way round, since a stack becomes slow kernels."""
+    """Return x [B, tokens, dim] with RoPE applied. The pairs are swapped and added, because `torch.stack` compiles to
+    slow kernels."""
     heads = x.unflatten(-1, (-1, rope[0].shape[-1]))
     other = heads.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     return (heads * rope[0][:, None] + other * rope[1][:, None]).flatten(2)

@@ -59,7 +59,7 @@ def kind_of(spec: tuple) -> str:
 
 
 def default(spec: tuple):
-    """What a widget holds until somebody changes it."""
+    """Return the value of an untouched widget."""
     kind, options = spec
     if "default" in options:
         return options["default"]

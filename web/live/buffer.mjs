@@ -1,10 +1,10 @@
 // The frames that wait to be shown, and when each of them is: evenly, at the rate at which they come, and with one rule.
 // What lies in the buffer beyond its goal is played off within two seconds, whatever filled it.
 
-const GOAL_MS = 25; // that the frames before a batch last, when it comes: what the arrivals are off
+const GOAL_MS = 25; // the playback time left in the buffer when a batch arrives; covers the jitter of arrivals
 const CATCH_UP_MS = 350; // the excess over the goal is divided by e in such a time
 const SURE_MS = 100; // of excess: more is no jitter
-const ARRIVALS = 3, LATELY_MS = 700; // the least reserve of so many last batches counts: a chunk is one, or two
+const ARRIVALS = 3, LATELY_MS = 700; // the reserve is the least of the last batches; a chunk is one or two
 const MOST_MS = 1200; // that waits; older frames are left out
 const LONGEST_MS = 500; // of one frame, where frames come slowly
 const CHUNKS = 3, SPAN_MS = 1500; // the rate of arrivals is that of so many last chunks at least

@@ -105,7 +105,8 @@ def _blocks(x: Tensor) -> int:
 
 
 def across(v: Tensor) -> Tensor:
-    """Return values [tokens, dim] transposed to [dim, tokens and zeros], with every 16 tokens reordered."""
+    """Return values [tokens, dim] as [dim, tokens], padded with zeros to a multiple of TURNED tokens. The order within
+    16 tokens is that of values_across.cu."""
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
