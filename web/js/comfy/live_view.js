@@ -13,6 +13,7 @@ const WALKS = "lingbot_world.walks", START = "lingbot_world.start"; // of host/s
 const HEIGHT = 400, WIDTH = 520; // of the widget at least, of a new node
 const HINT = "Press Run, and walk here: W A S D, arrows, mouse or gamepad. Then Stop.";
 const ELSEWHERE = "A walk is running in another tab or window. A run of this one waits for its end.";
+const PAUSED = "A walk of another workflow is paused: go back to its tab.";
 const LOOK_MS = 1000; // from one look at the start image to the next, while nobody walks
 const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"];
 
@@ -81,7 +82,7 @@ async function takeUp(node, walk, say) {
   const running = answer.ok ? (await answer.json()).find((id) => isOf(node, id)) : undefined;
   if (!running) return;
   if (!walkedIn || walkedIn === openWorkflow()) walk({ detail: running });
-  else say("A walk of another workflow is paused: go back to its tab.");
+  else say(PAUSED);
 }
 
 /** @param {string} html  of live/index.html */
@@ -103,8 +104,8 @@ export function addLiveView(html, node) {
   const waits = async () => {
     const elsewhere = !view.connection && await walkElsewhere().catch(() => false);
     if (view.connection || !node.graph) return;
-    if (elsewhere) view.say(ELSEWHERE);
-    else if (view.words === ELSEWHERE) view.say(HINT);
+    if (!elsewhere && [ELSEWHERE, PAUSED].includes(view.words)) view.say(HINT);
+    else if (elsewhere && view.words !== PAUSED) view.say(ELSEWHERE);
   };
   const start = ({ detail: { node: running, image, width, height } }) => {
     if (!node.graph || !isOf(node, running) || "seen" in view.stage.dataset) return;
