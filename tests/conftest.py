@@ -89,18 +89,6 @@ LONG = (
 """Files that take long without ComfyUI, the longest first: of the others none takes 5 s."""
 
 
-NOT_SEEN = {
-    "host/server/": "not run whole since nodes and checks of 1.0.0",
-    "host/canvas/": "not run whole since nodes, checks and templates of 1.0.0; 19 Walk opens at zoom 0.537",
-    "live/test_live_browser.py": "not run whole since the page of 1.0.0",
-    "measure/test_camera_measure.py::test_the_truth_of_a_soft_room": "red since the rooms are the maze: None, not True",
-    "toy/test_maze.py::test_the_shipped_vae": "its average over three walks was not seen",
-    "toy/test_maze_training.py::test_a_whole_training": "not run since the trainer logs other measures",
-}
-"""Tests that nobody saw pass on the tree of 1.0.0, and why. They run and are reported, but fail no run. Remove a line
-when its tests were seen to pass on an idle machine."""
-
-
 def _place(item: pytest.Item) -> tuple[int, int]:
     name, host = item.path.name, item.get_closest_marker("host") is not None
     kind = [name in BROWSER, name in SCRIPTS, host, name in LONG, True].index(True)
@@ -116,10 +104,6 @@ def _parameters(item: pytest.Item) -> list[object]:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark each test that needs a GPU as `gpu`: `pytest -m gpu` runs them all."""
     reasons = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
-    place = item.nodeid.partition("tests/")[2]
-    for start, reason in NOT_SEEN.items():
-        if place.startswith(start):
-            item.add_marker(pytest.mark.xfail(reason=f"NOT SEEN: {reason}", strict=False))
     if any("GPU" in reason or "CUDA device" in reason for reason in reasons) or "cuda" in _parameters(item):
         item.add_marker(pytest.mark.gpu)
 

@@ -166,7 +166,7 @@ def test_a_resized_loras_header_states_no_number(tmp_path):
 
 
 def test_another_rank_in_kohyas_header_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="says rank 8"):
+    with pytest.raises(CheckpointError, match="states rank 8"):
         read(tmp_path, peft(), {"ss_network_alpha": "16", "ss_network_dim": "8"})
 
 
@@ -254,7 +254,7 @@ def test_other_adapters_are_named(tmp_path, part, kind):
         (CONFIG | {"arrow_config": {"top_k": 2}}, "arrow_config is"),
         (CONFIG | {"peft_type": "LOHA"}, "peft_type is 'LOHA', expected LORA"),
         (CONFIG | {"init_lora_weights": "pissa_niter_4"}, "changes the model's own weights"),
-        (CONFIG | {"r": 8}, "says rank 8 for blocks.0.self_attn.q, whose tensors have rank 4"),
+        (CONFIG | {"r": 8}, "states rank 8 for blocks.0.self_attn.q, whose tensors have rank 4"),
         (CONFIG | {"lora_alpha": "much"}, "lora_alpha is 'much', expected a number"),
         (CONFIG | {"r": 0}, "a rank of 0"),
         (CONFIG | {"alpha_pattern": [1]}, "expected an object"),

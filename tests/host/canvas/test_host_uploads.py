@@ -107,7 +107,7 @@ def test_a_zip_keeps_the_folders_that_a_format_needs(comfy_server):
         ({"walk.zip": damaged(zipfile.ZIP_LZMA)}, "not a zip that can be unpacked"),
         ({"walk.zip": zipped({"n" * 300 + ".npy": POSES})}, "File name too long"),
         ({"lens.npy": LENS}, "none of these files is"),
-        ({"film.mp4": b"x"}, "expected .npy, .npz, .json, .txt, .bin or a .zip"),
+        ({"film.mp4": b"x"}, "expected .npy, .npz, .json, .txt, .csv, .tum, .bin or a .zip"),
     ],
 )
 def test_what_is_no_camera_path_is_refused_and_not_kept(comfy_server, files, words):
