@@ -21,7 +21,7 @@ are saved as one, enlarged. The template *Larger and smoother* has ComfyUI's mod
 {DOWNLOAD}"""
     parts = Parts(server, "go_on", note, note_width=420)
     with parts.graph.group("The video so far", 0, BLUE):
-        video = parts.graph.add("LoadVideo", file=VIDEO, extra_height=PREVIEW_HEIGHT, room=40)["VIDEO"]
+        video = parts.graph.add("LoadVideo", file=VIDEO, extra_height=PREVIEW_HEIGHT, room=50)["VIDEO"]
         frames = parts.graph.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
         last = parts.graph.add("ImageFromBatch", title="Last frame", collapsed=True, image=frames, batch_index=-1)
         image = parts.prepare(last["IMAGE"])
