@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import RLock, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -30,8 +30,20 @@ from .worlds.events import Events, read_events
 
 log = logging.getLogger(__name__)
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 AWAKE = 16
 """The number of latent frames made after a new prompt without other input: four seconds, in which the change shows."""
+
+
+class WalkOptions(TypedDict, total=False):
+    """The options of a session's walks. `speed`: W's speed as a fraction of the longest step, 0.5 by default; Shift
+    doubles it. `path`: poses c2w [n, 4, 4], one per video frame. `seed` is as in `Walk`."""
+
+    speed: float
+    path: np.ndarray | None
+    seed: int | None
 
 
 class Session(ChunkMaker):
@@ -55,24 +67,22 @@ class Session(ChunkMaker):
         *,
         folder: str | Path | None = None,
         fps: float = FPS,
-        speed: float = WALKING_SPEED,
-        path: np.ndarray | None = None,
-        seed: int | None = None,
         whole: bool | None = None,
         moving: bool = False,
         controls: Controls | None = None,
         events: Any = None,
+        **walk: Unpack[WalkOptions],
     ) -> None:
-        """Begin the first walk. `speed`: W's speed as a fraction of the longest step; Shift doubles it. `path`: poses
-        c2w [n, 4, 4], one per video frame. `seed` is as in `Walk`. `whole`: a state and a camera path are also saved
+        """Begin the first walk. `walk`: the options of each walk. `whole`: a state and a camera path are also saved
         for each finished walk (None: if there is a folder). `moving`: the threads of `start` and `run` make chunks also
         without input, because things move by themselves. `controls` replaces new ones. `events`: a value that
         `read_events` accepts. If `restart_on_drift` is set, a dissolving world restarts. Raises InputError."""
         super().__init__(
             engine, controls or Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk), moving=moving
         )
-        self.speed, self._begin, self.events = speed, begin, Events(read_events(events))
-        make = partial(Walk, engine, speed=speed, path=path, seed=seed)
+        self.speed = walk.setdefault("speed", WALKING_SPEED)
+        self._begin, self.events = begin, Events(read_events(events))
+        make = partial(Walk, engine, **walk)
         keeps = folder is not None if whole is None else whole
         self._walks = Walks(
             lambda start, own: make(start, controls=self.controls, folder=own),

@@ -12,11 +12,11 @@ import torch
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile, Release
+from ..weights.config_json import check_config, stated_numbers
 from ..weights.files import read_json, read_tensors, shared_prefix
 from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
 from ..weights.tensors import TensorEntry
 from . import diffusers_names
-from .config_json import check_config, stated_numbers
 from .lora import Changes, change_bytes, read_loras
 from .release import names_of, release_called, release_note, tell_release
 

@@ -13,6 +13,8 @@ CANVAS_FILES = {
 }
 """The canvas files, which are called what the template browser shows, by the names of their API forms."""
 NAMES = list(CANVAS_FILES)
+PACKAGE = "lingbot-world-base-cam-nf4"
+"""The package that the workflows want."""
 CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
 TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 80, 48, 9  # about as wide as real videos: previews take their shape
 TOY_STEPS = 4  # of which one is the high-noise expert's

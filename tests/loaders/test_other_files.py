@@ -8,10 +8,10 @@ import torch
 from lingbot_world.errors import CheckpointError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import find_package, open_checkpoint
-from lingbot_world.loaders.config_json import stated_numbers
 from lingbot_world.text.weights import huggingface_key, open_weights
 from lingbot_world.toy.weights import vae_tensors
 from lingbot_world.vae import read_vae
+from lingbot_world.weights.config_json import stated_numbers
 from lingbot_world.weights.files import shared_prefix
 from model_cases import SMALL, random_state
 from safetensors.torch import load_file, save_file

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from lingbot_world.camera.formats import FORMATS
 from lingbot_world.fields import Field
 from lingbot_world.headless.files import video_reader
-from lingbot_world.loaders import config_json, release
+from lingbot_world.loaders import release
 from lingbot_world.loaders.loras import names, scale
 from lingbot_world.pipeline import image_files
-from lingbot_world.weights import fields
+from lingbot_world.weights import config_json, fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 EFFECTS = {"applied": "applied", "refused": "refused", "reported": "reported", "ignored": "no effect"}

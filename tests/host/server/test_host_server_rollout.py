@@ -16,23 +16,14 @@ from lingbot_world.pipeline.state import load_state
 from lingbot_world.vae.weights import MEAN, STD
 from release_cases import write_toy_shards
 from safetensors.torch import load_file, save_file
-from toy_prompt import ToyPrompt, as_toy
+from toy_prompt import PACKAGE, ToyPrompt, as_toy
 
 pytestmark = pytest.mark.host
 
 ROLLOUT, CAUSAL, TEXT = "LingBotWorldRollout", "LingBotWorldLoadCausal", "LingBotWorldTextEncode"
 GUIDER, LORA = "LingBotWorldGuider", "LoraLoaderModelOnly"
 EXPERTS, SAMPLER, PRESET = "LingBotWorldLoadExperts", "LingBotWorldSampler", "LingBotWorldCameraPreset"
-PACKAGE, SIZE = "lingbot-world-base-cam-nf4", {"width": 64, "height": 48}
-
-
-@pytest.fixture(scope="module")
-def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
-    """The shared server with the toy under the name that the workflows want."""
-    package = comfy_server.base / "models" / "lingbot_world"
-    shutil.copytree(package / "toy", package / PACKAGE)
-    yield comfy_server
-    shutil.rmtree(package / PACKAGE)
+SIZE = {"width": 64, "height": 48}
 
 
 @pytest.fixture

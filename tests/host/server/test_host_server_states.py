@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,6 @@ from toy_prompt import ToyPrompt, as_toy
 pytestmark = pytest.mark.host
 
 ROLLOUT, SAVE, LOAD = "LingBotWorldRollout", "LingBotWorldSaveState", "LingBotWorldLoadState"
-PACKAGE = "lingbot-world-base-cam-nf4"
-
-
-@pytest.fixture(scope="module")
-def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
-    """The shared server with the toy under the name that the workflows want."""
-    package = comfy_server.base / "models" / "lingbot_world"
-    shutil.copytree(package / "toy", package / PACKAGE)
-    yield comfy_server
-    shutil.rmtree(package / PACKAGE)
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,16 +17,8 @@ from toy_prompt import ToyPrompt, as_toy
 
 pytestmark = pytest.mark.host
 ROLLOUT, CAUSAL, TEXT = "LingBotWorldRollout", "LingBotWorldLoadCausal", "LingBotWorldTextEncode"
-PACKAGE, SIZE = "lingbot-world-base-cam-nf4", {"width": 64, "height": 48}
+SIZE = {"width": 64, "height": 48}
 EVENTS = [{"second": 0.75, "text": "It begins to rain."}, {"name": "night", "text": "Night falls.", "start": 0.7}]
-
-
-@pytest.fixture(scope="module")
-def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
-    package = comfy_server.base / "models" / "lingbot_world"
-    shutil.copytree(package / "toy", package / PACKAGE)
-    yield comfy_server
-    shutil.rmtree(package / PACKAGE)
 
 
 @pytest.fixture
