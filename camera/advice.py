@@ -25,13 +25,13 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
         used = frame_count(frames, len(c2w))
     except CameraError as error:
         return [str(error)]
-    said, given = [], len(c2w)
+    found, poses = [], len(c2w)
     if used < frame_count(frames):
-        said.append(f"Shorter than the video: {given} poses make {used} frames, not {frames}. Resample the path.")
-    elif given > used + 4:
-        said.append(f"Only the first {used} of {given} poses are used. Resample the path to see all of it.")
-    said += motion_warnings(model_poses(c2w, frames))
-    return said + lens_warnings(lens[0]) + lens_change(lens[:used])
+        found.append(f"Shorter than the video: {poses} poses make {used} frames, not {frames}. Resample the path.")
+    elif poses > used + 4:
+        found.append(f"Only the first {used} of {poses} poses are used. Resample the path to see all of it.")
+    found += motion_warnings(model_poses(c2w, frames))
+    return found + lens_warnings(lens[0]) + lens_change(lens[:used])
 
 
 def motion_warnings(poses: np.ndarray) -> list[str]:
@@ -40,7 +40,7 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
     steps, turns_deg = _motion(poses)
     if not steps.any() and turns_deg.max() <= 1e-3:
         return ["The camera does not move: the model gets a standing camera."]
-    return [words for words in (_jump(steps), _turn(turns_deg)) if words]
+    return [warning for warning in (_jump(steps), _turn(turns_deg)) if warning]
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
@@ -53,14 +53,11 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
             f"{_numbers(lens * np.tile(2 * middle, 2))}."
         ]
     if (np.abs(lens[2:] - middle) > OFF_CENTRE * 2 * middle).any():
-        said = f"The lens's centre {_numbers(lens[2:])} is far from the middle of an 832x480 image"
+        far = f"The lens's centre {_numbers(lens[2:])} is far from the middle of an 832x480 image"
         if cx < 1 or cy < 1:
-            return [f"{said}, {_numbers(middle)}."]
-        there = lens * np.tile(middle / lens[2:], 2)
-        return [
-            f"{said}: its numbers are for {2 * cx:.0f}x{2 * cy:.0f}, it seems, and would be {_numbers(there)} at "
-            "832x480."
-        ]
+            return [f"{far}, {_numbers(middle)}."]
+        scaled = _numbers(lens * np.tile(middle / lens[2:], 2))
+        return [f"{far}: its numbers are for {2 * cx:.0f}x{2 * cy:.0f}, it seems, and would be {scaled} at 832x480."]
     field_deg = np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / fx))
     if FIELDS_DEG[0] <= field_deg <= FIELDS_DEG[1]:
         return []

@@ -1,7 +1,5 @@
-"""A report on a path that was read from a file: the matrix convention, whether the path supports it, and the scale that
-the model will see."""
+"""A report on a path that was read from a file: its matrix convention, the evidence for it, and its scale."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,30 +11,30 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""A convention is implausible if it makes the path longer by this factor: an inverted matrix turns a rotation on the
-spot into a swing around the world's origin."""
-SENSE, APART = 0.5, 0.5
-"""The score above which a plausibility test of a path passes, and the difference of two conventions' scores that
-decides between them. Scores are from -1 to 1."""
+"""The factor of length from which on a convention is implausible: read inverted, a rotation on the spot becomes a swing
+around the world's origin."""
+PASSING, DECISIVE = 0.5, 0.5
+"""The score, -1 to 1, above which a path passes a plausibility test, and the difference of two conventions' scores that
+decides between them."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""Views meet at one point if their axes pass it within MEETING times its distance and turn by TURNED_DEG in total."""
+"""The bounds for views that meet at one point: the distance of their axes from the point, as a fraction of the cameras'
+distance, and their total rotation."""
 Z_IS_UP = ("transforms", "camera_path")
 """The formats with a z-up world: Blender's, and nerfstudio's because it rotates the scene."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
-class _Other(NamedTuple):
-    """The comparison of an alternative convention with the chosen one. `value`: 1 if the path is less plausible under
-    the alternative, -1 if more, 0 if undecided. `why` is the reason as a message. `sense` is the alternative's score
+class _Comparison(NamedTuple):
+    """The comparison of the chosen convention with an alternative. `verdict`: 1 if the path is less plausible under the
+    alternative, -1 if more, 0 if undecided. `why` is the reason as a message. `score` is the alternative's plausibility
     from -1 to 1, plus 2 if the alternative makes the path much shorter."""
 
-    value: int
+    verdict: int
     why: str
-    sense: float
+    score: float
 
 
-@dataclass(frozen=True)
-class _Sign:
+class _Score(NamedTuple):
     """A plausibility score of a path from -1 to 1, and messages for a path that passes (`yes`) or fails (`no`)."""
 
     value: float
@@ -57,41 +55,43 @@ def in_short(path: CameraPath) -> str:
     """Return a one-line summary of the convention for the preview; an empty string for a path without an `origin`."""
     if path.origin is None:
         return ""
-    verdict = {1: "borne out by the path", 0: "the path alone cannot tell", -1: "the path suggests another convention"}
-    least = min(other.value for other in _compared(path).values())
-    return f"Read as {path.origin.format}, {path.origin.convention}: {verdict[least]}."
+    verdicts = {1: "borne out by the path", 0: "the path alone cannot tell", -1: "the path suggests another convention"}
+    least = min(each.verdict for each in _compare_conventions(path).values())
+    return f"Read as {path.origin.format}, {path.origin.convention}: {verdicts[least]}."
 
 
 def doubts(path: CameraPath) -> list[str]:
     """Return a warning if the path is more plausible under another convention; usually an empty list."""
-    better = {} if path.origin is None else {n: other for n, other in _compared(path).items() if other.value < 0}
+    if path.origin is None:
+        return []
+    better = {name: each for name, each in _compare_conventions(path).items() if each.verdict < 0}
     if not better:
         return []
-    name = max(better, key=lambda name: better[name].sense)
+    name = max(better, key=lambda name: better[name].score)
     return [f"{better[name].why} If this differs from the recording, try the convention {name}."]
 
 
 def _convention(path: CameraPath) -> str:
     assert path.origin is not None
-    name, whose = path.origin.convention, "as you said" if path.origin.named else "which the format settles"
-    taken = f"Taken as {CONVENTIONS[name].description} ({name}), {whose}."
-    others = _compared(path)
-    for_it, against = (
-        list(dict.fromkeys(other.why for other in others.values() if other.value == value)) for value in (1, -1)
+    name, chosen_by = path.origin.convention, "as you said" if path.origin.named else "which the format settles"
+    others = _compare_conventions(path)
+    reasons_for, reasons_against = (
+        list(dict.fromkeys(other.why for other in others.values() if other.verdict == verdict)) for verdict in (1, -1)
     )
-    alike = [other for other, told in others.items() if not told.value]
-    said = [taken, *against, *([f"For it: {'; '.join(for_it)}."] if for_it else [])]
-    if alike:
-        said.append(
-            f"The path alone cannot tell it from {', '.join(alike)}: if the drawing goes or turns another way "
+    messages = [f"Taken as {CONVENTIONS[name].description} ({name}), {chosen_by}.", *reasons_against]
+    if reasons_for:
+        messages.append(f"For it: {'; '.join(reasons_for)}.")
+    if undecided := [other for other, comparison in others.items() if not comparison.verdict]:
+        messages.append(
+            f"The path alone cannot tell it from {', '.join(undecided)}: if the drawing goes or turns another way "
             "than was recorded, try these; a path of a left-handed program (Unity, Unreal) is mirrored, which "
             "no path shows."
         )
-    return " ".join(said)
+    return " ".join(messages)
 
 
-def _compared(path: CameraPath) -> dict[str, _Other]:
-    """Compare the path's convention with each different one, on every fourth pose."""
+def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
+    """Compare the path's convention with each different one, by name, on every fourth pose."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -101,25 +101,25 @@ def _compared(path: CameraPath) -> dict[str, _Other]:
         if not each.by_column and (each.camera_to_world, each.opengl_axes) != (read.camera_to_world, read.opengl_axes)
     }
     z_up = path.origin.format in Z_IS_UP
-    return {name: _against(c2w, read_otherwise(c2w, read, each), name, z_up) for name, each in others.items()}
+    return {name: _compare(c2w, read_otherwise(c2w, read, each), name, z_up) for name, each in others.items()}
 
 
-def _against(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Other:
-    """Compare poses [f, 4, 4] as they were `read` with the same poses under another convention."""
-    mine, yours = (_signs(each, z_up) for each in (read, other))
-    sense = next((sign.value for sign in yours.values() if abs(sign.value) > SENSE), 0.0)
+def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Comparison:
+    """Compare poses [f, 4, 4] as they were `read` with the same poses under the `other` convention `name`."""
+    mine, theirs = (_scores(each, z_up) for each in (read, other))
+    score = next((each.value for each in theirs.values() if abs(each.value) > PASSING), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]
     if lengths[1] > LONGER * lengths[0]:
-        return _Other(1, f"read as {name} the camera would go {_times(lengths[1], lengths[0])} as far", sense)
-    if lengths[0] > LONGER * lengths[1] and not mine["meets"].value > SENSE:
-        return _Other(-1, f"The camera goes {_times(*lengths)} as far as it would read as {name}.", 2 + sense)
-    for sign, theirs in zip(mine.values(), yours.values(), strict=True):
-        if sign.value - theirs.value > APART and sign.value > SENSE:
-            return _Other(1, sign.yes, sense)
-        if theirs.value - sign.value > APART and theirs.value > SENSE:
-            why = f"The camera {sign.no}; read as {name} it {sign.yes.removeprefix('it ')}."
-            return _Other(-1, why, sense)
-    return _Other(0, "", sense)
+        return _Comparison(1, f"read as {name} the camera would go {_times(lengths[1], lengths[0])} as far", score)
+    if lengths[0] > LONGER * lengths[1] and not mine["meets"].value > PASSING:
+        return _Comparison(-1, f"The camera goes {_times(*lengths)} as far as it would read as {name}.", 2 + score)
+    for ours, alternative in zip(mine.values(), theirs.values(), strict=True):
+        if ours.value - alternative.value > DECISIVE and ours.value > PASSING:
+            return _Comparison(1, ours.yes, score)
+        if alternative.value - ours.value > DECISIVE and alternative.value > PASSING:
+            why = f"The camera {ours.no}; read as {name} it {ours.yes.removeprefix('it ')}."
+            return _Comparison(-1, why, score)
+    return _Comparison(0, "", score)
 
 
 def _times(more: float, less: float) -> str:
@@ -127,16 +127,16 @@ def _times(more: float, less: float) -> str:
     return f"{times:.0f} times" if times else "more than a thousand times"
 
 
-def _signs(c2w: np.ndarray, z_up: bool) -> dict[str, _Sign]:
-    """Score poses [f, 4, 4]: the camera stands upright, moves where it looks, and looks at what it goes around."""
+def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
+    """Score poses [f, 4, 4] by three tests: upright, moving forward, and looking at the centre of an orbit."""
     steps = framewise_relative(c2w)[1:, :3, 3]
-    gone = float(np.linalg.norm(steps, axis=1).sum())
-    ahead = float(steps[:, 2].sum()) / gone if gone else 0.0
+    length = float(np.linalg.norm(steps, axis=1).sum())
+    ahead = float(steps[:, 2].sum()) / length if length else 0.0
     upright = float(-c2w[:, 2, 1].mean()) if z_up else 0.0
     return {
-        "upright": _Sign(upright, "it stands upright in a world whose z axis is up", "stands on its head"),
-        "ahead": _Sign(ahead, "it goes where it looks", "goes backwards for most of its way"),
-        "meets": _Sign(_meets(c2w), "it looks at what it goes round", "looks away from what it goes round"),
+        "upright": _Score(upright, "it stands upright in a world whose z axis is up", "stands on its head"),
+        "ahead": _Score(ahead, "it goes where it looks", "goes backwards for most of its way"),
+        "meets": _Score(_meets(c2w), "it looks at what it goes round", "looks away from what it goes round"),
     }
 
 
@@ -154,7 +154,7 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a message on how the model's input scales the file's units and speed."""
+    """Return a message on the scale of the model's input in the file's units, in a list; empty for too few poses."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

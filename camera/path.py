@@ -120,7 +120,7 @@ class CameraPath:
         return self.starting_at(np.eye(4))
 
     def reversed(self) -> CameraPath:
-        """Return the frames in reverse order: the camera moves back without turning around."""
+        """Return the path with its frames in reverse order: the camera moves backwards, and keeps its orientations."""
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:

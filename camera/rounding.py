@@ -11,15 +11,18 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""The number of frames whose numbers are inspected."""
+"""The number of inspected frames."""
 EXACT = 1e-9
 """Rotations that are orthonormal to within this value count as not rounded."""
 
 
 class Rounding:
-    """The precision of written numbers [n, k]: `absolute`, half of the last decimal place, and `relative`,
-    for float16, float32 or significant digits; 0 where the numbers show no rounding. `decimals` is the count of decimal
-    places, MOST_DIGITS + 1 if there is no such count."""
+    """The rounding error of the numbers [n, k] in a file, estimated from their digits or `dtype`.
+
+    `absolute` is half of the last decimal place. `relative` is the error of float16, of float32 or of the significant
+    digits. Each is 0 for numbers without that kind of rounding. `decimals` is the number of decimal places, MOST_DIGITS
+    + 1 if the numbers have more.
+    """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
         values = np.unique(numbers[:: max(1, len(numbers) // SAMPLE)])
@@ -62,8 +65,9 @@ def settled(
 ) -> np.ndarray:
     """Return c2w [n, 4, 4] with all positions set to their median, if they differ by rounding errors only.
 
-    `numbers` [n, ...] are the file's own: matrices, or quaternions and translations. The tolerance follows from their
-    digits or their `dtype`, and from the distance to the origin.
+    `numbers` [n, ...] are those in the file: matrices, or quaternions and translations. `inverted`: the file has
+    world-to-camera matrices. The tolerance follows from the digits or `dtype` of the numbers, and from the distance to
+    the origin.
     """
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)

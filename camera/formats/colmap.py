@@ -58,7 +58,7 @@ def read_colmap(path: Path) -> Recording:
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"
     images_file, cameras_file = folder / f"images{suffix}", folder / f"cameras{suffix}"
-    images = _binary_images(images_file) if binary else _colmap_images(images_file)
+    images = _binary_images(images_file) if binary else _text_images(images_file)
     if not images:
         raise CameraError(f"{images_file}: no images")
     images = in_name_order(images, lambda image: image[0], str(images_file))
@@ -66,7 +66,7 @@ def read_colmap(path: Path) -> Recording:
     w2c = rigid(from_quaternions(quaternions), np.array(shifts))
     written = np.concatenate([quaternions, shifts], axis=1)
     recording = Recording(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file), written))
-    return recording.with_lens(lambda: _lens_of(cameras_file, cameras, images_file))
+    return recording.with_lens(lambda: _read_lens(cameras_file, cameras, images_file))
 
 
 def model_folder(folder: Path) -> Path:
@@ -75,9 +75,9 @@ def model_folder(folder: Path) -> Path:
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
 
-def _lens_of(cameras_file: Path, used: Sequence[str], images_file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the lens [n, 4] of the images, and notes. Raises CameraError for a missing or non-pinhole camera."""
-    cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _colmap_cameras)(cameras_file)
+    cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
     for camera in dict.fromkeys(used):
@@ -87,7 +87,7 @@ def _lens_of(cameras_file: Path, used: Sequence[str], images_file: Path) -> tupl
     return lens, lens_notes(lens, *rows[0].size, [term for row in rows for term in row.terms])
 
 
-def _colmap_cameras(path: Path) -> dict[str, _Camera]:
+def _text_cameras(path: Path) -> dict[str, _Camera]:
     cameras = {}
     for number, line in _lines(path):
         fields = line.split()
@@ -110,7 +110,7 @@ def _camera(name: str, values: list[float], where: str) -> _Camera:
     return _Camera(name, (width, height), [terms[0], terms[model.focals - 1], *centre], terms[model.focals + 2 :])
 
 
-def _colmap_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
+def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
     """Return the name, quaternion xyzw, translation and camera id of each image.
 
     The line of 2D points after an image, triples of numbers, is optional and skipped. Any other line must be an image.
@@ -161,12 +161,12 @@ def _binary_cameras(path: Path) -> dict[str, _Camera]:
     cameras = {}
     check_file(path)
     with path.open("rb") as file:
-        for _ in range(_take(file, "Q", path)[0]):
-            camera, number, width, height = _take(file, "iiQQ", path)
+        for _ in range(_read_numbers(file, "Q", path)[0]):
+            camera, number, width, height = _read_numbers(file, "iiQQ", path)
             if number not in COLMAP_MODELS:
                 raise CameraError(f"{path}: camera {camera} is of model {number}, expected {', '.join(MODELS)}")
             name, model = COLMAP_MODELS[number]
-            values = [float(width), float(height), *_take(file, f"{model.numbers}d", path)]
+            values = [float(width), float(height), *_read_numbers(file, f"{model.numbers}d", path)]
             cameras[str(camera)] = _camera(name, values, f"{path}: camera {camera}")
     return cameras
 
@@ -175,18 +175,18 @@ def _binary_images(path: Path) -> list[tuple[str, list[float], list[float], str]
     images = []
     check_file(path, LARGEST_BINARY)
     with path.open("rb") as file:
-        for _ in range(_take(file, "Q", path)[0]):
-            number, *pose, camera = _take(file, "i7di", path)
-            name = b"".join(iter(lambda: _take(file, "c", path)[0], b"\0")).decode("utf-8", "replace")
+        for _ in range(_read_numbers(file, "Q", path)[0]):
+            number, *pose, camera = _read_numbers(file, "i7di", path)
+            name = b"".join(iter(lambda: _read_numbers(file, "c", path)[0], b"\0")).decode("utf-8", "replace")
             images.append(_image(name, pose, str(camera), f"{path}: image {number}"))
-            (points,) = _take(file, "Q", path)
+            (points,) = _read_numbers(file, "Q", path)
             if points * POINT > path.stat().st_size - file.tell():
                 raise CameraError(f"{path}: breaks off in image {number}; copy it again")
             file.seek(points * POINT, 1)
     return images
 
 
-def _take(file: IO[bytes], form: str, path: Path) -> tuple:
+def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
     """Read the next little-endian numbers in the struct format `form`. Raises CameraError at the end of the file."""
     data = file.read(struct.calcsize(f"<{form}"))
     try:
@@ -202,12 +202,12 @@ def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tup
     sides = np.array([width / LENS_WIDTH, height / LENS_HEIGHT] * 2)
     lenses, numbers = np.unique(path.intrinsics * sides, axis=0, return_inverse=True)
     w2c = inverse(path.c2w)
-    turns = Rotation.from_matrix(w2c[:, :3, :3]).as_quat()[:, [3, 0, 1, 2]]
+    quaternions = Rotation.from_matrix(w2c[:, :3, :3]).as_quat()[:, [3, 0, 1, 2]]
     cameras = [f"{index} PINHOLE {width} {height} {_numbers(lens)}" for index, lens in enumerate(lenses, 1)]
     images = [
-        f"{index} {_numbers(turn)} {_numbers(shift)} {number + 1} {name}\n"
-        for index, (turn, shift, number, name) in enumerate(
-            zip(turns, w2c[:, :3, 3], numbers.ravel(), names, strict=True), 1
+        f"{index} {_numbers(quaternion)} {_numbers(shift)} {number + 1} {name}\n"
+        for index, (quaternion, shift, number, name) in enumerate(
+            zip(quaternions, w2c[:, :3, 3], numbers.ravel(), names, strict=True), 1
         )
     ]
     files = [folder / name for name in ("cameras.txt", "images.txt", "points3D.txt")]

@@ -1,12 +1,14 @@
-"""Ordering of frames by their file names."""
+"""Ordering of frames by their file names or times."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from ...errors import CameraError
+from .reading import number_of
 
 T = TypeVar("T")
 _INTEGERS, _DECIMALS = re.compile(r"(\d+)"), re.compile(r"(\d+(?:\.\d+)?)")
@@ -42,6 +44,21 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
     last = [float(_INTEGERS.findall(_SUFFIX.sub("", name(frame)))[-1]) for frame in ordered]
     refuse_gaps(np.sort(varying[-1]) if len(varying) == 1 else last, where)
     return ordered
+
+
+def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
+    """Sort frames by the first of the `keys` that all frames have. Without such a key their order is unchanged.
+
+    With `even`, raises CameraError if the times do not rise in even steps.
+    """
+    for key in keys:
+        if all(key in frame for frame in frames):
+            times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])
+            order = np.argsort(times, kind="stable")
+            if even:
+                refuse_gaps(times[order], f"{path} ({key})")
+            return [frames[at] for at in order]
+    return frames
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:

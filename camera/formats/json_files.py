@@ -14,7 +14,7 @@ from ..conventions import CONVENTIONS, Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from ..rotation import OPENGL_TO_OPENCV
-from .frame_names import in_name_order, refuse_gaps
+from .frame_names import in_name_order, in_time_order
 from .lens import FLAG_FIELDS, MODEL_FIELD, PINHOLES, refuse_flags, refuse_model
 from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
 
@@ -80,32 +80,24 @@ def read_transforms(path: Path) -> Recording:
     """
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
-    frames = _in_order(entries_of(data, "frames", path), path)
+    frames = entries_of(data, "frames", path)
+    if all("file_path" in frame for frame in frames):
+        frames = in_name_order(frames, lambda frame: str(frame["file_path"]), str(path))
+    else:
+        frames = in_time_order(frames, ("timestamp", "time"), path)
     matrices = [field_of(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
     c2w = c2w @ MITSUBA if data.get("from_mitsuba") else c2w
     notes = unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)
-    merged = [_merged(data, frame) for frame in frames]
+    merged = [_merge(data, frame) for frame in frames]
     if any(np.any(frame.get("rolling_shutter") or 0) for frame in merged):
         notes.append("rolling_shutter is ignored: all of a picture is taken at once.")
-    return Recording(c2w, None, None, tuple(notes)).with_lens(lambda: _lens_of(merged, str(path)))
+    return Recording(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(merged, str(path)))
 
 
-def _in_order(frames: list[Mapping], path: Path) -> list[Mapping]:
-    if all("file_path" in frame for frame in frames):
-        return in_name_order(frames, lambda frame: str(frame["file_path"]), str(path))
-    for key in ("timestamp", "time"):
-        if all(key in frame for frame in frames):
-            times = [number_of(frame[key], f"{path}: {key}") for frame in frames]
-            order = np.argsort(times, kind="stable")
-            refuse_gaps(np.array(times)[order], f"{path} ({key})")
-            return [frames[at] for at in order]
-    return frames
-
-
-def _merged(data: Mapping, frame: Mapping) -> dict[str, Any]:
-    """Return a frame's fields, completed from the file's. A focal length of the frame in any of its forms overrides
-    the file's in all forms."""
+def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
+    """Return the fields of a frame, with the missing ones from the file. A focal length of the frame, in any form,
+    overrides every form of the file's focal length."""
     own = {*frame}
     for group in (ACROSS, DOWN):
         own |= {*group} if own & {*group} else set()
@@ -113,7 +105,7 @@ def _merged(data: Mapping, frame: Mapping) -> dict[str, Any]:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def _lens_of(frames: list[dict[str, Any]], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _read_lens(frames: list[dict[str, Any]], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
     lens = np.concatenate([_transforms_lens(frame, f"{where}: frame {i}") for i, frame in enumerate(frames)])
     terms = [number_of(frame[key], f"{where}: {key}") for frame in frames for key in DISTORTION if key in frame]
     notes = [*lens_notes(lens, *_image_size(frames[0], where), terms)]

@@ -1,6 +1,6 @@
 """Camera models of other programs, divided into those that a pinhole approximates and those that are refused."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...errors import CameraError
@@ -41,14 +41,6 @@ MODELS = dict(COLMAP_MODELS.values())
 COLMAP_PINHOLES = tuple(name for name, model in MODELS.items() if model.pinhole)
 PINHOLES = (*COLMAP_PINHOLES, "PERSPECTIVE", "PERSP")
 OTHER_LENSES = tuple(name for name, model in MODELS.items() if not model.pinhole)
-NERFSTUDIO_LENSES = (
-    "FISHEYE624",
-    "OMNIDIRECTIONALSTEREO_L",
-    "OMNIDIRECTIONALSTEREO_R",
-    "VR180_L",
-    "VR180_R",
-    "ORTHOPHOTO",
-)
 FTHETA = tuple(f"ftheta_p{n}" for n in range(5))
 FLAGS: tuple[str, ...] = ("is_fisheye", "latlong", "equirectangular", "orthographic", "fisheye_crop_radius", *FTHETA)
 """Fields in instant-ngp's and nerfstudio's JSON that mark a lens other than a pinhole."""
@@ -67,9 +59,9 @@ def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
 
-def refuse_flags(data: Mapping[str, Any], where: str, flags: Iterable[str] = FLAGS) -> None:
-    """Raise CameraError if `data` sets one of the `flags`, which mark a lens other than a pinhole."""
-    for flag in flags:
+def refuse_flags(data: Mapping[str, Any], where: str) -> None:
+    """Raise CameraError if `data` sets one of the FLAGS, which mark a lens other than a pinhole."""
+    for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):
             raise CameraError(f"{where}: {flag} {value!r:.60} is no pinhole camera, and the model takes no other")

@@ -33,18 +33,13 @@ VIPE_FIELDS = (
     Field(("intrinsics/<video>.npz",), "applied", "In pixels of `--image_size`; more columns than 4 are reported."),
     Field(("intrinsics/<video>_camera.txt",), "refused", "Camera types other than a pinhole; `--fov_deg` stands in."),
 )
-MEGASAM_FIELDS = (
-    Field(C2W, "applied", "Camera to world, OpenCV axes."),
-    Field(
-        (*INTRINSICS, *PICTURES),
-        "applied",
-        "The lens, by row or by column, and its picture by the images' shape; else twice cx, cy.",
-    ),
+_LENS_FIELD = Field(
+    (*INTRINSICS, *PICTURES),
+    "applied",
+    "The lens, by row or by column, and its picture by the images' shape; else twice cx, cy.",
 )
-VGGT_FIELDS = (
-    Field(W2C, "applied", "World to camera, OpenCV axes."),
-    MEGASAM_FIELDS[1],
-)
+MEGASAM_FIELDS = Field(C2W, "applied", "Camera to world, OpenCV axes."), _LENS_FIELD
+VGGT_FIELDS = Field(W2C, "applied", "World to camera, OpenCV axes."), _LENS_FIELD
 
 
 def read_lingbot(path: Path) -> Recording:

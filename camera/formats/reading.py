@@ -15,10 +15,11 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_
 
 @dataclass(frozen=True)
 class Recording:
-    """The content of a camera file: c2w [n, 4, 4] OpenCV, lens [n, 4] at 832x480, frames a second, actions [n, 4].
+    """The content of a camera file: c2w [n, 4, 4] in OpenCV axes, lens [n, 4] at 832x480, frames a second, and actions
+    [n, 4]; None for a part that the file lacks.
 
-    None stands for a part that the file lacks. `notes` report fields that the model cannot use. `lens_fault` is the
-    reason why the lens is unreadable or not a pinhole; the user must then supply a field of view.
+    `notes` report fields that the model cannot use. `lens_fault` is the reason why the lens is unreadable or not a
+    pinhole; the user must then supply a field of view.
     """
 
     c2w: np.ndarray

@@ -12,27 +12,16 @@ from ...fields import Field, unread
 from ..conventions import CONVENTIONS, to_opencv
 from ..poses import as_float64
 from ..rotation import from_quaternions, rigid
-from .frame_names import in_name_order, refuse_gaps
+from .frame_names import in_name_order, in_time_order, refuse_gaps
 from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
 
 POSES = (
-    "cameraTransform",
-    "camera_transform",
-    "cameraPoseARFrame",
-    "cameraPose",
-    "camera_pose",
-    "transform",
-    "transformMatrix",
-    "c2w",
-    "pose",
+    *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
+    *("transform", "transformMatrix", "c2w", "pose"),
 )
+"""The keys of a frame's pose, in order of preference."""
 LENSES = ("intrinsics", "cameraIntrinsics", "camera_intrinsics", "K")
-SIZES = (
-    ("width", "height"),
-    ("w", "h"),
-    ("image_width", "image_height"),
-    ("imageWidth", "imageHeight"),
-)
+SIZES = ("width", "height"), ("w", "h"), ("image_width", "image_height"), ("imageWidth", "imageHeight")
 RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
 TIMES = ("timestamp", "time", "frame_index")
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
@@ -110,14 +99,7 @@ def _frame_files(folder: Path) -> list[Mapping]:
 
 
 def _read_frames(frames: list[Mapping], path: Path) -> Recording:
-    for key in TIMES:
-        if all(key in frame for frame in frames):
-            times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])
-            order = np.argsort(times, kind="stable")
-            frames = [frames[at] for at in order]
-            if not path.is_dir():  # a scanner's keyframes have uneven times
-                refuse_gaps(times[order], f"{path} ({key})")
-            break
+    frames = in_time_order(frames, TIMES, path, even=not path.is_dir())  # a scanner's keyframes have uneven times
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
     matrices, notes = _by_row(matrices, _stated_order(frames))
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
@@ -138,9 +120,10 @@ def _read_record3d(data: Mapping, path: Path) -> Recording:
     poses = rigid(from_quaternions(rows[:, :4]), rows[:, 4:])
     c2w = to_opencv(poses, CONVENTIONS["opengl_c2w"], str(path), rows)
     fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
-    each: Any = data.get("perFrameIntrinsicCoeffs")
+    coefficients: Any = data.get("perFrameIntrinsicCoeffs")
     size = {key: value for key, value in data.items() if key in ("w", "h")}
-    lenses = [{"K": row} for row in each] if isinstance(each, list) and len(each) == len(rows) else [data]
+    one_a_frame = isinstance(coefficients, list) and len(coefficients) == len(rows)
+    lenses = [{"K": row} for row in coefficients] if one_a_frame else [data]
     recording = Recording(c2w, None, fps, tuple(unread(data, ARKIT_FIELDS)))
     return recording.with_lens(lambda: _pixel_lens([{**size, **lens} for lens in lenses], str(path)))
 
@@ -200,10 +183,10 @@ def _pixel_lens(frames: list[Mapping], where: str) -> tuple[np.ndarray, tuple[st
         fx, fy, cx, cy = _pixels(frame, f"{where}: frame {index}")
         size = _size(frame, f"{where}: frame {index}")
         if size is None:
-            size = None if cx is None or cy is None else (2 * cx, 2 * cy)
+            if cx is None or cy is None:
+                raise CameraError(f"{where}: no size of the pictures that the focal length refers to")
+            size = 2 * cx, 2 * cy
             notes.append("No image size in the file: taken for twice cx, cy.")
-        if size is None:
-            raise CameraError(f"{where}: no size of the pictures that the focal length refers to")
         rows.append([fx, fy, size[0] / 2 if cx is None else cx, size[1] / 2 if cy is None else cy])
         sizes.append(size)
     lens = np.concatenate([lens_rows([row], *size, where) for row, size in zip(rows, sizes, strict=True)])

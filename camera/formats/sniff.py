@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from .colmap import COLMAP_FILES, model_folder
-from .scans import scan_folder
+from .scans import PARTS, POSES, scan_folder
 from .text_files import is_number, split_columns, tum_columns
 
 HEAD = 64 * 2**10  # bytes inspected at the start and at the end of a file
@@ -20,18 +20,7 @@ KEYS = {
     "camera_path": "camera_path",
     "matrices": "matrices",
     "img_name": "gaussian_splatting",
-    "cameraPoseARFrame": "arkit",
-    "cameraTransform": "arkit",
-    "camera_transform": "arkit",
-    "t_00": "arkit",
-    "poses": "arkit",
-    "perFrameIntrinsicCoeffs": "arkit",
-    "transform": "arkit",
-    "cameraPose": "arkit",
-    "camera_pose": "arkit",
-    "transformMatrix": "arkit",
-    "c2w": "arkit",
-    "pose": "arkit",
+    **dict.fromkeys((*POSES, PARTS[0], "poses", "perFrameIntrinsicCoeffs"), "arkit"),
 }
 """The JSON keys that identify a format."""
 C2W, W2C = ("cam_c2w", "c2w", "cam2world"), ("extrinsic", "extrinsics", "w2c", "world2cam")
@@ -66,8 +55,8 @@ def format_of(path: Path) -> str | None:
             return _folder(path)
         if path.name in COLMAP_FILES:
             return "colmap"
-        told = _SNIFFERS.get(path.suffix.lower())
-        return told(path) if told is not None else None
+        detect = _DETECTORS.get(path.suffix.lower())
+        return None if detect is None else detect(path)
     return None
 
 
@@ -142,7 +131,7 @@ def _head(path: Path) -> str:
         return (head + file.read()).decode("utf-8-sig", errors="replace")
 
 
-_SNIFFERS: dict[str, Callable[[Path], str | None]] = {
+_DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".npy": lambda _: "lingbot",
     ".npz": _archive,
     ".zip": _zipped,

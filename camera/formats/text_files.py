@@ -56,10 +56,10 @@ def read_realestate10k(path: Path) -> Recording:
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), CONVENTIONS["opencv_w2c"], str(path))
-    return Recording(c2w).with_lens(lambda: _shares(rows[:, 1:7], path))
+    return Recording(c2w).with_lens(lambda: _lens_from_fractions(rows[:, 1:7], path))
 
 
-def _shares(columns: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def _lens_from_fractions(columns: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     if not (columns[:, :4] <= 10).all():
         raise CameraError(f"{path}: focal length {columns[0, 0]:g} is in pixels, expected a share of the image's width")
     lens = columns[:, :4] * [LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT]
@@ -109,8 +109,10 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
-    """Return the numbers [n, k] of all lines that are not empty, a comment, or an address or names on the first line.
-    `columns` are the accepted values of k. Raises CameraError."""
+    """Return the numbers [n, k] of all lines, without empty lines, comments, and text on the first line.
+
+    `columns` are the accepted values of k. Raises CameraError.
+    """
     lines = [(number, split_columns(line)) for number, line in _lines(path)]
     if lines and not is_number(lines[0][1][0]):
         lines = lines[1:]
@@ -131,9 +133,11 @@ class Columns(NamedTuple):
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return the columns of a trajectory whose header names them all, or says w, x, y, z; None without such a header.
+    """Return the columns of a trajectory, from a header that names all of them or has the order w, x, y, z.
 
-    The header is the last line of text before the numbers, a comment or not."""
+    The header is the last line of text before the numbers, with or without a comment sign. Return None for a file
+    without such a header.
+    """
     header = ""
     for line in lines:
         text = line.strip().lstrip("#").strip()
@@ -159,7 +163,7 @@ def _column_of(name: str) -> str:
 
 
 def split_columns(line: str) -> list[str]:
-    """Split a line at spaces, tabs, commas or semicolons; beside semicolons a comma is a decimal point."""
+    """Split a line at spaces, tabs and commas, or at semicolons; with semicolons a comma is a decimal point."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 

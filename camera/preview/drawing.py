@@ -43,8 +43,9 @@ def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return a camera's frustum up to `depth`, [6, 3] in world coordinates: the apex, four corners clockwise from the
-    top left, and a mark above the top edge."""
+    """Return the points [6, 3] of a camera's frustum in world coordinates: the apex, the four corners at `depth`
+    clockwise from the top left, and a mark above the top edge. `pose` [4, 4] is camera-to-world, `lens` [4] at
+    832x480."""
     fx, fy, cx, cy = lens
     left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
     corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
@@ -82,7 +83,7 @@ class View:
         ImageDraw.Draw(self.canvas).line(pixels, fill=color, width=width, joint="curve")
 
     def frustum(self, corners: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw a camera's pyramid, with a mark on its top edge."""
+        """Draw the frustum of a camera, from the points that `drawing.frustum` returns."""
         for corner in corners[1:5]:
             self.line(np.stack([corners[0], corner]), color, width)
         self.line(corners[[1, 2, 3, 4, 1]], color, width)
@@ -105,7 +106,7 @@ class View:
         draw.text((x, y), text, font=font(size), fill=color, stroke_width=round(size / 8), stroke_fill=PANEL)
 
     def picture(self, image: Image.Image, corners: np.ndarray) -> None:
-        """Draw an image on the parallelogram of a frustum's far end."""
+        """Draw an image on the far end of a frustum, from the points that `drawing.frustum` returns."""
         top_left, top_right, _, bottom_left = self.pixels(corners[1:5])
         across, down = top_right - top_left, bottom_left - top_left
         basis = np.stack([across / image.width, down / image.height], axis=1)

@@ -35,7 +35,7 @@ def render_preview(
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))
     sheet = Sheet(size)
-    asked = path[:used].relative()
+    requested = path[:used].relative()
     tick = tick_seconds(used / path.fps)
     sheet.header(
         f"{used} frames, {used / path.fps:.1f} s at {path.fps:g} fps, lens {path.fov_deg:.0f} degrees",
@@ -44,17 +44,17 @@ def render_preview(
     if first_frame is not None:
         first_frame = first_frame.convert("RGB")
         first_frame = in_light(first_frame) if light else first_frame  # the inversion of the sheet restores it
-    _draw_asked(sheet, asked, first_frame)
-    _draw_received(sheet, asked, frames)
+    _draw_requested(sheet, requested, first_frame)
+    _draw_received(sheet, requested, frames)
     read = [in_short(path)] if path.origin is not None else []
-    warned = [("! " + words, drawing.WARNING) for words in (*doubts(path), *warnings(path, frames))]
+    warned = [("! " + message, drawing.WARNING) for message in (*doubts(path), *warnings(path, frames))]
     warned = warned or [("Nothing to warn about: the model can follow this path.", drawing.START)]
-    hinted = [(words, drawing.QUIET) for words in (*read, *hints(path, frames))]
+    hinted = [(message, drawing.QUIET) for message in (*read, *hints(path, frames))]
     sheet.words([*warned, *hinted], "more in the warnings output")
     return in_light(sheet.picture()) if light else sheet.picture()
 
 
-def _draw_asked(sheet: Sheet, path: CameraPath, first_frame: Image.Image | None) -> None:
+def _draw_requested(sheet: Sheet, path: CameraPath, first_frame: Image.Image | None) -> None:
     depth = camera_depth(path.positions)
     cameras = [frustum(pose, lens, depth) for pose, lens in zip(path.c2w, path.intrinsics, strict=True)]
     card = frustum(path.c2w[0], path.intrinsics[0], 3 * depth)

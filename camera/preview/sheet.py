@@ -55,13 +55,13 @@ class Sheet:
         draw.text((10 * self.unit, 6 * self.unit), text, font=font(14 * self.unit), fill=drawing.INK)
         draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
 
-    def words(self, sentences: list[tuple[str, Color]], more: str) -> None:
-        """Draw sentences in their colours; if they need too many lines, `more` replaces the last ones."""
+    def words(self, messages: list[tuple[str, Color]], more: str) -> None:
+        """Draw messages in their colours; if they need too many lines, `more` replaces the last ones."""
         columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
         lines = [
             (line, color)
-            for words, color in sentences
-            for line in textwrap.wrap(words, columns, subsequent_indent="   ")
+            for message, color in messages
+            for line in textwrap.wrap(message, columns, subsequent_indent="   ")
         ]
         if len(lines) > LINES:
             lines = [*lines[: LINES - 1], (f"   ... ({more})", lines[LINES - 1][1])]
