@@ -43,6 +43,7 @@ COMPILER = (
     "test_loader_experts.py",
     "test_loader_checkpoint.py",
     "test_nf4.py",
+    "test_comfy_formats.py",
     "test_loader_damage.py",
     "test_quantize_writer.py",
     "test_quantize.py",

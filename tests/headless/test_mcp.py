@@ -8,8 +8,6 @@ import pytest
 from lingbot_world.headless.command.cli import main
 from PIL import Image
 
-mcp = pytest.importorskip("mcp")
-anyio = pytest.importorskip("anyio")
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOOLS = {"start_walk", "act", "look", "prompt", "event", "save"}
 
@@ -27,6 +25,7 @@ def explorer(toy_package, tmp_path):
 
 def talk(server, conversation):
     """Run a conversation(call) with the server; call(tool, **arguments) gives is_error, the texts and the images."""
+    mcp, anyio = pytest.importorskip("mcp"), pytest.importorskip("anyio")  # here, as this import takes seconds
 
     async def run():
         async with mcp.Client(server) as client:

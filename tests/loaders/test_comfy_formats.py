@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 from checkpoint_cases import refused
-from comfy_kitchen.tensor import QuantizedTensor
 from lingbot_world.errors import TextError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
@@ -37,6 +36,8 @@ EVERY = pytest.mark.parametrize("form", FORMS)
 
 def quantized(tensors, form, names=lambda _name, tensor: tensor.ndim == 2):
     """The tensors of a file as core's layers save them, and each weight as the layout has it."""
+    from comfy_kitchen.tensor import QuantizedTensor  # here, as this imports torch's compiler
+
     layout, options, told, _ = FORMS[form]
     made, weights = {}, {}
     for name, tensor in tensors.items():

@@ -253,6 +253,9 @@ def fastest(device: torch.device) -> Parts:
     """Return a block's parts; on a GPU they are compiled once for all blocks."""
     if device.type != "cuda":
         return PLAIN
+    from torch._dynamo import config
+
+    config.recompile_limit = 64
     return (
         or_else(torch.compile(projected, dynamic=False), projected, "projected"),
         or_else(torch.compile(finished, dynamic=False), finished, "finished"),

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch._dynamo
 from torch import Tensor
 
 from ...loaders import open_checkpoint
@@ -43,7 +42,6 @@ def work(options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    torch._dynamo.config.recompile_limit = 64
     torch.set_num_threads(1 if options.device == "cpu" else 4)
     log = Log(options.out / "log.jsonl", options.begun)
     noted = "part", "seed", "minutes", "rate", "hold", "adversary"
