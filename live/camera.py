@@ -11,6 +11,7 @@ from ..camera.moves.keys import PITCH_LIMIT_DEG, STEP, TURN_DEG
 from ..camera.plucker import longest_step_after
 from ..camera.rotation import from_angles, inverse, rigid, to_angles
 from .controls import FRAMES_OF_ONE, RUNNING, Wishes
+from .worlds.walls import Standing
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
 """The length by which translations are divided if no path was known before: the distance of a latent frame at full
@@ -37,11 +38,12 @@ class WalkingCamera:
         unit: float = WALKING_UNIT,
         speed: float = 1.0,
         pitch_deg: float = math.inf,
+        walls: Standing | None = None,
     ) -> None:
         """Start at a `pose` [4, 4], standing. `speed`: a key's speed as a fraction of the longest step; Shift doubles
-        it, up to the longest step. `pitch_deg`: the largest pitch in a video frame, in degrees."""
+        it, up to the longest step. `pitch_deg`: the largest pitch in a video frame, in degrees. `walls` stop it."""
         self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
-        self._running, self._pitch_deg = max(1.0, min(RUNNING, 1 / speed)), pitch_deg
+        self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
@@ -81,7 +83,8 @@ class WalkingCamera:
         self._pitch = min(max(pitch, low), high)
         yaw = np.deg2rad(self._yaw)
         forward, right = np.array([np.sin(yaw), 0, np.cos(yaw)]), np.array([np.cos(yaw), 0, -np.sin(yaw)])
-        self._position = self._position + self._step * (self._speeds[0] * forward + self._speeds[1] * right)
+        step = self._step * (self._speeds[0] * forward + self._speeds[1] * right)
+        self._position = self._position + step if self.walls is None else self.walls.slide(self._position, step)
         return self.pose
 
     def _wanted(self, axes: np.ndarray) -> np.ndarray:

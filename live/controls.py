@@ -164,6 +164,12 @@ class Controls:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
             return bool(held or self._taps or any(self._look))
 
+    @property
+    def changes(self) -> bool:
+        """Return whether the next frames have other inputs than the last ones."""
+        with self._lock:
+            return self._arrived is not None or bool(self._script)
+
     def take(self, frames: int) -> Wishes:
         """Return the inputs for the next video frames, four per latent frame. Taps and mouse movements are returned
         once. Held keys and sticks, and a running script, are returned as long as they last."""

@@ -18,6 +18,7 @@ from ..options import Window
 from ..pipeline.state import WorldState
 from ..pipeline.world import Schedule, World
 from ..vae import PreviewDecoder, VideoDecoder
+from .worlds.walls import WorldMap
 
 
 class WalkVideo(Protocol):
@@ -44,7 +45,7 @@ class Engine:
     call it. `chunk` counts latent frames. `window` is always limited, because a walk has no end. `notes` are for the
     user. `dtype`: the model's dtype, for the record. `decoder`: the name of the decoder of shown frames.
     `new_preview()` returns the preview decoder, if shown frames are a preview. `record`, if set, opens the video file
-    of each saved walk."""
+    of each saved walk. `map`: the walls of a world whose map is known."""
 
     config: ModelConfig
     schedule: Schedule
@@ -62,6 +63,7 @@ class Engine:
     decoder: str = "vae"
     new_preview: Callable[[], PreviewDecoder] | None = None
     record: RecordWalk | None = None
+    map: WorldMap | None = None
 
     @property
     def cells(self) -> tuple[int, int]:

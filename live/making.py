@@ -15,6 +15,7 @@ import torch
 
 from ..errors import InputError, LingBotError
 from ..model.host_memory import give_back_memory
+from ..options import FPS
 from .controls import FRAMES_OF_ONE, Controls, Steered
 from .drift import HINT, DriftWatch
 from .engine import Engine, WalkVideo
@@ -37,8 +38,8 @@ QUIET = 10.0
 
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
-"""The signature tell(kind, facts). Kinds: prompt, paused, resumed, still, drift, back, restarted, kept (no longer),
-failed."""
+"""The signature tell(kind, facts). Kinds: prompt, paused, resumed, still, drift, found, back, restarted, kept (no
+longer), failed."""
 
 
 def _nobody(_kind: str, _facts: dict[str, Any]) -> None:
@@ -99,8 +100,7 @@ class ChunkMaker(Steered):
         """Return whether another chunk would change nothing: no input, a standing camera, and nothing that moves by
         itself. A world that keeps generating a still image loses it within seconds."""
         walk = self.walk
-        rests = walk.chunks > 0 and not (self._awake > 0 or self.controls.asks or walk.camera.moves)
-        return rests and not self.moving
+        return walk.chunks > 0 and not self._awake and walk.rests and not self.moving
 
     @property
     def _ended(self) -> bool:
@@ -222,6 +222,8 @@ class ChunkMaker(Steered):
             yield frames
             if frames.last:
                 self._watch_drift(frames)
+                if self.walk.finds():
+                    self._tell("found", {"seconds": self.walk.frames / FPS})
 
     def _watch_drift(self, frames: Frames) -> None:
         kept, size = self.walk.kept, self.engine.chunk

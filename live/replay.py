@@ -44,6 +44,7 @@ class Replay(Controls):
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"{self.folder / HEAD}: the walk cannot be replayed ({reason})") from error
         self.start = Start(picture["frame"], prompt, lens, seed, before, picture["image"])
+        self.walls = self.head.get("walls", False)
         self.frames = self.state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
         self._at = 0  # the first latent frame of the next chunk
 
@@ -69,6 +70,8 @@ class Replay(Controls):
     def asks(self) -> bool:
         """Return true, because a replay never stands still."""
         return True
+
+    changes = asks
 
     def prepare(self, walk: Walk) -> None:
         """Apply the changes that preceded the walk's next chunk: a step back first, then prompts. On a CPU, set the

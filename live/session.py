@@ -39,9 +39,11 @@ AWAKE = 16
 
 class WalkOptions(TypedDict, total=False):
     """The options of a session's walks. `speed`: W's speed as a fraction of the longest step, 0.5 by default; Shift
-    doubles it. `path`: poses c2w [n, 4, 4], one per video frame. `seed` is as in `Walk`."""
+    doubles it. `walls`: the walls of a known map stop the camera (default: true). `path`: poses c2w [n, 4, 4], one per
+    video frame. `seed` is as in `Walk`."""
 
     speed: float
+    walls: bool
     path: np.ndarray | None
     seed: int | None
 
@@ -104,7 +106,7 @@ class Session(ChunkMaker):
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.head.get("events"), **options}
-        return cls(engine, replay.start, controls=replay, speed=replay.speed, **given)
+        return cls(engine, replay.start, controls=replay, speed=replay.speed, walls=replay.walls, **given)
 
     def __enter__(self) -> Session:
         return self

@@ -58,9 +58,12 @@ class Walk:
         speed: float = 1.0,
         path: np.ndarray | None = None,
         seed: int | None = None,
+        *,
+        walls: bool = True,
     ) -> None:
         """Prepare the walk. `path`: poses [n, 4, 4] to follow; inputs are then ignored. `seed` replaces the Start's.
-        Raises InputError, and CameraError if `path` is not a valid array of poses."""
+        `walls`: the walls of the engine's map stop the camera. Raises InputError, and CameraError if `path` is not a
+        valid array of poses."""
         start = Start.of(start)
         start.check(engine)
         self.engine, self.controls = engine, controls
@@ -70,16 +73,18 @@ class Walk:
         self._rays = pixel_rays(self._lens[None], *engine.size)
         path = None if path is None else check_poses(path, "path")
         pose = None if before is None else before.last_pose.numpy()
+        self.seed = start.seed if seed is None else seed
+        with_walls = engine.map is not None and walls and path is None
+        self.standing = engine.map.stand(self.frame, self.seed) if engine.map is not None and with_walls else None
         self.camera = (
-            WalkingCamera(pose, scale or WALKING_UNIT, speed, PITCH_DEG)
+            WalkingCamera(pose, scale or WALKING_UNIT, speed, PITCH_DEG, self.standing)
             if path is None
             else RecordedCamera(path, pose, scale)
         )
         image = engine.encode_image(self.frame) if start.image is None else start.image
         self._conditioning = self._settling(image)
-        self.seed = start.seed if seed is None else seed
         self._noise = self._new_noise(self.seed, path)
-        facts = {"seed": self.seed, "noise": self._noise.order, "speed": speed}
+        facts = {"seed": self.seed, "noise": self._noise.order, "speed": speed, "walls": self.standing is not None}
         picture = {"frame": self.frame, "image": image}
         self.kept = Kept(folder, engine, picture, self._lens, self.camera.unit, before, facts)
         if before is None or start.prompt not in ("", before.prompts[-1].text):
@@ -88,6 +93,7 @@ class Walk:
             self.kept.prompt(before.prompts[-1].text, before.prompts[-1].context)
         self.frames = self.frames_before
         self.preempts, self.preempted, self._answer = True, 0, 0.0
+        self.found = self._blocked = False
         self._changes: list[Heard] = []  # prompts and steps back since the last chunk
         self._rebuild(())
 
@@ -102,6 +108,21 @@ class Walk:
         """Return whether the next chunk is the video's first. The first latent frame of that chunk is only the
         image."""
         return self._state is None and self._made == 0
+
+    @property
+    def rests(self) -> bool:
+        """Return whether the next chunk would stand still: nothing moves the camera, or the inputs of the last chunk,
+        which are still held, did not, because of a wall or the largest pitch."""
+        if self._blocked:
+            return not self.controls.changes
+        return not (self.controls.asks or self.camera.moves)
+
+    def finds(self) -> bool:
+        """Return whether the camera has just reached the crate of the map, which happens once a walk."""
+        if self.found or self.standing is None:
+            return False
+        self.found = self.standing.finds(self.camera.pose[:3, 3])
+        return self.found
 
     @property
     def chunks(self) -> int:
@@ -174,6 +195,8 @@ class Walk:
         video_frames = FRAMES_OF_ONE * size - (FRAMES_OF_ONE if first_of_all else 0)
         wishes = self.controls.take(video_frames)
         poses = self.camera.walk(wishes)
+        steered = isinstance(self.camera, WalkingCamera)
+        self._blocked = steered and before is not None and bool((poses == before).all())
         if first_of_all:
             poses = np.concatenate([self._start_pose[None], poses])
         world = poses[0 if first_of_all else FRAMES_OF_ONE - 1 :: FRAMES_OF_ONE]

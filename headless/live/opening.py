@@ -18,6 +18,7 @@ from ...live.camera import WALKING_SPEED
 from ...live.planned import check_walkable, latent_frames, off_release_notes, without_end
 from ...live.replay import Replay
 from ...live.worlds.events import WorldEvent, read_events
+from ...live.worlds.walls import MAP, WorldMap, read_map
 from ...model.attention.exact import multiplies_bf16
 from ...options import CELL, ShowProgress, VaeDtype, Window
 from ...pipeline.chunk_loop import ChunkLoop
@@ -119,9 +120,20 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
     """Return the events of the given file, or else of the package's example/events.json if it exists. Raises
     InputError."""
+    return read_events(named or _example_file(ckpt_dir, EVENTS))
+
+
+def find_map(ckpt_dir: str | Path) -> WorldMap | None:
+    """Return the map in the package's example/map.json if it exists. Raises InputError."""
+    file = _example_file(ckpt_dir, MAP)
+    return None if file is None else read_map(file)
+
+
+def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
+    """Return a file of the package's example folder, in the model's folder or next to it, if it exists."""
     folder = Path(ckpt_dir)
-    found = (package / EXAMPLE / EVENTS for package in (folder, folder.absolute().parent))
-    return read_events(named or next((file for file in found if file.is_file()), None))
+    files = (package / EXAMPLE / name for package in (folder, folder.absolute().parent))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
@@ -192,6 +204,7 @@ class Opened:
             decoder="vae" if self.settings.decoder is None else TINY_DECODER,
             new_preview=None if self.settings.decoder is None else self._preview,
             record=Recording,
+            map=find_map(self.plan.options.ckpt_dir),
         )
 
     def engine_of(self, walk: Path) -> Engine:

@@ -85,7 +85,8 @@ def quiet_since(session: Session) -> float:
 
 def facts(session: Session, fps: float) -> dict[str, Any]:
     """Return the first message for this project's own page."""
-    engine, kept, device = session.engine, session.walk.kept, session.engine.device
+    engine, walk, device = session.engine, session.walk, session.engine.device
+    kept = walk.kept
     return {
         "type": "status",
         "content": "started",
@@ -101,13 +102,14 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "moving": session.moving,
         "speed": session.speed,
-        "seed": session.walk.seed,
+        "seed": walk.seed,
         "decoder": engine.decoder,
         "preview": engine.new_preview is not None,
         "prompt": kept.last_prompt[0],
         "events": session.events.facts(),
         "active": sorted(session.events.active),
         "notes": list(engine.notes),
+        **({} if walk.standing is None else {"map": {**walk.standing.facts(), "found": walk.found}}),
     }
 
 

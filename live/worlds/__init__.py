@@ -1,1 +1,1 @@
-"""The events of a world: sentences that extend its prompt during a walk."""
+"""What a world is besides its image and prompt: events, which extend the prompt, and the walls of a known map."""

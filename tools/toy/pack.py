@@ -2,12 +2,14 @@
 runs, or with `--shipped` as toy/maze is, for `lingbot-world toy`."""
 
 import argparse
+import json
 import lzma
 import math
 import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ...live.worlds.walls import MAP, mean_colours
 from ...quantize.writer import config_json, write_json
 from ...toy.experts import write_expert
 from ...toy.package import CAUSAL, EXAMPLE
@@ -23,7 +26,7 @@ from .parameters import Weights, load_weights
 from .paths import STEP, rotations
 from .prompts import write_text_files
 from .render import HEIGHT, LENS, WIDTH, render
-from .rooms import COLOURS, EYE, PITCH, WEATHERS, WORDS, Rooms, Scenes
+from .rooms import BOXES, COLOURS, EYE, MARGIN, PITCH, WEATHERS, WORDS, Rooms, Scenes
 from .settings import config_of
 from .walks import TURN
 
@@ -52,6 +55,9 @@ EVENTS = {
     "fog": "It is in the fog.",
 }
 """Sentences that extend the prompt of a walk."""
+
+GOAL, GOAL_ROOMS = 3, ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 2), (2, 0), (-2, 0), (0, -2))
+"""The golden crate: its number among BOXES, and the rooms in which it may stand, counted from a walk's first."""
 
 
 def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
@@ -140,11 +146,29 @@ def other(name: str) -> Scenes:
     return Scenes(rooms, pose, pose)
 
 
+def world_map(scenes: dict[str, Scenes]) -> dict[str, Any]:
+    """Return the map of the maze for a walk, with the first pose and the mean colours of each scene."""
+    places = [
+        {
+            "name": name,
+            "at": [round(float(value), 4) for value in scene.c2w[0, 0, :3, 3]],
+            "yaw": round(math.degrees(math.atan2(scene.c2w[0, 0, 0, 2], scene.c2w[0, 0, 2, 2])), 4),
+            "look": mean_colours(torch.from_numpy(_seen(scene)).permute(2, 0, 1)).round().astype(int).tolist(),
+        }
+        for name, scene in scenes.items()
+    ]
+    return {"room": PITCH, "margin": MARGIN, "boxes": BOXES, "goal": GOAL, "rooms": GOAL_ROOMS, "places": places}
+
+
+def _seen(scene: Scenes) -> np.ndarray:
+    """Return the pixels, uint8 [2 * HEIGHT, 2 * WIDTH, 3], that a scene's first pose sees."""
+    seen = render(scene.rooms, scene.c2w[:, :1], 2 * HEIGHT, 2 * WIDTH)[0, 0]
+    return ((seen + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
+
+
 def _begin(scene: Scenes, picture: Path, prompt: Path) -> None:
     """What a scene's first pose sees, and what a user would write of it, into two files."""
-    seen = render(scene.rooms, scene.c2w[:, :1], 2 * HEIGHT, 2 * WIDTH)[0, 0]
-    pixels = ((seen + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
-    Image.fromarray(pixels).save(picture, optimize=True)
+    Image.fromarray(_seen(scene)).save(picture, optimize=True)
     prompt.write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
 
 
@@ -154,6 +178,8 @@ def write_example(folder: Path) -> None:
     for name in OTHERS:
         _begin(other(name), folder / f"{name}.png", folder / f"{name}.txt")
     scene = example()
+    world = world_map({"image": scene, **{name: other(name) for name in OTHERS}})
+    (folder / MAP).write_text(json.dumps(world) + "\n", encoding="utf-8")
     np.save(folder / "poses.npy", (torch.linalg.inv(scene.c2w[0, :1]) @ scene.c2w[0]).numpy())
     np.save(folder / "intrinsics.npy", np.tile(LENS, (EXAMPLE_FRAMES, 1)).astype(np.float32))
     events = [{"name": name, "text": text, "key": key} for key, (name, text) in enumerate(EVENTS.items(), 1)]
