@@ -107,8 +107,10 @@ async def running(
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
     """Run a server while the context lasts; yield its port and its room. Raises InputError."""
-    site = Site(Room(opened, folder, rules or Rules()), token, origins)
-    runner = web.AppRunner(make_app(site), handle_signals=False, shutdown_timeout=2, access_log=None)
+    rules = rules or Rules()
+    site = Site(Room(opened, folder, rules), token, origins)
+    limits = {"keepalive_timeout": rules.reading, "lingering_time": min(10.0, rules.reading)}
+    runner = web.AppRunner(make_app(site), handle_signals=False, shutdown_timeout=2, access_log=None, **limits)
     await runner.setup()
     try:
         with _refused(port):

@@ -24,11 +24,12 @@ BETWEEN_WALKS = 0.1
 class Rules:
     """The time limits in seconds. After `idle` without an input the world pauses until the next one. After `gone`, or
     if another client waits, the walk ends. A held key counts as an input. A broken connection may resume within
-    `back`."""
+    `back`. A connection whose request is not complete after `reading`, or that sends none, is closed."""
 
     idle: float = 180.0
     gone: float = 1800.0
     back: float = 60.0
+    reading: float = 30.0
 
 
 async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:

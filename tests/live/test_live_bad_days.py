@@ -3,12 +3,13 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import lingbot_world
@@ -31,7 +32,7 @@ from lingbot_world.live.wire.connection import WAITING
 from lingbot_world.live.wire.protocol import MOST_PROMPT, read_init
 from lingbot_world.live.wire.steering import Rules
 from lingbot_world.pipeline.state import load_state
-from live_cases import Server, ask, png, wait_for
+from live_cases import PATIENCE, Server, ask, png, wait_for
 
 ROOT = Path(lingbot_world.__file__).parent
 
@@ -433,3 +434,18 @@ def test_a_killed_server_leaves_the_state_of_the_last_chunk(toy_package, tmp_pat
         assert (walk / name).is_file() == (number == signal.SIGTERM)
     assert load_state(_state_of(str(walk))).chunks == state.chunks
     assert len(np.load(walk / "camera/poses.npy")) == state.frames
+
+
+def test_half_sent_requests_are_closed(toy_package, tmp_path):
+    """Nothing at all, half a line, half of the headers, of a body and of a second request."""
+    get, host = b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    body, chunks = b"Content-Length: 900\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n5\r\nha"
+    with Server(toy_package, tmp_path, rules=Rules(reading=0.2)) as server, ExitStack() as stack:
+        where, opened = ("127.0.0.1", server.port), []
+        for sent in (b"", get[:7], host + b"X-Slow: ", host + body, host + chunks, host + b"\r\n" + get):
+            connection = stack.enter_context(socket.create_connection(where, timeout=PATIENCE))
+            connection.sendall(sent)
+            opened.append(connection)
+        for connection in opened:
+            while connection.recv(65536):
+                pass
