@@ -123,6 +123,7 @@ if __name__ == "__main__":  # argument: a JSON list of commands; prints the exit
     play()
     from lingbot_world.headless.command.cli import main
 
+    gc.freeze()  # runs collect after each stage: scanning what is imported takes longer than a stage
     codes = []
     for command in json.loads(sys.argv[1]):
         gc.collect()  # views of a mapped file keep it in use, on Windows too

@@ -1,6 +1,7 @@
 """Messages with something wrong in them: each is read or refused with a sentence, and a walk goes on."""
 
 import json
+import os
 import random
 import time
 import tracemalloc
@@ -15,6 +16,7 @@ from lingbot_world.live.wire.connection import BURST, MESSAGES
 from lingbot_world.live.wire.protocol import read_event, read_init
 from live_cases import Server
 
+COUNT = int(os.environ.get("LINGBOT_MESSAGES", 1500))
 VALID = [
     {
         "type": "init",
@@ -116,12 +118,12 @@ def understood(codec, data):
 
 
 @pytest.mark.parametrize(("codec", "make"), [(MSGPACK, mutated), (JSON, mutated_text)])
-def test_five_thousand_mutated_messages_are_read_or_refused_with_a_sentence(codec, make):
+def test_mutated_messages_are_read_or_refused_with_a_sentence(codec, make):
     """None of them, of some kilobytes, has half a megabyte allocated."""
     chance, read, refused, most = random.Random(5), 0, [], 0
     tracemalloc.start()
     try:
-        for _ in range(5000):
+        for _ in range(COUNT):
             data = make(chance)
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
@@ -133,8 +135,8 @@ def test_five_thousand_mutated_messages_are_read_or_refused_with_a_sentence(code
             most = max(most, tracemalloc.get_traced_memory()[1] - before)
     finally:
         tracemalloc.stop()
-    assert read > 200
-    assert len(refused) > 500
+    assert read > COUNT / 25
+    assert len(refused) > COUNT / 10
     assert 0 < min(map(len, refused)) <= max(map(len, refused)) < 400
     assert most < 500_000
 
@@ -195,17 +197,16 @@ def test_a_message_that_announces_too_much_allocates_nothing(data):
 
 
 @pytest.mark.slow
-def test_a_walk_goes_on_under_as_many_mutated_messages_as_are_read_in_ten_seconds(toy_package, tmp_path):
+def test_a_walk_goes_on_under_mutated_messages_as_fast_as_they_are_read(toy_package, tmp_path):
     with Server(toy_package, tmp_path / "walks") as server:
         chance, client, sent, began = random.Random(1), server.client(), 0, time.monotonic()
         client.chunk()
-        while (seconds := time.monotonic() - began) < 10:
-            if sent < BURST + MESSAGES * seconds:
+        while sent < BURST + 4 * MESSAGES:
+            if sent < BURST + MESSAGES * (time.monotonic() - began):
                 client.socket.send_binary(mutated(chance))
                 sent += 1
             else:
                 time.sleep(0.05)
-        assert sent > 2500
         client.event("camera_actions", [["w"]], event_id=99_999)
         client.until(lambda message: message.get("event_id") == 99_999)
         client.close()

@@ -167,17 +167,17 @@ def test_a_walk_goes_on_from_any_pose_with_its_roll():
     assert np.allclose(WalkingCamera(pose).walk(Wishes(np.zeros((4, 4)), (0, 0), None))[-1], pose, atol=1e-12)
 
 
-def test_an_hour_of_walking_leaves_the_poses_rigid_and_as_the_model_was_given_them():
-    """What the model was given, put together again, is where the camera is, to 1e-6, after 14,400 latent frames."""
+def test_twelve_minutes_of_walking_leave_the_poses_rigid_and_as_the_model_was_given_them():
+    """What the model was given, put together again, is where the camera is, to 1e-9, after 2,880 latent frames."""
     chance, camera, together = np.random.default_rng(0), WalkingCamera(), np.eye(4)
-    for _ in range(1200):
+    for _ in range(240):
         axes = np.repeat(chance.integers(-1, 2, (3, 4)), 16, axis=0).astype(float)
         before, poses = camera.pose, camera.walk(Wishes(axes, tuple(chance.normal(0, 20, 2)), None))
         for step in model_steps(poses[3::4], before, camera.unit):
             step[:3, 3] *= camera.unit
             together = together @ step
     assert np.abs(poses[-1, :3, :3].T @ poses[-1, :3, :3] - np.eye(3)).max() < 1e-12
-    assert np.abs(together - camera.pose).max() < 1e-6
+    assert np.abs(together - camera.pose).max() < 1e-9
     assert np.linalg.norm(camera.pose[:3, 3]) > 10
 
 
@@ -322,8 +322,9 @@ def given(monkeypatch):
     return noted
 
 
-@pytest.mark.parametrize("window", [(6, 2), (6, 0)])
-@pytest.mark.parametrize("how", ["refresh", "back", "back on from a state"])
+@pytest.mark.parametrize(
+    ("how", "window"), [("refresh", (6, 2)), ("back", (6, 0)), ("back on from a state", (6, 2))], ids=str
+)
 def test_chunks_that_are_seen_again_get_what_they_had_and_so_does_the_next_one(
     toy_package, tmp_path, monkeypatch, given, how, window
 ):
@@ -336,19 +337,19 @@ def test_chunks_that_are_seen_again_get_what_they_had_and_so_does_the_next_one(
             begin, before = session.state(), 3
     engine = opened(toy_package, **changes).engine()
     image = engine.encode_image(opened(toy_package, **changes).start.frame)
-    expected = list(islice(chunk_conditioning(image, 1), 20))
+    expected = list(islice(chunk_conditioning(image, 1), 13))
     assert not any(torch.equal(one, other) for one, other in pairwise(expected))
     with walking(toy_package, tmp_path / "second", begin, **changes) as session:
-        chunks(session, 12)
+        chunks(session, 8)
         given.clear()
         if how == "refresh":
             session.prompt("a sea", refresh=True)
         else:
-            session.back(12)
+            session.back(8)
         chunks(session, 2)
-    seen = sorted({*range(window[1]), *range(12 - (window[0] - window[1]), 12)})
+    seen = sorted({*range(window[1]), *range(8 - (window[0] - window[1]), 8)})
     numbers = [("replay", number) for number in (*range(before), *(before + number for number in seen))]
-    numbers += [("chunk", before + 12), ("chunk", before + 13)]
+    numbers += [("chunk", before + 8), ("chunk", before + 9)]
     assert [name for name, _ in given] == [name for name, _ in numbers]
     for (_, y), (name, number) in zip(given, numbers, strict=True):
         assert torch.equal(y, expected[number]), (name, number)
