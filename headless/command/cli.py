@@ -185,6 +185,8 @@ def _add_toy(commands: Any) -> None:
 
 def _batch(arguments: argparse.Namespace) -> None:
     with spared_imports(arguments.own_process):
+        from ...pipeline.threads import use_idle_cores
+        from ..checks import find_device
         from ..many.batch import check_batch, run_batch
         from ..many.jobs import read_jobs
         from ..many.manifest import MANIFEST
@@ -214,6 +216,8 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..many.cluster import on_ray
 
         run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
+    elif arguments.own_process and (fewer := use_idle_cores(find_device(arguments.device))):
+        tell(fewer)
     counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell)
     tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:

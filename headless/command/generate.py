@@ -1,11 +1,13 @@
 """`lingbot-world generate`: a video from an image, a prompt and a camera path."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...fields import Reported
@@ -15,6 +17,9 @@ from ..process.interrupts import Written
 from ..process.starting import spared_imports, start_cuda
 from .flags import Help, add_prompt, add_settings, adder, count, given_prompt, settings_of, with_flags
 from .like import add_like
+
+if TYPE_CHECKING:
+    import torch
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
@@ -46,8 +51,6 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # runs while torch is imported
     with spared_imports(arguments.own_process):
-        import torch
-
         from ..expected import expected, remember
         from ..files.recipe import changes_since
         from ..files.target import files_left
@@ -58,12 +61,11 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         from ..stages import cut_prompts
 
     arguments.prompt = _prompt_of(arguments)
-    if arguments.record is not None and arguments.own_process and arguments.record.get("threads"):
-        torch.set_num_threads(arguments.record["threads"])  # another number of threads would add in another order
     values = settings_of(arguments)
     with joined() as processes:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
+        fewer = _set_threads(arguments, plan.device)
         if arguments.dry_run:
             divided(plan, processes)  # raises the errors of the run
         if not processes.first:
@@ -79,7 +81,9 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         size, steps = plan.geometry, arguments.sampling_steps
         took = "; ".join([f"{plan.work} on {plan.device}", *filter(None, [expected(plan)])])
         _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
-        _tell(arguments, *map(with_flags, plan.notes), *files_left(plan.target, plan.frames_before + size.frames))
+        _tell(
+            arguments, *map(with_flags, plan.notes), *fewer, *files_left(plan.target, plan.frames_before + size.frames)
+        )
         if arguments.record is not None:
             _tell(arguments, *map(with_flags, changes_since(arguments.record, plan.options)))
         if arguments.dry_run:
@@ -92,6 +96,21 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
         if arguments.quiet and arguments.seed is None:
             _print(arguments, f"seed {result.seed}")  # the video cannot be repeated without the seed
         _tell(arguments, f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
+
+
+def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[str]:
+    """Set the number of threads to that of the record of `--like`, because another number adds in another order, or
+    else to the number of idle cores. Return a note if other programs are the reason for fewer."""
+    import torch
+
+    from ...pipeline.threads import use_idle_cores
+
+    if not arguments.own_process:
+        return []
+    if arguments.record is not None and arguments.record.get("threads"):
+        torch.set_num_threads(arguments.record["threads"])
+        return []
+    return list(filter(None, [use_idle_cores(device)]))
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:

@@ -141,6 +141,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # runs while torch is imported
     with spared_imports(arguments.own_process):
+        from ...pipeline.threads import use_idle_cores
         from ..live.opening import LiveSettings, Opened, find_events, plan_live
 
         require("aiohttp", '"lingbot-world[live]"')
@@ -159,13 +160,21 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     if arguments.decoder is not None:
         arguments.decoder = find_tiny_decoder(arguments.decoder, values["ckpt_dir"])
     events = find_events(values["ckpt_dir"], arguments.events)
-    opened = Opened(plan_live(GenerateOptions(**values)), show)
+    plan = plan_live(GenerateOptions(**values))
+    fewer = use_idle_cores(plan.device) if arguments.own_process else ""
+    opened = Opened(plan, show)
     opened.settings = LiveSettings(
         arguments.speed, arguments.moving, arguments.decoder, arguments.restart_on_drift, events
     )
     arguments.interrupted = "what was walked is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
-    print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n", file=out)
+    print(
+        f"{size.width}x{size.height} on {opened.plan.device}",
+        *opened.plan.notes,
+        *filter(None, [fewer]),
+        sep="\n",
+        file=out,
+    )
     if arguments.bench is not None:
         from ..live.measuring import measure
 

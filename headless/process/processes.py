@@ -22,6 +22,7 @@ from torch import Tensor, distributed
 from ...errors import InputError, LingBotError
 from ...model.config import ModelConfig
 from ...model.parallel import SequenceParallel
+from ...pipeline.threads import idle_cores
 from ...pipeline.two_experts import ParallelGroups
 
 T = TypeVar("T")
@@ -188,7 +189,7 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     check_gpus(count, device)
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, idle_cores() // count)))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

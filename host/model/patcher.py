@@ -22,6 +22,7 @@ from comfy_aimdo import model_vbar
 from ...errors import InputError
 from ...model.cache import CameraCache
 from ...model.ops.linear_8bit import DTYPES
+from ...pipeline.threads import use_idle_cores
 from ..prompt.notice import running_node
 from .lora_files import completed
 from .operations import can_upload, is_quantized, uploading
@@ -99,6 +100,12 @@ class ExactPatches(_AnyPatcher):
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
+
+    def pre_run(self):
+        """Begin a sampling run. ComfyUI calls this once per run; on a CPU, the run uses the idle cores."""
+        if fewer := use_idle_cores(self.load_device):
+            logging.info(fewer)
+        super().pre_run()
 
     def load(self, device_to=None, *args, **kwargs):
         self.model.free_camera_cache()

@@ -1,11 +1,17 @@
-"""OpenMP's threads sleep while they wait, wherever models run on a CPU. libgomp prints its settings as it loads."""
+"""OpenMP's threads sleep while they wait, wherever models run on a CPU, and other programs' cores are left to them.
+libgomp prints its settings as it loads."""
 
+import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
+import torch
 from comfy_server import ComfyServer, Host
+from lingbot_world.pipeline import threads
+from PIL import Image
 
 SLEEPING = "GOMP_SPINCOUNT = '0'"
 CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
@@ -40,3 +46,36 @@ def test_comfyui_on_a_cpu_lets_them_sleep(comfy_host: Host, tmp_path, monkeypatc
         log = server.log()
     assert SLEEPING in log
     assert "PRESTARTUP FAILED" not in log
+
+
+@pytest.fixture
+def busy_cores(monkeypatch):
+    """Programs that keep all cores busy, and an environment that sets no number of threads."""
+    for name in threads.USERS_CHOICES:
+        monkeypatch.delenv(name, raising=False)
+    spin = [sys.executable, "-c", "while True: pass"]
+    programs = [subprocess.Popen(spin) for _ in range(2 * (os.cpu_count() or 1))]
+    deadline = time.monotonic() + 60
+    while threads.idle_cores() > 1 and time.monotonic() < deadline:
+        pass
+    yield
+    for program in programs:
+        program.kill()
+        program.wait()
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core has one thread anyway")
+def test_a_busy_machine_gets_fewer_threads_which_the_record_keeps(busy_cores, command, tmp_path, monkeypatch):
+    def generate(*words):
+        made = subprocess.run([sys.executable, "-m", "lingbot_world", *words], cwd=tmp_path, capture_output=True)
+        assert made.returncode == 0, made.stderr
+        return made.stdout.decode()
+
+    assert "so torch's threads are 1, not" in generate(*command(sampling_steps=1, output=tmp_path / "a"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    again = generate("generate", "--like", str(tmp_path / "a"), "--output", str(tmp_path / "b"))
+    assert "threads" not in again
+    for folder in "ab":
+        picture = min((tmp_path / folder).iterdir())
+        assert json.loads(Image.open(picture).info["lingbot_world"])["threads"] == 1
+    assert threads.use_idle_cores(torch.device("cpu")) == ""
