@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..camera import action_embedding, camera_embedding
+from ..errors import InputError
 from ..loaders import Checkpoint, load_expert, warm
 from ..model.dit import LingBotWorldModel
 from ..options import PerExpert, Progress
@@ -19,6 +20,7 @@ from ..pipeline.two_experts import ONE_PROCESS, Conditioning, ParallelGroups, Vi
 from ..sampling import first_low_step
 from ..text import NEGATIVE_PROMPT, encode, load_tokenizer
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
+from ..vae.decoding import NOT_FINITE
 from ..vae.network import LATENT_CHANNELS
 from .checks import Plan, text_dtype
 from .plan import AnyPlan, SamplingPlan
@@ -197,8 +199,11 @@ class Experts:
         self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model
 
-    def step_done(self, *_: object) -> None:
-        """Count a finished step, as the solver's callback, and report the progress of its expert."""
+    def step_done(self, _step: int, latent: Tensor, *_: object) -> None:
+        """Count a finished step, as the solver's callback, and report the progress of its expert. Raises InputError for
+        a latent with NaN or infinity, because all later steps would be in vain."""
+        if not latent.isfinite().all():
+            raise InputError(NOT_FINITE)
         self._done += 1
         if self._done <= self._high_steps:
             self._progress(self._done, self._high_steps)

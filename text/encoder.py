@@ -69,7 +69,8 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Return the embeddings of `encode` for token ids; the rows of `ids` may differ in length."""
+    """Return the embeddings of `encode` for token ids; the rows of `ids` may differ in length. Raises TextError for an
+    embedding with NaN or infinity."""
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers
@@ -86,7 +87,13 @@ def encode_ids(
             if progress is not None:
                 progress(done, layers)
     norm = weights.tensors["norm.weight"].view().to(device)
-    return [rms_norm(x, norm) for x in prompts]
+    embeddings = [rms_norm(x, norm) for x in prompts]
+    if not all(each.isfinite().all() for each in embeddings):
+        raise TextError(
+            f"{weights.path}: the embedding of a prompt is NaN or infinity, expected finite numbers; the file is "
+            "corrupt, download it again"
+        )
+    return embeddings
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:

@@ -14,7 +14,7 @@ from .encoding import encode_first_frame
 from .pooled import records
 from .stripes import Stripe
 from .tiny import TINY_DECODER, PreviewDecoder, TinyDecoder, load_tiny_decoder
-from .weights import VAE, check_weights, is_vae, prepare, read_vae, vae_width
+from .weights import VAE, check_values, check_weights, is_vae, prepare, read_vae, vae_width
 
 __all__ = [
     "TINY_DECODER",
@@ -23,6 +23,7 @@ __all__ = [
     "Stripe",
     "TinyDecoder",
     "VideoDecoder",
+    "check_values",
     "decode_latent",
     "encode_first_frame",
     "is_vae",
@@ -42,10 +43,13 @@ def load_vae(
 ) -> VAE:
     """Return the VAE of a `.pth` (plain state dict) or `.safetensors` file, or of tensors, with the official key names.
 
-    Its width is read from the weights. Raises CheckpointError if they are not a Wan 2.1 VAE's.
+    Its width is read from the weights. Raises CheckpointError if they are not a Wan 2.1 VAE's, or not finite.
     """
+    source = "the VAE's tensors" if isinstance(weights, Mapping) else str(weights)
     if isinstance(weights, Mapping):
-        check_weights("the VAE's tensors", weights)
+        check_weights(source, weights)
     else:
         weights = read_vae(weights)
-    return VAE(prepare(weights, device, dtype))
+    made = prepare(weights, device, dtype)
+    check_values(source, made)
+    return VAE(made)

@@ -180,6 +180,17 @@ def vae_width(weights: Mapping[str, Tensor]) -> int:
     return weights[WIDTH_KEY].numel()
 
 
+def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError, naming `source`, if a weight has NaN or infinity. Waits for a GPU once."""
+    finite = torch.stack([tensor.isfinite().all() for tensor in weights.values()]).tolist()
+    bad = [name for name, fine in zip(weights, finite, strict=True) if not fine]
+    if bad:
+        raise CheckpointError(
+            f"{source}: NaN or infinity in {len(bad)} tensors ({', '.join(bad[:5])}), expected finite numbers; the "
+            "file is corrupt, download it again"
+        )
+
+
 def check_weights(source: str, weights: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError, naming `source`, unless these are the names and shapes of a Wan 2.1 VAE of some width."""
     check_shapes(source, {name: tuple(tensor.shape) for name, tensor in weights.items()})

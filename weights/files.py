@@ -11,6 +11,8 @@ from .gguf_file import MAGIC, read_gguf
 from .tensors import TensorEntry, read_safetensors, read_torch_file, unreadable
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")
+_WRAPPERS = re.compile(r"(?<![^.])(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
+"""The parts of names that torch's FSDP, checkpointing and compilation add."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 
@@ -22,7 +24,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     before other names. Raises CheckpointError for a file that is missing, damaged or of another format."""
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):
-        found = _read_file(file)
+        found = {_WRAPPERS.sub("", name): entry for name, entry in _read_file(file).items()}
         twice = sorted(entries.keys() & found.keys())
         if twice:
             sample = ", ".join(twice[:3])

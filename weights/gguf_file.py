@@ -73,7 +73,7 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
     try:
         reader = reader_class(path)
         found = [_described(tensor, reader) for tensor in reader.tensors]
-        start = int(reader.data_offset)
+        start, size, padding = int(reader.data_offset), len(reader.data), int(reader.alignment)
     except CheckpointError:
         raise
     except Exception as error:  # a damaged header can raise anything
@@ -83,7 +83,11 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
         ) from error
     if not found:
         raise CheckpointError(f"{path}: a GGUF file with no tensors in it; download it again")
-    return _checked(path, source, found, start)
+    entries = _checked(path, source, found, start)
+    last = max(entries.values(), key=lambda entry: entry.offset)
+    if (after := size - last.offset - last.nbytes) >= padding:
+        raise CheckpointError(f"{path}: {after:,} bytes after the last tensor; the file is corrupt, download it again")
+    return entries
 
 
 def _described(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:

@@ -44,7 +44,10 @@ _HEADER_LIMIT = 100_000_000
 _SIZE_LIMIT = 1 << 48
 _READ_BYTES = 1 << 22
 _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
-_WRAPPERS = ("state_dict", "model", "module")
+_TRAINING_ONLY = re.compile("critic|discriminator|teacher|fake_score|optim", re.IGNORECASE)
+"""The names of a training checkpoint's networks that no video is made with."""
+_DEPTH = 3
+"""The most dictionaries around a model's tensors."""
 
 
 class MappedFile:
@@ -299,10 +302,7 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
     Raises CheckpointError for a file that is truncated, holds anything but tensors, or requests code to run, which
     never runs."""
-    state = _load(path)
-    for key in _WRAPPERS:
-        if isinstance(state, dict) and isinstance(state.get(key), dict):
-            state = state[key]
+    state = _unwrapped(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
     other = [str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
@@ -320,6 +320,38 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
     return {
         name: TensorEntry(name, path, tensor.dtype, tuple(tensor.shape), tensor) for name, tensor in tensors.items()
     }
+
+
+def _unwrapped(path: Path, state: object) -> object:
+    """Return the dictionary of tensors in a training checkpoint: the network with the most tensors, such as the
+    `generator` next to an optimizer's state. Other content is returned unchanged. Raises CheckpointError for several
+    networks of one size."""
+    for _ in range(_DEPTH):
+        found = _networks(state) if isinstance(state, dict) else {}
+        if not found:
+            break
+        most = max(map(_count_tensors, found.values()))
+        largest = [key for key, network in found.items() if _count_tensors(network) == most]
+        if len(largest) > 1:
+            example = f"torch.save(torch.load(FILE, mmap=True)[{largest[0]!r}], NEW_FILE)"
+            raise CheckpointError(
+                f"{path}: holds several models ({', '.join(largest)}); save the right one by itself: {example}"
+            )
+        state = found[largest[0]]
+    return state
+
+
+def _networks(state: dict) -> dict[str, dict]:
+    """Return the values with tensors under names, without networks that only a training has. An optimizer's state has
+    numbers for names."""
+    found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
+    return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
+
+
+def _count_tensors(value: object, depth: int = _DEPTH) -> int:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value) or not depth:
+        return int(isinstance(value, Tensor))
+    return sum(_count_tensors(each, depth - 1) for each in value.values())
 
 
 def _load(path: Path) -> object:

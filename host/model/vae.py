@@ -9,7 +9,7 @@ import comfy.utils
 import torch
 from torch import Tensor
 
-from ...vae import diffusers_names, read_vae
+from ...vae import check_values, diffusers_names, read_vae
 from ...weights.files import read_tensors
 
 KEPT = 4
@@ -48,4 +48,5 @@ def open_vae(path: Path) -> RememberingVAE:
         weights, metadata = comfy.utils.load_torch_file(str(path), safe_load=True, return_metadata=True)
         vae = RememberingVAE(sd=weights, metadata=metadata)
     vae.throw_exception_if_invalid()
+    check_values(str(path), vae.first_stage_model.state_dict())
     return vae

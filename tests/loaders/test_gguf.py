@@ -223,6 +223,7 @@ def rewritten(file, edit):
     [
         (lambda content: content[:200], "truncated or corrupt"),
         (lambda content: content[:-2000], "past the end of the file"),
+        (lambda content: content + bytes(32), "32 bytes after the last tensor"),
         (lambda content: content.__setitem__(slice(4, 8), struct.pack("<I", 9)), "version 9"),
         (lambda content: content.__setitem__(slice(4, 8), struct.pack(">I", 3)), "truncated or corrupt"),
         (lambda content: content.__setitem__(slice(8, 16), struct.pack("<Q", 1 << 50)), "expected at most"),

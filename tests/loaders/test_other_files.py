@@ -5,12 +5,13 @@ import math
 
 import pytest
 import torch
-from lingbot_world.errors import CheckpointError
+from lingbot_world.errors import CheckpointError, TextError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import find_package, open_checkpoint
+from lingbot_world.text.encoder import encode_ids
 from lingbot_world.text.weights import huggingface_key, open_weights
 from lingbot_world.toy.weights import vae_tensors
-from lingbot_world.vae import read_vae
+from lingbot_world.vae import load_vae, read_vae
 from lingbot_world.weights.config_json import stated_numbers
 from lingbot_world.weights.files import shared_prefix
 from model_cases import SMALL, random_state
@@ -207,3 +208,50 @@ def test_macs_hidden_files_are_no_parts_of_a_package(tmp_path, toy_package):
             (tmp_path / f"._{item.name}").write_bytes(b"\0\5\x16\7")
     package = find_package(tmp_path)
     assert not any(path.name.startswith(".") for path in (package.text_encoder, package.vae))
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "words"),
+    [
+        (lambda state: {"generator": state, "critic": state, "step": 7}, None),
+        (
+            lambda state: {"model_state_dict": state, "optimizer": {"state": {0: {"m": torch.ones(2)}}}, "epoch": 3},
+            None,
+        ),
+        (lambda state: {"state_dict": {"model." + key: each for key, each in state.items()}, "callbacks": {}}, None),
+        (lambda state: {"module": {"_fsdp_wrapped_module." + key: each for key, each in state.items()}}, None),
+        (lambda state: {"model": state, "scaler": {"scale": torch.ones(())}, "step": torch.ones(())}, None),
+        (lambda state: {"generator": state, "generator_ema": state}, r"several models \(generator, generator_ema\)"),
+        (lambda state: {"step": 7, "log": ["a"]}, "2 values are not tensors"),
+    ],
+)
+def test_a_training_checkpoint_is_opened_where_one_model_is_in_it(tmp_path, wrapped, words):
+    torch.save(wrapped(random_state(SMALL)), tmp_path / "model.pt")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    if words is None:
+        assert open_checkpoint(tmp_path).shapes.keys() == SMALL.parameter_shapes().keys()
+    else:
+        with pytest.raises(CheckpointError, match=words):
+            open_checkpoint(tmp_path)
+
+
+def test_parts_of_names_that_wrappers_add_are_dropped(tmp_path):
+    names = {key: key.replace(".self_attn.", "._checkpoint_wrapped_module.self_attn.") for key in random_state(SMALL)}
+    save_file(
+        {f"_orig_mod.{names[key]}": each for key, each in random_state(SMALL).items()}, tmp_path / "x.safetensors"
+    )
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert open_checkpoint(tmp_path).shapes.keys() == SMALL.parameter_shapes().keys()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_vae_or_an_embedding_that_is_not_finite(tmp_path, umt5, bad):
+    tensors = vae_tensors(0)
+    tensors["decoder.conv1.bias"][1] = bad
+    save_file(tensors, tmp_path / "vae.safetensors")
+    with pytest.raises(CheckpointError, match=r"in 1 tensors \(decoder.conv1.bias\)"):
+        load_vae(tmp_path / "vae.safetensors")
+    weights = umt5 | {"blocks.0.ffn.fc1.weight": torch.full_like(umt5["blocks.0.ffn.fc1.weight"], bad)}
+    save_file(weights, tmp_path / "t5.safetensors")
+    with pytest.raises(TextError, match="embedding of a prompt is NaN"):
+        encode_ids([[1, 2]], open_weights(tmp_path / "t5.safetensors"))
