@@ -69,7 +69,13 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
 
 
 def _followed(file: Path) -> Path:
-    return Path(os.path.realpath(file)) if file.is_symlink() else file
+    """Return the file that a symbolic link leads to; other paths unchanged. Raises InputError for a circle of links."""
+    if not file.is_symlink():
+        return file
+    followed = Path(os.path.realpath(file))
+    if followed.is_symlink():
+        raise InputError(f"{file}: a symbolic link that leads back to itself; remove it, or write elsewhere")
+    return followed
 
 
 @cache
@@ -80,6 +86,7 @@ def _own_name(_process: int) -> str:
 
 def _make_folders(folder: Path) -> list[Path]:
     """Make a folder with its parents; return the new folders, the deepest first."""
+    folder = _followed(folder)
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

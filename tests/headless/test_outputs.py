@@ -281,3 +281,14 @@ def test_a_folder_of_png_files_has_a_lock_for_each_pattern(tmp_path):
 def test_toys_of_two_processes_are_whole(tmp_path):
     with taken(tmp_path / "toy/toy"), pytest.raises(InputError, match=REFUSED):
         write_toy_package(tmp_path / "toy")
+
+
+def test_a_circle_of_links_is_refused_and_a_link_to_nothing_is_followed(command, tmp_path, capsys):
+    (tmp_path / "a.mp4").symlink_to("b.mp4")
+    (tmp_path / "b.mp4").symlink_to("a.mp4")
+    assert main(command(output=tmp_path / "a.mp4")) == 2
+    assert "a symbolic link that leads back to itself" in capsys.readouterr().err
+    assert (tmp_path / "a.mp4").is_symlink()
+    (tmp_path / "frames").symlink_to("elsewhere")
+    assert main(command(output=tmp_path / "frames", sampling_steps=1)) == 0
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 5
