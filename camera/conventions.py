@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..errors import CameraError
-from .poses import as_float64, check_poses
+from .poses import as_float64, check_poses, with_last_row
 from .rotation import OPENGL_TO_OPENCV, inverse
 from .rounding import made_rigid, settled
 
@@ -44,9 +44,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
         raise CameraError(f"{name}: shape {list(matrices.shape)}, expected 16 numbers by column for each frame")
     if convention.by_column:
         matrices = matrices.swapaxes(1, 2)
-    if matrices.ndim == 3 and matrices.shape[1:] == (3, 4):
-        bottom = np.broadcast_to([[[0.0, 0.0, 0.0, 1.0]]], (len(matrices), 1, 4))
-        matrices = np.concatenate([matrices, bottom], axis=1)
+    matrices = with_last_row(matrices)
     square = matrices.ndim == 3 and matrices.shape[1:] == (4, 4)
     poses = check_poses(made_rigid(matrices) if square else matrices, name)
     inverted = not convention.camera_to_world

@@ -33,10 +33,18 @@ def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> i
     return 4 * (latent_frames - 1) + 1
 
 
+def with_last_row(matrices: np.ndarray) -> np.ndarray:
+    """Return matrices [n, 3, 4] with the row 0 0 0 1 added, as [n, 4, 4]; other arrays unchanged."""
+    if matrices.ndim != 3 or matrices.shape[1:] != (3, 4):
+        return matrices
+    bottom = np.broadcast_to(np.array([0, 0, 0, 1], matrices.dtype), (len(matrices), 1, 4))
+    return np.concatenate([matrices, bottom], axis=1)
+
+
 def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
-    """Return `poses` as float64 [n, 4, 4]. Raises CameraError, which names the frame, unless all are finite rigid
-    transforms."""
-    c2w = as_float64(poses, name)
+    """Return `poses` [n, 4, 4] or [n, 3, 4] as float64 [n, 4, 4]. Raises CameraError, which names the frame, unless all
+    are finite rigid transforms."""
+    c2w = with_last_row(as_float64(poses, name))
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
     _refuse_rows(~np.isfinite(c2w).all((1, 2)), name, "is not finite (NaN or infinity)")

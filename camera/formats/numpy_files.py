@@ -23,7 +23,9 @@ INTRINSICS = ("intrinsic", "intrinsics", "K")
 PICTURES = ("images", "image", "depth", "depths", "depth_map")
 LINGBOT_FIELDS = (
     Field(
-        ("poses.npy",), "applied", "Camera to world, OpenCV axes; float32's rounding errors count as standing still."
+        ("poses.npy",),
+        "applied",
+        "Camera to world, OpenCV axes, [n, 4, 4] or [n, 3, 4]; float32's rounding errors count as standing still.",
     ),
     Field(("intrinsics.npy",), "applied", "fx, fy, cx, cy at 832x480; the first row, others are reported."),
     Field(("action.npy",), "applied", "W, A, S, D of action checkpoints."),

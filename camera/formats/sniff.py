@@ -32,9 +32,8 @@ FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"
 
 
 def looks_like_poses(path: Path) -> bool:
-    """Return whether a file is an .npy of matrices [n, 4, 4]."""
-    shape = _array_shape(path)
-    return len(shape) == 3 and shape[1:] == (4, 4)
+    """Return whether a file is an .npy of matrices [n, 4, 4] or [n, 3, 4]."""
+    return _array_shape(path)[1:] in ((4, 4), (3, 4))
 
 
 def looks_like_lens(path: Path) -> bool:
@@ -44,7 +43,7 @@ def looks_like_lens(path: Path) -> bool:
 
 
 def looks_like_camera(path: Path) -> bool:
-    """Return whether a file or folder looks like one of the formats; an .npy must hold matrices [n, 4, 4]."""
+    """Return whether a file or folder looks like one of the formats; an .npy must hold matrices."""
     return format_of(path) is not None and (path.suffix != ".npy" or looks_like_poses(path))
 
 

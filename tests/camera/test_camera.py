@@ -146,7 +146,8 @@ def _mirrored(pose):
     ("poses", "complaint"),
     [
         (np.eye(4), r"shape \[4, 4\]"),
-        (np.zeros((9, 3, 4)), r"shape \[9, 3, 4\]"),
+        (np.zeros((9, 3, 3)), r"shape \[9, 3, 3\]"),
+        (np.zeros((9, 3, 4)), r"is not rigid"),
         (_broken(3, lambda pose: pose.__setitem__((0, 3), np.nan)), "frame 3 is not finite"),
         (_broken(7, _scaled), "frame 7 is not rigid"),
         (_broken(2, _mirrored), "frame 2 is mirrored"),

@@ -68,3 +68,9 @@ def test_actions_are_read_where_they_are_wanted(tmp_path):
     np.save(tmp_path / "action.npy", np.zeros((81, 3)))
     with pytest.raises(CameraError, match=r"action\.npy: shape \[81, 3\], expected \[n, 4\]"):
         read_pose_folder(tmp_path)
+
+
+def test_poses_may_lack_the_last_row(tmp_path):
+    whole = read_pose_folder(folder(tmp_path)).c2w
+    np.save(tmp_path / "poses.npy", whole[:, :3])
+    assert np.array_equal(read_pose_folder(tmp_path).c2w, whole)
