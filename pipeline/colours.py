@@ -1,8 +1,8 @@
-"""Conversion of images to sRGB from any profile, gamma or primaries."""
+"""Conversion of images to sRGB from any profile, gamma or primaries, and of frames to and from a video's BT.709."""
 
 import struct
 from io import BytesIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -17,6 +17,9 @@ PRIMARIES = {
 """The x and y of red, green and blue, keyed by the numbers of ITU-T H.273: BT.709, BT.2020 and Display P3."""
 HDR = {16: "PQ", 18: "HLG"}
 """The transfer functions of high dynamic range, keyed by the numbers of ITU-T H.273."""
+BT709, UNSPECIFIED = 1, 2
+"""Numbers of ITU-T H.273, for primaries, transfer functions and matrices alike."""
+HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 ADOBE_GAMMA, USUAL_GAMMA, GAMMA_TOLERANCE = 2.19921875, 2.2, 0.06
@@ -38,6 +41,29 @@ class Coding(NamedTuple):
     primaries: int
     transfer: int
     narrow: bool = False
+
+
+def video_frame(pixels: np.ndarray) -> Any:
+    """Return pixels uint8 [H, W, 3] as PyAV's frame for a stream that `tag_bt709` was called with."""
+    from av import VideoFrame
+
+    frame = VideoFrame.from_ndarray(pixels, format="rgb24")
+    return frame.reformat(format="yuv420p", dst_colorspace="ITU709")
+
+
+def tag_bt709(stream: Any) -> None:
+    """Set a PyAV encoder's colour tags to BT.709. Without tags players take a video below 720 lines for BT.601, and a
+    larger one for BT.709."""
+    stream.colorspace = stream.color_primaries = stream.color_trc = BT709
+    stream.color_range = 1
+
+
+def as_players_take(frame: Any) -> Any:
+    """Return a decoded frame, tagged as BT.709 if it has no colour matrix and a player would take it for BT.709, which
+    is from 1280 pixels across or 720 lines on."""
+    if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
+        frame.colorspace = BT709
+    return frame
 
 
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:

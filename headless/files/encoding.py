@@ -8,6 +8,7 @@ from typing import IO
 import numpy as np
 
 from ...errors import require
+from ...pipeline.colours import tag_bt709, video_frame
 from .video_reader import on_disk
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
@@ -21,7 +22,6 @@ class WholeVideo:
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
-        self._frame = av.VideoFrame.from_ndarray
         container = CONTAINERS[suffix.lower()]
         # Without the flag Matroska's tracks get random numbers.
         own = {"fflags": "+bitexact"} if container == "matroska" else {"movflags": "+faststart+use_metadata_tags"}
@@ -29,13 +29,14 @@ class WholeVideo:
         self._container.metadata.update({RECIPE: recipe} if recipe else {})
         self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
         self._stream.pix_fmt = "yuv420p"
+        tag_bt709(self._stream.codec_context)
 
     def write(self, frames: np.ndarray) -> None:
         """Encode frames uint8 [F, H, W, 3]."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
         for frame in frames:
-            self._container.mux(self._stream.encode(self._frame(frame, format="rgb24")))
+            self._container.mux(self._stream.encode(video_frame(frame)))
 
     def close(self) -> None:
         """Write the remaining packets and close the file."""
@@ -56,7 +57,7 @@ class VideoParts:
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
-        self._frame, self._new_encoder = av.VideoFrame.from_ndarray, av.CodecContext.create
+        self._new_encoder = av.CodecContext.create
         self._options = {**_encoding(), "preset": preset}
         self._pipe, self._made, self._fps, self.frames = pipe, BytesIO(), fps, 0
         flags = "+frag_every_frame+empty_moov+default_base_moof+skip_trailer+use_metadata_tags"
@@ -65,6 +66,7 @@ class VideoParts:
         self._container.metadata.update({RECIPE: recipe} if recipe else {})
         self._stream = self._container.add_stream("libx264", rate=fps, options=self._options)
         self._stream.pix_fmt = "yuv420p"
+        tag_bt709(self._stream.codec_context)
 
     def write(self, frames: np.ndarray) -> None:
         """Encode frames uint8 [F, H, W, 3] as one part."""
@@ -73,10 +75,11 @@ class VideoParts:
         # The encoder has the settings of the stream's own one, which only writes the video's header.
         encoder, like, packets = self._new_encoder("libx264", "w"), self._stream.codec_context, []
         encoder.width, encoder.height, encoder.pix_fmt = like.width, like.height, like.pix_fmt
+        tag_bt709(encoder)
         encoder.framerate, encoder.time_base = Fraction(self._fps), Fraction(1, self._fps)
         encoder.flags, encoder.options = like.flags, self._options
         for pixels in frames:
-            frame = self._frame(pixels, format="rgb24")
+            frame = video_frame(pixels)
             frame.pts, frame.time_base = self.frames, Fraction(1, self._fps)
             packets += encoder.encode(frame)
             self.frames += 1

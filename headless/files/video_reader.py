@@ -8,14 +8,18 @@ import numpy as np
 
 from ...errors import InputError, require
 from ...fields import Field
-from ...pipeline.colours import HDR
+from ...pipeline.colours import HDR, as_players_take
 from ...pipeline.image_files import over_background
 
 FIELDS = (
     Field(("display matrix",), "applied", "Quarter turns and mirrors; another angle goes to the nearest, reported."),
     Field(("sample aspect ratio",), "applied", "Frames are widened to square pixels; reported."),
     Field(("time stamps",), "applied", "A varying frame rate: frames are taken at even times; reported."),
-    Field(("colour range", "colour matrix"), "applied", "By FFmpeg, by the stream's tags; BT.601 without any."),
+    Field(
+        ("colour range", "colour matrix"),
+        "applied",
+        "By FFmpeg, by the stream's tags; without any BT.709 from 1280x720 on, else BT.601.",
+    ),
     Field(("edit list", "cropping of the codec"), "applied", "By FFmpeg, as players do."),
     Field(("alpha",), "applied", "Frames are put on white; reported."),
     Field(("alpha_mode",), "reported", "WebM keeps alpha in a stream that FFmpeg's decoders leave out."),
@@ -166,7 +170,7 @@ def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[
 
 
 def _converted(frame: Any, stream: Any, pixels: str) -> np.ndarray:
-    layout = _layout(frame, stream)
+    frame, layout = as_players_take(frame), _layout(frame, stream)
     width = max(1, round(frame.width * layout.wider))
     size = {"width": width, "height": frame.height}
     if not _has_alpha(frame):

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import require
+from ...pipeline.colours import tag_bt709, video_frame
 from .protocol import Output
 
 CONTENT_TYPES = {"raw": "application/x-raw-rgb", "webp": "image/webp", "jpeg": "image/jpeg", "h264": "video/h264"}
@@ -65,13 +66,11 @@ class Encoder:
 
     def _h264(self, pixels: np.ndarray) -> list[bytes]:
         """Encode each frame as an H.264 access unit in Annex B that can be decoded at once."""
-        import av
-
         if self._stream is None:
             self._stream = self._new_stream(*pixels.shape[1:3])
         units = []
         for frame in pixels:
-            packets = self._stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24"))
+            packets = self._stream.encode(video_frame(frame))
             units.append(b"".join(bytes(packet) for packet in packets))
         return units
 
@@ -80,6 +79,7 @@ class Encoder:
 
         stream = av.CodecContext.create("libx264", "w")
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        tag_bt709(stream)
         stream.framerate = Fraction(self._fps).limit_denominator(1000)
         stream.time_base = 1 / stream.framerate
         crf = str(round(40 - 0.25 * self.output.quality))  # quality 90 gives crf 18

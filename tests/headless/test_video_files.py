@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from lingbot_world.headless.files.encoding import WholeVideo
 from lingbot_world.headless.files.pictures import colour_frames, frame_rate, grey_frames
 from lingbot_world.headless.files.video_reader import video_notes
 
@@ -139,3 +140,27 @@ def test_webms_alpha_is_reported(tmp_path):
     shown = np.dstack([np.repeat(picture()[..., None], 3, 2), np.full((HEIGHT, WIDTH), 100, np.uint8)])
     write(tmp_path / "v.webm", [shown] * 3, codec="libvpx-vp9", pixels="yuva420p")
     assert any("transparent in places, which is not read" in note for note in video_notes(tmp_path / "v.webm"))
+
+
+@pytest.mark.parametrize("size", [(720, 1280), (96, 128)])
+def test_colours_are_a_players_with_tags_and_without(tmp_path, size):
+    """Players take a video without tags for BT.709 from 720 lines on. A video of the command has tags."""
+    red = np.zeros((2, *size, 3), np.uint8)
+    red[..., 0] = 255
+    whole = WholeVideo(tmp_path / "ours.mp4", ".mp4", 16)
+    whole.write(red)
+    whole.close()
+    with av.open(str(tmp_path / "ours.mp4")) as container:
+        frame = next(container.decode(video=0))
+        assert (frame.colorspace, frame.color_primaries, frame.color_trc, frame.color_range) == (1, 1, 1, 1)
+    with av.open(str(tmp_path / "untagged.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=16, options={"crf": "5"})
+        stream.height, stream.width = size
+        taken = "ITU709" if size[0] >= 720 else "ITU601"
+        frames = (av.VideoFrame.from_ndarray(each, format="rgb24") for each in red)
+        for frame in (each.reformat(format="yuv420p", dst_colorspace=taken) for each in frames):
+            frame.colorspace = 2
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    for name in ("ours.mp4", "untagged.mp4"):
+        assert np.abs(next(iter(colour_frames(tmp_path / name)))[8, 8].astype(int) - [255, 0, 0]).max() <= 5, name
