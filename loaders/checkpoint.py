@@ -12,7 +12,7 @@ import torch
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile, Release
-from ..weights.config_json import check_config, stated_numbers
+from ..weights.config_json import check_config, own_fields, stated_numbers
 from ..weights.files import read_json, read_tensors, shared_prefix
 from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of, shapes_of
 from ..weights.tensors import TensorEntry
@@ -149,7 +149,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     tensors, quantized = _read(path)
     shapes = shapes_of(tensors, quantized)
     folder = next(iter(tensors.values())).path.parent
-    stated = diffusers_names.official_config(read_json(folder / "config.json", optional=True))
+    stated = diffusers_names.official_config(own_fields(read_json(folder / "config.json", optional=True)))
     config = _config(path.name, shapes, stated)
     _check_keys(path.name, shapes, config.parameter_shapes())
     check_config(path.name, config, stated)

@@ -224,11 +224,11 @@ def find_scaled(
     matrices = (key for key, entry in left.items() if len(entry.shape) == 2 and entry.dtype in FLOAT8)
     names = [key for key in matrices if scale_owner(key) is None]
     found, problems = {}, []
-    scaled = any("weight_scale" in each for each in parts.values())
+    scaled = {_layer(name) for name, each in parts.items() if "weight_scale" in each}
     for name in dict.fromkeys((*names, *parts, *stated)):
         weight = _weight(left.get(name), parts.get(name, {}), stated.get(name))
-        if scaled and name not in parts and name not in stated and "embed" not in name:
-            weight = "it has no weight_scale, which other 8-bit weights of this file have"
+        if name not in parts and name not in stated and _layer(name) in scaled:
+            weight = "it has no weight_scale, which this layer has in other blocks"
         if isinstance(weight, str):
             problems.append(f"{name}: {weight}")
         else:
@@ -240,6 +240,11 @@ def find_scaled(
             "another file of this model"
         )
     return found, left
+
+
+def _layer(name: str) -> str:
+    """Return a weight's name without its block's number."""
+    return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 
 def _weight(

@@ -27,8 +27,16 @@ FIELDS = (
     Field(("control_type",), "refused", "`cam` and `act` have to be the camera layers' kind."),
     Field(("local_attn_size", "sink_size"), "ignored", "The window of the causal models is an option of the run."),
     Field(("model_type", "quantization_config"), "ignored", "The tensors show it."),
+    Field(("architectures", "_class_name"), "ignored", "Those of other models: then the whole file is ignored."),
 )
 ADVICE = "put the right config.json next to it, or none"
+
+
+def own_fields(stated: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a config.json, or none of a file that describes another kind of model, as in a folder with
+    files of many models."""
+    kind = str(stated.get("_class_name") or "WanModel").lower()
+    return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
 
 
 def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:

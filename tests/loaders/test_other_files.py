@@ -12,7 +12,7 @@ from lingbot_world.text.encoder import encode_ids
 from lingbot_world.text.weights import huggingface_key, open_weights
 from lingbot_world.toy.weights import vae_tensors
 from lingbot_world.vae import load_vae, read_vae
-from lingbot_world.weights.config_json import stated_numbers
+from lingbot_world.weights.config_json import own_fields, stated_numbers
 from lingbot_world.weights.files import shared_prefix
 from model_cases import SMALL, random_state
 from safetensors.torch import load_file, save_file
@@ -113,6 +113,16 @@ def test_a_config_json_that_says_what_the_model_is(tmp_path):
     assert open_checkpoint(expert(tmp_path, **own, window_size=[-1, -1], rope_theta=10000.0, num_layers=None))
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"_class_name": "FluxTransformer2DModel", "num_attention_heads": 24}, {"architectures": ["UMT5EncoderModel"]}],
+)
+def test_a_config_json_of_another_kind_of_model_does_not_count(other):
+    assert own_fields(other) == {}
+    for name in (None, "WanModelFast", "WanTransformer3DModel", "CausalLingBotWorldTransformer3DModel"):
+        assert own_fields({"_class_name": name, "num_heads": 4})["num_heads"] == 4
+
+
 def hub(folder, revisions=("abc",), main="abc"):
     repository = folder / "models--robbyant--lingbot-world-fast"
     (repository / "blobs").mkdir(parents=True)
@@ -174,8 +184,17 @@ def test_a_scale_that_is_lost_is_missed(tmp_path, umt5, scale):
     save_file(in_8_bits(umt5, scale), file)
     assert open_weights(file).quantization == "fp8"
     save_file(in_8_bits(umt5, scale, [lost]), file)
-    with pytest.raises(CheckpointError, match=f"{lost}: it has no weight_scale, which other"):
+    with pytest.raises(CheckpointError, match=f"{lost}: it has no weight_scale, which this layer has"):
         open_weights(file)
+
+
+def test_a_layer_that_no_block_has_may_lack_a_scale(tmp_path):
+    """Converters that scale the blocks' layers round the others to 8 bits as they are."""
+    eight = in_8_bits(random_state(SMALL), None)
+    eight["head.head.weight"] = eight["head.head.weight"].to(torch.float8_e4m3fn)
+    save_file(eight, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert open_checkpoint(tmp_path).quantized["head.head.weight"].scale is None
 
 
 def test_scales_that_are_all_lost_are_missed(tmp_path, umt5):
