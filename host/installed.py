@@ -1,8 +1,7 @@
-"""The pack's place among ComfyUI's custom nodes: the check for a second copy of the pack, the order of its
-templates, and the address of its scripts.
+"""The check for a second copy of the pack, the order of its templates in ComfyUI, and the address of its scripts.
 
-Of two copies, the one that loads first works and the other registers nothing. Otherwise ComfyUI would take some nodes
-from one copy, and routes and the canvas's scripts from both."""
+If two copies are installed, the one that loads first works and the other registers nothing. Otherwise ComfyUI would
+take some nodes from one copy, and the routes and scripts from both."""
 
 import inspect
 import json
@@ -21,12 +20,13 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 
 
 def gives_way() -> bool:
-    """Return whether another copy of the pack has loaded. If so, log both copies and the remedy, and remove this copy's
-    scripts from the canvas."""
+    """Return whether another copy of the pack was loaded before. If so, log both folders and the remedy, and remove
+    this copy's scripts from the canvas."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
-    theirs = (node for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX))
-    first = next((_pack_of(inspect.getfile(node)) for node in theirs), HERE)
+    loaded = [inspect.getfile(node) for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX)]
+    packs = (folder.parent for file in loaded for folder in Path(file).parents if folder.name == "nodes")
+    first = next(packs, HERE)
     if first == HERE:
         return False
     for name in [name for name, folder in EXTENSION_WEB_DIRS.items() if Path(folder).parent == HERE]:
@@ -41,17 +41,12 @@ def gives_way() -> bool:
     return True
 
 
-def _pack_of(file: str) -> Path:
-    """Return the folder of the pack that defines a node class in `file`."""
-    return next(folder.parent for folder in Path(file).parents if folder.name == "nodes")
-
-
 def register(server) -> None:
-    """Sort the pack's templates by their numbers, because ComfyUI lists them in the file system's order, and give the
-    canvas one script whose address holds the pack's version. `server` is ComfyUI's PromptServer.
+    """Add a middleware and a route to `server`, ComfyUI's PromptServer.
 
-    The script imports all others relative to its own address, so that no file of an earlier version comes from a
-    browser's cache."""
+    The middleware sorts the pack's templates by their numbers, because ComfyUI lists them in the file system's order.
+    It also replaces the pack's scripts by one script at an address with the pack's version. That script imports the
+    others relative to its own address, so a browser's cache cannot supply files of an earlier version."""
     from aiohttp import web
 
     from nodes import EXTENSION_WEB_DIRS

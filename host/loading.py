@@ -1,4 +1,4 @@
-"""Load files as MODELs: each expert is mapped, checked and wrapped for ComfyUI's model management."""
+"""Loading of model files as MODELs: memory-mapped, checked and wrapped for ComfyUI's model management."""
 
 import logging
 import threading
@@ -33,10 +33,11 @@ def load_experts(
     arithmetic: Arithmetic = "auto",
     attention: AttentionMode = "auto",
 ) -> PerExpert[ExactPatches]:
-    """Return both experts as MODELs; `progress(done, 2)` is called after each.
+    """Return both experts as MODELs; `progress(done, 2)` is called after each. `weight_dtype`: "default" or one of
+    DTYPE_NAMES.
 
-    Raises CheckpointError, also if the experts are not a pair, and InputError for an arithmetic or an attention that
-    the device lacks."""
+    Raises CheckpointError, also if the experts do not belong together, and InputError for an `arithmetic` or
+    `attention` that the device lacks."""
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
     progress(1, 2)
@@ -49,7 +50,7 @@ def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
     """Return a causal model as a MODEL, and log its release and licence. Raises CheckpointError, and InputError for an
-    arithmetic or an attention that the device lacks."""
+    `arithmetic` or `attention` that the device lacks."""
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
         logging.info("%s", line)
@@ -64,10 +65,10 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """Return an expert as a MODEL. Its weights stay views of the mapped file until sampling needs them.
+    """Return an expert or a causal model as a MODEL. Its weights stay views of the memory-mapped file until sampling
+    needs them. ComfyUI calls this function to build the MODEL again.
 
-    ComfyUI calls this too, to build the MODEL again. Raises CheckpointError, and InputError for an `arithmetic` or
-    `attention` that the device lacks."""
+    Raises CheckpointError, and InputError for an `arithmetic` or `attention` that the device lacks."""
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
@@ -92,14 +93,14 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Run `attention_8bit.check_8_bits` for ComfyUI's device."""
+    """Return notes on the 8-bit modes for ComfyUI's device. Raises InputError for a mode that the device lacks."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype called `weight_dtype`. For `default` return bf16, fp16 or fp32: the first of them that the
-    device runs well."""
+    """Return the dtype called `weight_dtype`; for "default" the first of bf16, fp16 and fp32 that the device runs
+    well."""
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):
@@ -135,10 +136,10 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Mark each weight with its place in a file, for ComfyUI's dynamic VRAM; return the number of weights marked.
+    """Mark each weight with its file, offset and size, for ComfyUI's dynamic VRAM. Return the number of marked weights.
 
-    ComfyUI then reads marked weights from the file to the GPU. One thread copies unmarked weights out of the mapping,
-    page fault by page fault. The marks are the ones that ComfyUI's own safetensors loader leaves on its tensors."""
+    The marks are the ones of ComfyUI's own safetensors loader. ComfyUI reads marked weights from the file to the GPU;
+    it copies unmarked ones out of the mapping in one thread, which is slow."""
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()

@@ -15,7 +15,7 @@ OLDEST = "0.33"
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Return `module:name` for each name in a text such as `module: name name other_module: name`."""
+    """Return `module:name` for each name in a text such as "module: name name other_module: name"."""
     found, module = [], ""
     for word in text.split():
         if word.endswith(":"):
@@ -95,11 +95,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 """),
     "image": (),
     "camera.poses": _CAMERA,
-    "camera.make": (
-        *_CAMERA,
-        *_SAVED,
-        *_names("comfy_api.latest: io.Autogrow io.Load3DCamera"),
-    ),
+    "camera.make": (*_CAMERA, *_SAVED, *_names("comfy_api.latest: io.Autogrow io.Load3DCamera")),
     "camera.files": _CAMERA,
     "camera.preview": _DRAWN,
     "measure": (
@@ -145,8 +141,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 def usable(modules: Iterable[str], ours: str) -> list[str]:
-    """Return the modules of nodes/ with all their names in ComfyUI. Missing names are logged; `ours` is the pack's
-    version."""
+    """Return the `modules` of nodes/ without the ones that need names which ComfyUI lacks. Missing names are logged,
+    with the pack's version `ours`."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

@@ -1,5 +1,4 @@
-"""The shared parts of nodes: the LINGBOT_CAMERA and LINGBOT_STATE sockets, kinds of inputs, and inputs that several
-nodes have."""
+"""The parts that several nodes share: the LINGBOT_CAMERA and LINGBOT_STATE sockets, and inputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +17,13 @@ AS_TRAINED, UNSET = "as the model was trained", -1
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
-    """Return an integer input with `bounds`: the least value, the default and the most."""
+    """Return an integer input. `bounds` is (minimum, default, maximum); `more` are further options of the input."""
     least, default, most = bounds
     return io.Int.Input(name, **_shown(name, tooltip) | more, default=default, min=least, max=most)
 
 
 def number(name: str, bounds: tuple[float, float, float], tooltip: str, **more: Any) -> io.Float.Input:
-    """Return a float input with `bounds`: the least value, the default and the most."""
+    """Return a float input. `bounds` is (minimum, default, maximum); `more` are further options of the input."""
     least, default, most = bounds
     return io.Float.Input(name, **_shown(name, tooltip) | more, default=default, min=least, max=most)
 
@@ -42,7 +41,7 @@ def _shown(name: str, tooltip: str) -> dict[str, Any]:
 
 
 def camera_outputs(*more: io.Output) -> list[io.Output]:
-    """Return the outputs of a path and its number of frames, then `more`."""
+    """Return the outputs of a node that makes a camera path: the path, its number of frames, then `more`."""
     return [
         Camera.Output("camera", display_name="camera", tooltip="The camera path, for Apply Camera."),
         io.Int.Output(
@@ -53,9 +52,9 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of frames, in steps of 4 where `least` is 4n+1.
+    """Return an input for a number of frames, in steps of 4 if `least` is 4n+1.
 
-    The canvas moves a value to its field's grid, and a grid of 4 that begins with 0 contains no 4n+1."""
+    Otherwise the step is 1, because the canvas rounds a value to `least` plus a multiple of the step."""
     return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
@@ -65,7 +64,7 @@ def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input
 
 
 def drawing_size() -> list[io.Int.Input]:
-    """Return the inputs for width and height of a drawing, in pixels."""
+    """Return the inputs for the width and the height of a drawing, in pixels."""
     sides = ("width", 800, WIDTHS), ("height", 500, HEIGHTS)
     return [
         whole(name, (least, pixels, most), f"{name.title()} of the drawing.", step=2, advanced=True)
@@ -74,7 +73,7 @@ def drawing_size() -> list[io.Int.Input]:
 
 
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
-    """Return an input for the horizontal field of view in degrees."""
+    """Return an input for the horizontal field of view in degrees; `more` extends the tooltip."""
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return number("fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True)
 
@@ -86,21 +85,21 @@ def easing_input() -> io.Combo.Input:
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """Return an input for the latent frames of a window or a sink; UNSET selects the model's own."""
+    """Return an input for the latent frames of a window or a sink; UNSET selects the model's own value."""
     return whole(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the latent frames of a chunk; AS_TRAINED selects the model's own."""
+    """Return an input for the latent frames of a chunk; AS_TRAINED selects the model's own value."""
     return choice("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 
 def kv_cache_input(tooltip: str) -> io.Combo.Input:
-    """Return an input for the place of the keys and values."""
+    """Return an input for the device and the precision of the cached keys and values."""
     return choice("kv_cache", KEY_VALUE_MODES, tooltip, advanced=True)
 
 
 def upload_to(kind: str) -> dict[str, str]:
-    """Return the options that add an upload button to a list of files, and let files be dropped on its node. `kind` is
-    a key of `host.files.uploads.LISTS`."""
+    """Return the `extra_dict` of a combo of files that gets an upload button and accepts dropped files. `kind` is a key
+    of `host.files.uploads.LISTS`."""
     return {"lingbot_upload": kind}

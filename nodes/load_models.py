@@ -97,10 +97,12 @@ class LingBotWorldLoadExperts(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, package):
+        from ..host.checks.graph import check_steps
+
         known = known_inputs()
         experts = known.get("high_noise_expert"), known.get("low_noise_expert")
         found = refusal(_check, _expert_paths, package, *experts, *_modes(known))
-        return refusal(_check_graph) if found is True else found
+        return refusal(check_steps) if found is True else found
 
     @classmethod
     def fingerprint_inputs(
@@ -118,13 +120,6 @@ class LingBotWorldLoadExperts(io.ComfyNode):
         bar = comfy.utils.ProgressBar(2)
         paths = _expert_paths(package, high_noise_expert, low_noise_expert)
         return io.NodeOutput(*load_experts(paths, weight_dtype, bar.update_absolute, arithmetic, attention))
-
-
-def _check_graph() -> None:
-    """Check the prompt that ComfyUI is validating. Raises InputError."""
-    from ..host.checks.graph import check_steps
-
-    check_steps()
 
 
 class LingBotWorldLoadCausal(io.ComfyNode):
@@ -216,9 +211,8 @@ def _causal_path(name: str) -> Path:
 
 
 def _check_vae(name: str) -> None:
-    """Check a VAE's file. Raises InputError, CheckpointError.
-
-    ComfyUI also reads the tiny stand-ins of Wan 2.1's VAE; TINY_VAE_KEY identifies them."""
+    """Check a VAE's file; a tiny VAE, which ComfyUI reads too, is accepted by its TINY_VAE_KEY. Raises InputError,
+    CheckpointError."""
     from ..vae import read_vae
 
     path = folders.resolve_vae(name)
@@ -231,10 +225,11 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 
-def _check(paths_of: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Check the headers of the chosen files. Raises InputError, CheckpointError."""
+def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
+    """Check the headers of the files `find(*names)`. The last two arguments are the loader's `arithmetic` and
+    `attention`. Raises InputError, CheckpointError."""
     *names, arithmetic, attention = names_and_modes
-    paths = paths_of(*names)
+    paths = find(*names)
     version = folders.fingerprint([paths] if isinstance(paths, Path) else paths)
     _check_headers(paths, version, arithmetic, attention)
 
@@ -250,8 +245,8 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
     check_8_bits(checkpoint, *modes)
 
 
-def _chosen(names: dict[str, str]) -> dict[str, Path]:
-    """Return the files that are chosen for experts. Raises one InputError for all that are missing."""
+def _find_experts(names: dict[str, str]) -> dict[str, Path]:
+    """Return the file of each expert that is not FROM_PACKAGE. Raises one InputError for all missing files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:
@@ -268,7 +263,7 @@ def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
     """Return the paths of both experts. Raises InputError, CheckpointError."""
     from ..loaders import find_package
 
-    chosen = _chosen({"high": high, "low": low})
+    chosen = _find_experts({"high": high, "low": low})
     if package == NO_PACKAGE and len(chosen) < 2:
         raise InputError(
             "no package is chosen: put one at models/lingbot_world/<package>, press R and choose it, or choose both "

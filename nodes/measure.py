@@ -43,8 +43,7 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
     def execute(cls, images, camera, every, width, height) -> io.NodeOutput:
         drawing, verdict, figures = measure_image(images, camera, every, (width, height))
         show_text("\n".join(verdict))
-        words = "\n".join([*verdict, *figures])
-        return io.NodeOutput(drawing, words, ui=ui.PreviewImage(drawing, cls=cls))
+        return io.NodeOutput(drawing, "\n".join([*verdict, *figures]), ui=ui.PreviewImage(drawing, cls=cls))
 
 
 class LingBotWorldCameraFromVideo(io.ComfyNode):
@@ -105,9 +104,9 @@ class LingBotWorldMeasureDrift(io.ComfyNode):
 
     @classmethod
     def execute(cls, images, fps, width, height) -> io.NodeOutput:
-        drawing, said, figures = measure_drift(images, fps, (width, height))
-        show_text("\n".join(said))
-        return io.NodeOutput(drawing, "\n".join([*said, *figures]), ui=ui.PreviewImage(drawing, cls=cls))
+        drawing, faults, figures = measure_drift(images, fps, (width, height))
+        show_text("\n".join(faults))
+        return io.NodeOutput(drawing, "\n".join([*faults, *figures]), ui=ui.PreviewImage(drawing, cls=cls))
 
 
 def _libraries() -> None:

@@ -1,4 +1,4 @@
-"""Rejection of a prompt before it runs."""
+"""Checks that reject a prompt before it runs, and fingerprints of input files."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,21 +8,20 @@ from ..host.files.folders import fingerprint
 
 
 class NamesToCheck(list[str]):
-    """The names that a combo offers. Every name counts as `in` the list, so that ComfyUI adds no message of its own.
+    """The options of a combo whose node checks the chosen name itself.
 
-    The node's own check decides which other names are valid, and reports the reason for the rest."""
+    `in` is true for every name, so that ComfyUI adds no message of its own for a name that is not listed."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
-    """Return True, or the message of the LingBotError that `check(*arguments)` raises, or of a file that cannot be
-    read.
+    """Return True if `check(*arguments)` passes, else the message of its LingBotError or OSError.
 
-    An argument of None comes from another node and is not known yet, so `check` is not called. ComfyUI repeats the
-    message for each input that `validate_inputs` names. So `validate_inputs` names one, and reads the others from
-    `host.prompt.queue.known_inputs`."""
+    `check` is not called if an argument is None: a linked node supplies that value later. ComfyUI repeats a message for
+    each parameter of `validate_inputs`. So a node's `validate_inputs` has one parameter, and reads its other inputs
+    from `host.prompt.queue.known_inputs`."""
     if None in arguments:
         return True
     try:
@@ -35,11 +34,8 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
 
 
 def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
-    """Return the fingerprint of the files that `find(*arguments)` returns, or an empty string if these are unknown.
-
-    ComfyUI asks every node of a prompt for its fingerprint, also the nodes that a run leaves out, and logs an error as
-    a warning. `validate_inputs` reports a missing file of a node that would run. An argument of None comes from another
-    node."""
+    """Return the fingerprint of the files `find(*arguments)`. Return an empty string if an argument is None, because a
+    linked node supplies the value later, and if a file is missing, because `validate_inputs` reports that."""
     if None in arguments:
         return ""
     try:

@@ -109,7 +109,7 @@ class LingBotWorldRollout(io.ComfyNode):
                 choice(
                     "steps",
                     [*STEPS, CUSTOM],
-                    f"The steps of a chunk. Fast: {_told(FAST_INDICES)}. 2.0: {_told(V2_INDICES)}. The "
+                    f"The steps of a chunk. Fast: {_joined(FAST_INDICES)}. 2.0: {_joined(V2_INDICES)}. The "
                     f"folder's name shows which the model was trained for. {CUSTOM}: the indices below.",
                 ),
                 number(
@@ -122,7 +122,7 @@ class LingBotWorldRollout(io.ComfyNode):
                 ),
                 io.String.Input(
                     "indices",
-                    default=_told(V2_INDICES),
+                    default=_joined(V2_INDICES),
                     advanced=True,
                     tooltip=f"For steps {CUSTOM}: rising numbers from 0 to 999, of the schedule of 1,000 steps.",
                 ),
@@ -210,7 +210,7 @@ class LingBotWorldRollout(io.ComfyNode):
         from ..host.checks.text import unseen_words
         from ..host.sampling.rollout import prepare_rollout, run_rollout
 
-        asked = request(
+        wanted = request(
             frames,
             chunk,
             window,
@@ -221,14 +221,14 @@ class LingBotWorldRollout(io.ComfyNode):
             guide_scale=guide_scale,
         )
         run = prepare_rollout(
-            model, (positive, negative), asked, image=start_image, camera=camera, state=state, latent=start_latent
+            model, (positive, negative), wanted, image=start_image, camera=camera, state=state, latent=start_latent
         )
         for words in (" ".join(run.notes), *unseen_words()):
             show_warning(words)
         return io.NodeOutput(*run_rollout(run, vae, seed, kv_cache))
 
 
-def _told(indices: tuple[int, ...]) -> str:
+def _joined(indices: tuple[int, ...]) -> str:
     return ", ".join(map(str, indices))
 
 
@@ -239,7 +239,7 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
     try:
         return tuple(int(index) for index in custom.split(","))
     except ValueError:
-        raise InputError(f"indices are {custom!r}, expected numbers such as {_told(V2_INDICES)}") from None
+        raise InputError(f"indices are {custom!r}, expected numbers such as {_joined(V2_INDICES)}") from None
 
 
 def _check() -> None:

@@ -128,11 +128,7 @@ class LingBotWorldGuider(io.ComfyNode):
             description="Both experts in one sampling run: the high-noise expert above the boundary, the low-noise one "
             "below. The solver keeps its history at the switch, and each expert is loaded at its first step.",
             search_aliases=["lingbot", "dual model guider", "cfg guider", "two experts", "moe", "wan 2.2"],
-            inputs=[
-                *_models_and_prompts(),
-                *_guidance(),
-                _camera_cache(),
-            ],
+            inputs=[*_models_and_prompts(), *_guidance(), _camera_cache()],
             outputs=[io.Guider.Output("guider", display_name="guider", tooltip="For Sampler Custom Advanced.")],
         )
 

@@ -43,9 +43,9 @@ class LingBotWorldSaveState(io.ComfyNode):
     @classmethod
     def execute(cls, state, filename_prefix) -> io.NodeOutput:
         path = states.save(state, filename_prefix)
-        said = f"{state.frames} frames: {path}. Press R, and Load State lists it."
-        show_text(said)
-        return io.NodeOutput(ui={"text": [said]})
+        note = f"{state.frames} frames: {path}. Press R, and Load State lists it."
+        show_text(note)
+        return io.NodeOutput(ui={"text": [note]})
 
 
 class LingBotWorldLoadState(io.ComfyNode):

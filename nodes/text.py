@@ -44,16 +44,15 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 
 
 def _check_files(text_encoder: str) -> None:
-    """Raise LingBotError for a file that is missing or of another kind; the encoder is checked first.
+    """Raise LingBotError for a text encoder or a tokenizer that is missing or of another kind.
 
-    If any tokenizer in the list can be chosen, `auto` finds one too."""
+    The tokenizer that `auto` finds stands for every choice."""
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
 class _WithFiles:
-    """A mixin of both nodes: it rejects a prompt with invalid files, and runs the node again when a file has
-    changed."""
+    """A mixin of both nodes that rejects invalid files and runs the node again when a file has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

@@ -1,4 +1,4 @@
-"""The use of each key of a CONDITIONING by LingBot-World.
+"""Checks of a CONDITIONING: the keys that LingBot-World uses, and the shapes of their values.
 
 A CONDITIONING is a list of prompts: an embedding and a dict each. A sampling run gets one dict per prompt, with the
 embedding as `cross_attn`. The running node shows a warning about unused keys, under the names that the user knows."""
@@ -102,11 +102,6 @@ def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
     return list(dict.fromkeys(NOT_READ.get(key, f'"{key}"') for key in keys))
 
 
-def without_unread(entry: dict) -> dict:
-    """Return a prompt's dict without the keys that other models read, so that no ControlNet runs in vain or fails."""
-    return {key: value for key, value in entry.items() if key not in NOT_READ}
-
-
 def words_for(unread: list[str]) -> str:
     """Return a message that lists the `unread` names; an empty string for none."""
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
@@ -149,8 +144,8 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
-    """Return the embeddings [1, L, D] of a prompt's events by the chunk from which each counts; nothing without events.
-    A chunk has `seconds` seconds. Raises InputError for an event after the end."""
+    """Return the embeddings [1, L, D] of a prompt's events, by the first chunk that each applies to. A video has
+    `chunks` chunks of `seconds` seconds. Raises InputError for an event after the end."""
     from ...live.worlds.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
@@ -168,9 +163,8 @@ def without_events(prompt: list) -> tuple[list, list[str]]:
 
 
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
-    """Reject a text, a start image and a camera that do not fit the model and the latent [B, 16, f, h, w].
-
-    ComfyUI stretches an image of another height or width; this only shows a warning. Raises InputError, CameraError."""
+    """Raise InputError or CameraError for a text, a start image or a camera that does not fit the model and the latent
+    [B, 16, f, h, w]. A start image of another height or width, which ComfyUI stretches, shows a warning."""
     if latent.ndim != 5:
         raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
     check_text(entry.get("cross_attn"), config)
@@ -202,17 +196,17 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Check the areas, masks and timestep ranges of a side's prompts.
+    """Check that the areas, masks and timestep ranges of one side's prompts cover the latent in every step, because the
+    prediction is zero elsewhere. `side` is "the prompt" or "the negative prompt"; `sampling` is the MODEL's
+    model_sampling.
 
-    Together the prompts have to predict all of the latent in every step, because elsewhere the prediction is zero.
-    Partial coverage shows a warning. A step without any coverage raises InputError, as does an area that does not fit
-    the latent. `sampling` is the MODEL's model_sampling."""
+    Partial coverage shows a warning. Raises InputError for a step without coverage and for an area outside of the
+    latent."""
     shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
         raise InputError(
-            f"{side} predicts nothing in step {shares.index(0.0) + 1} of {len(shares)}: its mask is empty "
-            "or its timestep range over; combine it (Conditioning Combine) with one that counts "
-            "there"
+            f"{side} predicts nothing in step {shares.index(0.0) + 1} of {len(shares)}: its mask is empty or its "
+            "timestep range over; combine it (Conditioning Combine) with one that counts there"
         )
     if shares and min(shares) < 1:
         show_warning(
@@ -222,7 +216,7 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
 
 
 def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
-    """Yield for each step the share of the latent that is predicted."""
+    """Yield for each step the fraction of the latent that is predicted."""
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
@@ -243,7 +237,7 @@ def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) 
 
 
 def _range(entry: dict, sampling) -> tuple[float, float]:
-    """Return the first and the last sigma at which a prompt applies, as ComfyUI reads timestep ranges."""
+    """Return the first and the last sigma at which a prompt applies."""
     first = max(entry.get("start_percent", 0.0), entry.get("clip_start_percent", 0.0))
     last = min(entry.get("end_percent", 1.0), entry.get("clip_end_percent", 1.0))
     begins, ends = (float(sampling.percent_to_sigma(percent)) for percent in (first, last))

@@ -1,7 +1,7 @@
-"""Checks of a sampler and of a Rollout before any node of their prompt runs.
+"""Checks of samplers and Rollouts while ComfyUI validates a prompt, so before any node runs.
 
-The node that opened a MODEL determines the kind of model at a link. `plan_rollout` checks the rest of a Rollout when it
-runs."""
+The loader node at the beginning of a MODEL link determines the kind of model. `plan_rollout` checks the rest of a
+Rollout when it runs."""
 
 import re
 from collections.abc import Mapping
@@ -19,9 +19,8 @@ MODEL, ANYTHING = "MODEL", "*"
 
 
 def check_rollout() -> None:
-    """Raise InputError or CameraError if the Rollout that ComfyUI is validating cannot work.
-
-    Errors: a base expert; no or several beginnings; a sink that fills its window; a path shorter than a chunk."""
+    """Raise InputError or CameraError for the Rollout that ComfyUI is validating if it has a base expert as its model,
+    no or several beginnings, a sink that fills its window, or a path shorter than a chunk."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -62,9 +61,8 @@ def _is_set(latent_frames: Any) -> bool:
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the number of frames that linked nodes give: the lower of the camera's length and a linked `frames` input.
-
-    Returns None if neither is known. ComfyUI itself checks a number in the widget."""
+    """Return the lower of the camera path's length and the value of a linked `frames` input; None if neither is known.
+    ComfyUI itself checks a number in the widget."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -88,10 +86,10 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if a sampler of the prompt that ComfyUI is validating has no step on an expert.
+    """Raise InputError if the prompt that ComfyUI is validating has a KSampler (Advanced) without a step on an expert,
+    or ManualSigmas without a number.
 
-    ComfyUI returns the sampler's latent unchanged, without calling the model, so no check of a run could report it.
-    ManualSigmas without a number raises InputError too."""
+    ComfyUI never calls the model of a sampler without a step, so the checks of a run could not report it."""
     try:
         prompt, _ = node_in_question()
     except UnknownError:
@@ -115,9 +113,8 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the class of the node that opened a MODEL: LOAD_EXPERTS, LOAD_CAUSAL, or None if it is not known.
-
-    The search follows the link through nodes with one MODEL input, such as LoRA loaders."""
+    """Return the class of the node that loads the MODEL at a link: LOAD_EXPERTS, LOAD_CAUSAL, or None if unknown. The
+    search follows nodes with one MODEL input, such as LoRA loaders."""
     passed = set()
     while type_of(prompt, link) == MODEL and link[0] not in passed:
         passed.add(link[0])
@@ -130,8 +127,7 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the type of a link's output, as its node declares it; None for a value and for a link that leads
-    nowhere."""
+    """Return the type that a linked output's node declares; None for a value and for a link to a missing output."""
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

@@ -47,7 +47,8 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
-    """Return a warning if the noise in the latent and the noise that is added do not fit the first sigma."""
+    """Return a warning if the noise in `latent` plus the added `noise` does not fit the first sigma, else an empty
+    string."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         return _going_on(_left.get(_fingerprint(latent)), first, adds)
@@ -63,15 +64,14 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
 
 
 def _going_on(left: float | None, first: float, adds: bool) -> str:
-    """Return a warning if a run cannot continue this latent. `left` is None for a latent that no run has made."""
+    """Return a warning if a run that begins at noise level `first` cannot continue this latent, else an empty string.
+    `left` is the level that the previous run left, None for a latent that no run has made."""
     if adds:
+        if left is None or left <= SMALL:
+            return ""
         return (
-            (
-                f"The run before has left noise of level {left:.3g} in the latent, and this run adds more: turn "
-                "add_noise off (Disable Noise)."
-            )
-            if left is not None and left > SMALL
-            else ""
+            f"The run before has left noise of level {left:.3g} in the latent, and this run adds more: turn add_noise "
+            "off (Disable Noise)."
         )
     if left is None:
         return (
@@ -92,8 +92,8 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if noise stays in a latent that no other run continues. `whole`: whether the run should end the
-    video; used where the graph is not known."""
+    """Yield a warning if noise stays in a latent that no later sampler continues. `whole` tells whether the run is
+    meant to end the video, for a graph that is not known."""
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return

@@ -8,8 +8,8 @@ from ...doctor.page import page, row
 
 
 def check_machine() -> tuple[str, str]:
-    """Return the checkup of ComfyUI's device as a page, and as a line for docs/cards.md. Raises InputError for a wrong
-    LINGBOT_WORLD_KERNELS."""
+    """Return the report of `doctor.checkup` for ComfyUI's device as a page of text, and as a row of docs/cards.md.
+    Raises InputError for an invalid LINGBOT_WORLD_KERNELS."""
     comfy.model_management.soft_empty_cache()
     with torch.inference_mode():
         found = check(comfy.model_management.get_torch_device())

@@ -1,8 +1,7 @@
-"""Checks of a sampling run before any weight is loaded, for every sampler: this pack's and ComfyUI's own.
+"""Checks of a sampling run before any weight is loaded, for this pack's samplers and ComfyUI's own.
 
-The checks are a wrapper of ComfyUI's `outer_sample`, which every expert's MODEL carries. It rejects inputs that cannot
-be sampled. It warns on the running node about inputs that an expert does not read, and inputs that are missing or in
-the wrong place."""
+The checks are a wrapper of ComfyUI's `outer_sample`, which every expert's MODEL carries. It raises errors for inputs
+that cannot be sampled, and shows warnings on the running node about inputs that are unused, missing or misplaced."""
 
 import math
 from collections.abc import Iterator
@@ -28,13 +27,13 @@ from ..model.patches import (
 )
 from ..model.transformer import truncated_timesteps
 from ..prompt.notice import show_note, show_warning
-from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
+from .conditioning import BY_SAMPLERS, NOT_READ, SIDES, check_entry, check_parts, not_read, words_for
 from .latents import beginning_words, check_finite, ending_words, remember
 from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""The lowest first sigma at which a run starts from the noise alone, as the official code does."""
+"""The first sigma from which on a run starts from the noise alone, as the official code does."""
 
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
@@ -69,7 +68,10 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
                 "The latent is empty, and its mask keeps parts of it, which stay empty: connect the latent of "
                 "a video, from VAE Encode, or take the mask away."
             )
-        guider.conds = {side: list(map(without_unread, entries)) for side, entries in guider.conds.items()}
+        guider.conds = {  # without the keys of other models, so that no ControlNet runs in vain or fails
+            side: [{key: value for key, value in entry.items() if key not in NOT_READ} for entry in entries]
+            for side, entries in guider.conds.items()
+        }
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
@@ -84,7 +86,8 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
 
 
 def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
-    """Yield messages about sigmas that lead nowhere, and about a run that begins with an empty latent and no noise."""
+    """Yield warnings about sigmas without a step, with a rise or of another schedule, and about the noise levels of the
+    latent at both ends of the run."""
     if len(sigmas) < 2:
         yield "There is no step: of the sigmas none follows another."
         return
@@ -99,23 +102,21 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
 
 
 def _inner(sampler):
-    """Return the sampler inside `_SwitchingSampler`, or the sampler itself."""
+    """Return the sampler inside a `_SwitchingSampler`; any other sampler itself."""
     return getattr(sampler, "sampler", sampler)
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
-    """Return a message for a whole schedule that begins as the other official solver's; else an empty string."""
+    """Return a warning if the schedule begins at the first sigma of the other official solver, else an empty string."""
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
     other = "dpmpp" if first == 1 else "unipc"
+    if other == solver:
+        return ""
     return (
-        (
-            f"The sigmas begin at {first:.4g}, as {other}'s do, and the solver is {solver}: make the sigmas with "
-            f"LingBot-World Sigmas, with its solver at {solver}."
-        )
-        if other != solver
-        else ""
+        f"The sigmas begin at {first:.4g}, as {other}'s do, and the solver is {solver}: make the sigmas with "
+        f"LingBot-World Sigmas, with its solver at {solver}."
     )
 
 
@@ -156,8 +157,7 @@ def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
 
 
 def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
-    """Return a message about a start image or a camera that only some sides have; an empty string where all or none
-    have it."""
+    """Return a warning about a start image or a camera (`what`) that only some sides have, else an empty string."""
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
@@ -186,7 +186,7 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
 
 
 def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
-    """Return a message about steps that belong to the other expert; an empty string if there are none."""
+    """Return a warning about steps that belong to the other expert, else an empty string."""
     high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
     if role is None or not high:
         return ""

@@ -16,7 +16,7 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def unseen_words() -> list[str]:
-    """Return a message for each silent change of a prompt by the nodes before the running one."""
+    """Return a warning for each silent change of a prompt by the nodes that the running node's texts come from."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -26,7 +26,7 @@ def unseen_words() -> list[str]:
 
 
 def embedding_words(place: str, text: str) -> list[str]:
-    """Return a message for each embedding that a text for a CLIP names."""
+    """Return a warning for each `embedding:name` in a text for a CLIP; `place` names the node in the warning."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and only its log reports it."
@@ -35,7 +35,6 @@ def embedding_words(place: str, text: str) -> list[str]:
 
 
 def _before(prompt: Prompt, node: str) -> list[str]:
-    """Return the nodes that a node's texts come from."""
     found, waiting = [], [node]
     while waiting:
         links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
@@ -65,7 +64,7 @@ def _words(node: str, made: dict) -> Iterator[str]:
 
 
 def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
-    """Yield a message for a positive input that is connected to a negative output, or the reverse."""
+    """Yield a warning if a positive input is connected to a negative output, or the reverse."""
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
     for name, other in (("positive", "negative"), ("negative", "positive")):
         link = prompt[node]["inputs"].get(name)

@@ -1,19 +1,19 @@
-"""Checks for unused parts of a run: an expert without a step, ranges without a step, guidance at cfg 1."""
+"""Warnings about parts of a run without effect: an expert or a timestep range without a step, guidance at cfg 1."""
 
 import math
 from collections.abc import Iterator
 
 from torch import Tensor
 
-from ..model.patches import features, guides
+from ..model.patches import GUIDANCE, features
 from ..prompt.queue import PromptValues, UnknownError, running_prompt
 
 CACHES = {"easycache", "lazycache"}
 
 
 def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if one expert has no step and something of its own: nodes, LoRAs, another cfg. `high` and `low`
-    are MODELs, `cfg` their guidance; `first_low` is the first step of the low-noise expert."""
+    """Return a warning if one expert has no step but has nodes, LoRAs or a cfg of its own, else an empty string. `high`
+    and `low` are MODELs, `cfg` their guidance; `first_low` is the first step of the low-noise expert."""
     if 0 < first_low < steps or steps < 1:
         return ""
     idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)
@@ -31,7 +31,7 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
 
 
 def idle_ranges(patcher, sigmas: Tensor) -> Iterator[str]:
-    """Yield a warning for each node on a MODEL with a range of noise levels that contains no step."""
+    """Yield a warning for each node on a MODEL that is limited to timesteps without a step of this run."""
     try:
         prompt, _ = running_prompt()
     except UnknownError:
@@ -59,19 +59,19 @@ def _makers(patcher) -> Iterator[str]:
 
 
 def without_negative(patcher) -> str:
-    """Return a warning if nodes change the guidance of a run that leaves the negative prompt out."""
+    """Return a warning for a run without its negative prompt if nodes on the MODEL change the guidance and do not
+    request that prompt (disable_cfg1_optimization), else an empty string."""
+    changed = patcher.model_options.keys() & GUIDANCE
+    if not changed or "disable_cfg1_optimization" in changed:
+        return ""
     return (
-        (
-            "At cfg 1 the negative prompt is left out, so a node on the model that changes the guidance may change "
-            "nothing."
-        )
-        if guides(patcher)
-        else ""
+        "At cfg 1 the negative prompt is left out, so a node on the model that changes the guidance may change nothing."
     )
 
 
 def two_caches(patchers, sampler) -> str:
-    """Return a warning if EasyCache or LazyCache and the solver's `reuse_threshold` both skip steps."""
+    """Return a warning if EasyCache or LazyCache and the solver's `reuse_threshold` both skip steps, else an empty
+    string."""
     names = {name for patcher in patchers for name in features(patcher, every=True) & CACHES}
     if not names or not getattr(sampler, "reuse_threshold", 0):
         return ""

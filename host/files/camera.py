@@ -1,9 +1,7 @@
-"""Camera paths inside ComfyUI: their files, and their conversion to conditioning.
-
-A LINGBOT_CAMERA is a `camera.path.CameraPath`."""
+"""Camera paths in ComfyUI: files in its input folder, and conditioning. A LINGBOT_CAMERA is a `CameraPath`."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -33,36 +31,40 @@ from .names import parts_of
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
-VIDEO_LATENTS = (
-    "WanImageToVideo",
-    "WanFirstLastFrameToVideo",
-    "WanFunInpaintToVideo",
-    "EmptyHunyuanLatentVideo",
-)
+VIDEO_LATENTS = ("WanImageToVideo", "WanFirstLastFrameToVideo", "WanFunInpaintToVideo", "EmptyHunyuanLatentVideo")
 """ComfyUI's nodes with a `length` input that is the number of frames of their latent."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
-    """List the folders with a poses.npy and other .npy files of poses, in the input folder and in packages."""
+    """Return the names of folders with a poses.npy, and of other .npy files with poses, in the input folder and in
+    packages."""
     found = _named(looks_like_poses, ".npy")
     return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
 
 def lens_choices() -> list[str]:
-    """List the lens next to the poses, the lens of the official examples, then every .npy that may be a lens."""
+    """Return BESIDE (the lens next to the poses), DEFAULT_LENS (the lens of the official examples), then the name of
+    every .npy file that may be a lens."""
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
 def camera_files() -> list[str]:
-    """List the files that a camera format reads, in the input folder and in packages."""
+    """Return the names of the files that a camera format may read, in the input folder and in packages."""
     return _named(looks_like_camera, ".npz", ".txt", ".csv", ".tum", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
     """Return the names, with forward slashes, of files with these suffixes that `looks` accepts."""
-    files = ((name, root / name) for root in _roots() for name in _below(root) if name.lower().endswith(suffixes))
-    return sorted({name for name, path in files if looks(path)})
+    found = set()
+    for root in _roots():
+        for folder, folders, files in os.walk(root):
+            below = Path(folder).relative_to(root)
+            if len(below.parts) >= FOLDER_DEPTH:
+                folders.clear()
+            named = [below / file for file in files if file.lower().endswith(suffixes)]
+            found |= {name.as_posix() for name in named if looks(root / name)}
+    return sorted(found)
 
 
 def resolve(name: str) -> Path:
@@ -77,8 +79,8 @@ def resolve(name: str) -> Path:
 
 
 def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
-    """Return the files of the poses, of the lens (None for the default lens) and of the actions, which need not
-    exist."""
+    """Return the files of the poses, of the lens (None for DEFAULT_LENS) and of the actions, which need not exist.
+    Raises InputError, CameraError."""
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -94,22 +96,21 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def _inside(path: Path) -> bool:
-    """Return whether a path found below the input folder or a package still lies there after links are followed."""
+    """Return whether a path is below the input folder or a package after its links are resolved."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
 def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
-    """Raise CameraError for pose and lens files that are missing or damaged, and for too few poses. ComfyUI itself
-    rejects a lens that is not in the list."""
+    """Raise CameraError for a pose or lens file that is missing or damaged, and for too few poses from frame `start`
+    on. A `lens` that is not in the list is not checked, because ComfyUI itself rejects it."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """Return the 4n+1 poses of a file, from frame `start` on, that a video of `frames` frames uses. Raises CameraError.
-
-    The node shows which parts of the files are not used."""
+    """Return the poses of a file from frame `start` on: `frames` rounded down to 4n+1, or fewer if the file is short.
+    The running node shows notes on parts of the files that are not used. Raises CameraError."""
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("")
@@ -124,7 +125,7 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return the number of poses from frame `start` on. Raises CameraError for fewer than `least`."""
+    """Return the number of `poses` from frame `start` on. Raises CameraError for fewer than `least`."""
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start
@@ -136,7 +137,8 @@ def chain(paths: list[CameraPath]) -> CameraPath:
 
 
 def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
-    """Return the model's embedding of a path for a video latent [B, 16, f, h, w]. Raises CameraError."""
+    """Return the camera input of the model for a path and a video latent [B, 16, f, h, w]: a Pluecker map
+    [1, 384, f, h, w], 448 channels with actions. Raises CameraError."""
     samples = latent["samples"]
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
@@ -155,8 +157,8 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Return the path's actions where `control` takes them, else None. Raises CameraError for a path without actions,
-    or with another number of frames than the latent."""
+    """Return the path's actions if `control` is ACTION_CONTROL, else None. Raises CameraError if these are missing, and
+    for a path with another number of frames than the latent."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(
@@ -171,26 +173,26 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Show on the running node how a path's file was read, and warn if the result makes little sense; return both as
-    lines."""
-    said, doubted = explained(path), doubts(path)
-    for words in doubted:
-        show_warning(words)
-    for words in said:
-        show_note(words)
-    return [*doubted, *said]
+    """Show notes on the running node about how a path's file was read, and warnings if its convention seems wrong.
+    Return the warnings, then the notes."""
+    notes, doubted = explained(path), doubts(path)
+    for text in doubted:
+        show_warning(text)
+    for text in notes:
+        show_note(text)
+    return [*doubted, *notes]
 
 
 def show_warnings(path: CameraPath, frames: int) -> None:
-    """Warn on the running node about the parts of a path that the model will not follow in a video of `frames`
-    frames."""
+    """Show warnings on the running node about the parts of a path that the model will not follow in a video of
+    `frames` frames."""
     show_warning("")
-    for words in warnings(path, frames):
-        show_warning(words)
+    for text in warnings(path, frames):
+        show_warning(text)
 
 
 def with_camera(conditioning, embedding: torch.Tensor):
-    """Return the conditioning with a camera. It replaces an earlier camera, with a warning on the node."""
+    """Return a CONDITIONING with the camera `embedding`. An earlier camera is replaced, with a warning on the node."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
@@ -202,13 +204,15 @@ def with_camera(conditioning, embedding: torch.Tensor):
 def preview_image(
     path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
 ) -> torch.Tensor:
-    """Draw a path as an IMAGE [1, H, W, 3]. `image` [B, h, w, 3] is the first frame; `light` is for a light page."""
+    """Return the drawing of a path as an IMAGE [1, H, W, 3]. `image` is the video's first frame, an IMAGE; `size` is
+    (width, height) in pixels; `light` selects colours for a light page."""
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return as_image(render_preview(path, first, frames, size, light))
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the Apply Camera that ComfyUI is validating gets a path that does not fit its latent."""
+    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets a path that does not fit its latent.
+    Nothing is checked if a node must run to know the path or the latent."""
     try:
         prompt, node = node_in_question()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)
@@ -225,11 +229,3 @@ def check_camera_fits() -> None:
 def _roots() -> list[Path]:
     packages = folder_paths.get_folder_paths(PACKAGES) if PACKAGES in folder_paths.folder_names_and_paths else []
     return [Path(folder_paths.get_input_directory()), *map(Path, packages)]
-
-
-def _below(root: Path) -> Iterator[str]:
-    for folder, folders, files in os.walk(root):
-        below = Path(folder).relative_to(root)
-        if len(below.parts) >= FOLDER_DEPTH:
-            folders.clear()
-        yield from ((below / file).as_posix() for file in files)

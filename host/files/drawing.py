@@ -1,4 +1,4 @@
-"""The canvas's requests while no prompt runs: the drawing of a path from its values, and its warnings."""
+"""HTTP routes that draw a camera path for the canvas, and return its warnings, while no prompt runs."""
 
 import asyncio
 import io
@@ -18,17 +18,15 @@ WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
 
 
 def register(server) -> None:
-    """Add the routes that preview nodes and editors request; `server` is ComfyUI's PromptServer."""
+    """Add the routes ADDRESS and WARNINGS to `server`, ComfyUI's PromptServer."""
     from aiohttp import web
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Return the drawing as a PNG.
-
-        Other answers: JSON with the reason for a missing path (for example, the toy is not made yet); status 204 for a
-        path that is known only when the prompt runs; status 400 for any node but a preview node."""
+        """Return the drawing as a PNG; JSON with the reason for a path that cannot be read; status 204 for a path that
+        is known only when the prompt runs; status 400 for a node that is not a preview node."""
         try:
-            picture = await asyncio.to_thread(drawing_of, await request.json())
+            image = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
             return web.Response(status=204)
         except (LingBotError, OSError) as error:
@@ -37,28 +35,28 @@ def register(server) -> None:
             return web.json_response(
                 {"error": f"expected a preview node and the nodes before it: {error!r}"}, status=400
             )
-        return web.Response(body=picture, content_type="image/png")
+        return web.Response(body=image, content_type="image/png")
 
     @server.routes.post(WARNINGS)
     async def warn(request: web.Request) -> web.Response:
-        """Return as JSON the warnings about an editor's document: moves that the model will not follow. Status 400 for
-        an invalid document."""
+        """Return as JSON the warnings about an editor's document: moves that the model will not follow. Return status
+        400 for an invalid document."""
         try:
             path = await asyncio.to_thread(path_from_editor, await request.json())
-            said = await asyncio.to_thread(warnings, path, len(path))
+            found = await asyncio.to_thread(warnings, path, len(path))
         except (CameraError, ValueError) as error:
             return web.json_response({"error": str(error)}, status=400)
-        return web.json_response({"warnings": said})
+        return web.json_response({"warnings": found})
 
 
-def drawing_of(asked: dict[str, Any]) -> bytes:
-    """Return the PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first
-    frame; `asked["light"]` is for a light page.
+def drawing_of(request: dict[str, Any]) -> bytes:
+    """Return the drawing of the preview node `request["node"]` in the prompt `request["prompt"]`, as a PNG without a
+    first frame; `request["light"]` selects colours for a light page.
 
     Raises UnknownError for a path that is known only when the prompt runs, and CameraError for a missing or invalid
     path."""
-    prompt = asked["prompt"]
-    inputs, values = prompt[asked["node"]]["inputs"], PromptValues(prompt)
+    prompt = request["prompt"]
+    inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
     if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):
         raise CameraError(f"frames: at most {MOST_FRAMES}")
     path = values.of(inputs["camera"])
@@ -66,7 +64,7 @@ def drawing_of(asked: dict[str, Any]) -> bytes:
         raise UnknownError
     size = _within(inputs["width"], WIDTHS), _within(inputs["height"], HEIGHTS)
     stream = io.BytesIO()
-    frames, light = int(values.of(inputs["frames"])) or len(path), bool(asked.get("light"))
+    frames, light = int(values.of(inputs["frames"])) or len(path), bool(request.get("light"))
     render_preview(path, None, frames, size, light).save(stream, "PNG")
     return stream.getvalue()
 

@@ -31,10 +31,10 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video into a new folder, under the next free number. Return the folder, the points as a 3D file, the
-    first camera as LOAD3D_CAMERA, and a report.
+    """Export a video into a new folder with the next free number. Return the folder, the points as a FILE_3D, the first
+    camera as LOAD3D_CAMERA, and the lines of a report.
 
-    Without points, the nodes after the 3D file do not run. Raises InputError."""
+    Without points the FILE_3D is an ExecutionBlocker. Raises InputError and DependencyError."""
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     folder = Path(root) / f"{name}_{counter:05}_"
@@ -47,7 +47,8 @@ def export_images(
 
 
 def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
-    """Return the points and lines about them; a point cloud without points is an error."""
+    """Return the points, or None, and the lines of a report on them. Raises InputError for a point cloud without
+    points."""
     try:
         found = add_points(made, fps)
     except InputError as reason:

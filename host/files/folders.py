@@ -1,7 +1,7 @@
-"""The model files that nodes offer, from ComfyUI's own folders and from `models/lingbot_world/<package>`.
+"""The model files that nodes list: in ComfyUI's own model folders and in `models/lingbot_world/<package>`.
 
-A package is a folder exactly as `hf download` leaves it. Names may come from a stranger's workflow, so they are looked
-up below these folders only. Nodes list names with forward slashes and accept both kinds of slash."""
+A package is a folder exactly as `hf download` leaves it. Names may come from a stranger's workflow, so they are
+resolved below these folders only. Nodes list names with forward slashes and accept both kinds of slash."""
 
 import logging
 import os
@@ -41,12 +41,13 @@ _WITH_GGUF = ("diffusion_models", "text_encoders")
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The names under which a causal folder is listed: its one file, or a pattern for all its shards. A canvas marks a
-missing model only where the name ends like a weight file."""
+"""The last part of a causal folder's name in the list: its only file, or a pattern for all its shards. The canvas marks
+a missing model only if the name ends like a weight file."""
 
 
 def register() -> None:
-    """Register `lingbot_world` as a model folder of ComfyUI, after the folders that extra_model_paths.yaml names."""
+    """Register `lingbot_world` as a model folder of ComfyUI, after the folders that extra_model_paths.yaml names, and
+    lists of GGUF files, which ComfyUI's own lists leave out."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
@@ -59,13 +60,13 @@ def _gguf_files(model_folder: str) -> str:
 
 
 def toy_folder() -> Path:
-    """Return the folder of the toy package: where it exists, else in ComfyUI's first folder of packages."""
+    """Return the folder of the toy package: an existing one, else a new one in ComfyUI's first folder of packages."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
     return next((root / TOY for root in roots if _tells(Path.is_dir, root / TOY)), roots[0] / TOY)
 
 
 def lay_out_example() -> None:
-    """Write `example.png` into an input folder without any file, as ComfyUI's own has one: workflows begin with it."""
+    """Write `example.png`, which the example workflows begin with, into the input folder if that holds no file."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ def lay_out_example() -> None:
 
 
 def package_choices() -> list[str]:
-    """Return the names of the packages: folders of `models/lingbot_world` that hold a high-noise expert."""
+    """Return the names of the packages: the folders of `models/lingbot_world` with a high-noise expert."""
     return sorted(
         {
             folder.name
@@ -85,26 +86,26 @@ def package_choices() -> list[str]:
 
 
 def resolve_package(name: str) -> Path:
-    """Return the folder of a package. Raises InputError for a name that leaves the model folders or does not exist."""
+    """Return the folder of the package `name`. Raises InputError for a name outside of the model folders, and for a
+    folder that does not exist."""
     return resolve(name, (PACKAGES,), "package", Path.is_dir)
 
 
 def expert_choices() -> list[str]:
-    """List the weight files of `diffusion_models` and the expert files of packages; shards appear once, as their
-    folder."""
+    """Return the names of the weight files of `diffusion_models` and of the expert files of packages. The shards of a
+    model are listed once, as their folder."""
     return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the file or folder of an expert; errors use `what` as its name. Raises InputError."""
+    """Return the file or folder of the expert `name`. Raises InputError, whose message calls the expert `what`."""
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
-    """List the causal models (LingBot-World Fast, 2.0).
-
-    These are folders that `is_causal_folder` accepts: in `diffusion_models`, packages themselves, and folders in
-    packages. Single files of `diffusion_models` count if their names are those of causal models."""
+    """Return the names of the causal models (LingBot-World Fast, 2.0): folders in `diffusion_models`, packages and
+    folders in packages that `is_causal_folder` accepts, and single files in `diffusion_models` with a causal model's
+    name."""
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -118,7 +119,7 @@ def causal_choices() -> list[str]:
 
 
 def _by_its_file(root: Path, name: str) -> str:
-    """Return the folder's name followed by its one file or by the pattern of its shards."""
+    """Return the name of a causal folder followed by its only file or by the pattern of its shards."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -126,8 +127,8 @@ def _by_its_file(root: Path, name: str) -> str:
 
 
 def resolve_causal(name: str) -> Path:
-    """Return the folder or file of a causal model. A name that ends with the folder's one file or shards means the
-    folder. Raises InputError, also for a path that holds something else."""
+    """Return the folder or file of the causal model `name`, as `causal_choices` lists it. Raises InputError if it is
+    missing or no causal model."""
     folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", name)
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
@@ -139,24 +140,24 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """List the text encoder files of `text_encoders` and the T5 of each package, the best default first."""
+    """Return the names of the files of `text_encoders` and of each package's T5, the best default first."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """Return the file of a text encoder, or its folder in diffusers' layout. Raises InputError."""
+    """Return the file of the text encoder `name`, or its folder in diffusers' layout. Raises InputError."""
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
-    """List the VAE files of `vae` and the VAE of each package, the best default first."""
+    """Return the names of the files of `vae` and of each package's VAE, the best default first."""
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """Return the file of a VAE, or its folder in diffusers' layout. Raises InputError."""
+    """Return the file of the VAE `name`, or its folder in diffusers' layout. Raises InputError."""
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
 
@@ -165,14 +166,14 @@ def _holds_weights(path: Path) -> bool:
 
 
 def tiny_decoder_choices() -> list[str]:
-    """List the files of `models/vae_approx` with `taew2_1` in their names, as in TAEHV's and LightTAE's decoders of Wan
-    2.1."""
+    """Return the names of the files of `models/vae_approx` that contain `taew2_1`: TAEHV's and LightTAE's decoders of
+    Wan 2.1's latents."""
     found = [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("vae_approx")]
     return [name for name in found if "taew2_1" in name.lower()]
 
 
 def resolve_tiny_decoder(name: str) -> Path:
-    """Return the file of a tiny decoder. Raises InputError."""
+    """Return the file of the tiny decoder `name`. Raises InputError if it is missing."""
     path = folder_paths.get_full_path("vae_approx", name)
     if path is None:
         raise InputError(f"{name} is no longer in models/vae_approx; choose another decoder, or the VAE")
@@ -180,31 +181,36 @@ def resolve_tiny_decoder(name: str) -> Path:
 
 
 def tokenizer_choices() -> list[str]:
-    """List `auto` (next to the text encoder), then the tokenizer folder of each package."""
+    """Return AUTO, then the names of the packages' tokenizer folders."""
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
     return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs if _tells(tokenizer_in, folder / name)})]
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """Return the folder of a tokenizer, or a file that contains one. Raises InputError if no tokenizer is found.
+    """Return the folder of the tokenizer `choice`, or a file that contains one. Raises InputError if none is found.
 
-    `auto` looks next to the encoder, in the packages, in the encoder's own file and in the umt5 files of
+    AUTO searches next to the encoder, in the packages, in the encoder's own file and in the umt5 files of
     `text_encoders`."""
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
-    candidates = (folder / name for folder in (encoder.parent, *_folders()) for name in TOKENIZER_FOLDERS)
-    beside = (folder for folder in candidates if _tells(tokenizer_in, folder))
-    found = next(beside, None) or next(_with_tokenizer_inside(encoder), None)
-    if found is None:
-        raise InputError(
-            f"{encoder.name} needs a tokenizer and there is none: put tokenizer.json ({TOKENIZER_PAGE}) into "
-            f"{encoder.parent / 'tokenizer'}"
-        )
-    return found
+    for folder in (encoder.parent, *_folders()):
+        for name in TOKENIZER_FOLDERS:
+            if _tells(tokenizer_in, folder / name):
+                return folder / name
+    umt5 = (name for name in _listed("text_encoders") if "umt5" in name.lower())
+    for file in (encoder, *map(resolve_text_encoder, umt5)):
+        with suppress(CheckpointError):
+            if file.suffix == ".safetensors" and "spiece_model" in read_tensors(file):
+                return file
+    raise InputError(
+        f"{encoder.name} needs a tokenizer and there is none: put tokenizer.json ({TOKENIZER_PAGE}) into "
+        f"{encoder.parent / 'tokenizer'}"
+    )
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return a string that changes when one of the files, or a file in one of the folders, is written again."""
+    """Return the names, modification times and sizes of files, and of all files in folders, as one string. Raises
+    OSError for a missing file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -212,17 +218,9 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
     return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
 
 
-def _with_tokenizer_inside(encoder: Path) -> Iterator[Path]:
-    umt5 = (name for name in _listed("text_encoders") if "umt5" in name.lower())
-    for file in (encoder, *map(resolve_text_encoder, umt5)):
-        with suppress(CheckpointError):
-            if file.suffix == ".safetensors" and "spiece_model" in read_tensors(file):
-                yield file
-
-
 def _folders() -> Iterator[Path]:
-    """Yield the folders of `models/lingbot_world`: packages, complete or still being downloaded. A folder without read
-    permission, such as a drive's `lost+found`, is skipped."""
+    """Yield the folders in `models/lingbot_world`, except unfinished quantizations and folders without read permission,
+    such as a drive's `lost+found`."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if _tells(_is_open, root) else []
         yield from (folder for folder in folders if _tells(_is_open, folder) and not _unfinished(folder))
@@ -238,7 +236,7 @@ def _is_open(path: Path) -> bool:
 
 
 def _tells(look: Callable[[Path], object], path: Path) -> bool:
-    """Return `bool(look(path))`; log an OSError, such as a missing permission, and return False."""
+    """Return `bool(look(path))`; for an OSError, such as a missing permission, log it and return False."""
     try:
         return bool(look(path))
     except OSError as error:
@@ -270,7 +268,7 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the files of packages with names that match the pattern, and the folders called `part`."""
+    """Yield the names of the packages' files that match `pattern` in lower case, and of their folders `part`."""
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
@@ -286,8 +284,7 @@ def _listed(model_folder: str) -> Iterator[str]:
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names with the shards of a folder replaced by that folder. Of shards outside any folder only the first
-    is listed."""
+    """Yield the names, with shards replaced by their folder. Of shards without a folder only the first is listed."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)
@@ -307,7 +304,8 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the path called `name` in the first of ComfyUI's model folders that has one. Raises InputError."""
+    """Return the path `name` in the first of ComfyUI's `model_folders` in which `exists(path)` is true. Raises
+    InputError, whose message calls the path `what`, for a name outside of the folders and for a missing path."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:

@@ -1,4 +1,4 @@
-"""ComfyUI's IMAGE [B, H, W, C], 0..1: conversion from and to image files, and the start image at the video's size."""
+"""Conversion between image files and ComfyUI's IMAGE [B, H, W, C], 0..1; the start image at the video's size."""
 
 from pathlib import Path
 
@@ -36,25 +36,23 @@ ONE_FRAME = 1
 
 
 def read_image(path: Path) -> Tensor:
-    """Read an image file as IMAGE [1, H, W, 3]."""
+    """Return an image file as an IMAGE, float32 [1, H, W, 3], 0..1."""
     return as_image(picture_of(path).pixels)
 
 
 def as_image(picture: Image.Image | np.ndarray) -> Tensor:
-    """Convert an RGB image to IMAGE [1, H, W, 3]."""
+    """Return an RGB image, uint8 [H, W, 3], as an IMAGE, float32 [1, H, W, 3], 0..1."""
     return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
 
 def pixels(image: Tensor) -> np.ndarray:
-    """Convert one image [H, W, C] of an IMAGE to uint8 [H, W, 3]."""
+    """Return one image [H, W, C], 0..1, of an IMAGE as uint8 [H, W, 3]; alpha is dropped."""
     return (image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """Return the video's size: for an area by the official rule from the image, else a preset's or `width` and
-    `height`.
-
-    Raises InputError."""
+    """Return the video's geometry for the choice `size`: an area in the image's aspect ratio, by the official rule; a
+    preset; or `width` and `height`, in pixels. Raises InputError."""
     check_size(size)
     if area := (AREAS | FORMER).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
@@ -62,16 +60,17 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
 
 
 def check_size(size: str) -> None:
-    """Raise InputError for a size that is not in the list."""
+    """Raise InputError for a size that is in neither SIZES nor FORMER."""
     if size not in SIZES and size not in FORMER:
         raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 
 
 def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
-    """Resize an IMAGE [B, H, W, C] to [B, geometry.height, geometry.width, 3].
+    """Return an IMAGE [B, H, W, C] resized to [B, geometry.height, geometry.width, 3]. Raises InputError for an unknown
+    `fit`.
 
-    "stretch" is the official resize: bicubic (a = -0.75), no antialiasing, not clamped. "crop" fills the frame and cuts
-    the rest; "pad" shows the whole image on black. Both keep the aspect ratio and antialias. Raises InputError."""
+    "stretch" is the official resize: bicubic (a = -0.75), without antialiasing or clamping. "crop" fills the frame and
+    cuts off the rest; "pad" shows the whole image on black. Both keep the aspect ratio and antialias."""
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")
     pixels = _opaque(image.float()).movedim(-1, 1)
@@ -88,8 +87,7 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
 
 
 def _opaque(image: Tensor) -> Tensor:
-    """Return an IMAGE [B, H, W, C] with three channels. An image with alpha is composited on white, as image files are
-    read."""
+    """Return an IMAGE [B, H, W, C] with three channels. Alpha is composited on white, as when image files are read."""
     if image.shape[-1] != 4:
         return image[..., :3]
     alpha = image[..., 3:].clamp(0, 1)

@@ -1,4 +1,4 @@
-"""Measurements of a video, an IMAGE [F, H, W, 3]: its camera, how well the camera follows a path, and its drift."""
+"""Measurements of a video, an IMAGE [F, H, W, 3]: its camera path, the error against a given path, and its drift."""
 
 from collections.abc import Iterator
 
@@ -17,27 +17,24 @@ from .image import as_image, pixels
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video follows a path. The keyframes of a pair are `every` frames apart; 0: the default, 8.
-    Raises CameraError.
-
-    Returns a drawing [1, h, w, 3], and the summary and the table as lines of text."""
+    """Measure how well a video follows a path. Return a drawing, an IMAGE of `size` (width, height), and the summary
+    and the table as lines. Pairs of keyframes are `every` frames apart; 0 means 8. Raises CameraError."""
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_words(measured), *measure.table(measured)]
     return as_image(measure.render_measurement(measured, size)), measure.summary(measured), figures
 
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
-    """Return the camera of a video as a path, and notes about it. With `fov_deg` 0 the lens is estimated. Raises
-    CameraError."""
+    """Return the estimated camera path of a video, and notes about it. `fov_deg` is the horizontal field of view; 0
+    estimates it. Raises CameraError."""
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
     return path, measure.found_words(camera, path, bool(fov_deg))
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """Measure a video over time. Raises InputError.
-
-    Returns a drawing [1, h, w, 3], and the faults and the table as lines of text."""
+    """Measure a video's drift over time. Return a drawing, an IMAGE of `size` (width, height), and the faults and the
+    table as lines. Raises InputError."""
     figures = drift.measure_frames(map(pixels, one_by_one(images)), fps)
     faults = drift.find_faults(figures)
     return as_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
@@ -48,8 +45,8 @@ def _grey(images: Tensor) -> Iterator[np.ndarray]:
 
 
 def one_by_one(images: Tensor) -> Iterator[Tensor]:
-    """Yield the frames, and show their number as progress on the running node. ComfyUI's interrupt ends the work at the
-    next frame."""
+    """Yield the frames [H, W, 3] of an IMAGE, and show progress on the running node. ComfyUI's interrupt is raised at
+    the next frame."""
     bar = comfy.utils.ProgressBar(len(images))
     for image in images:
         comfy.model_management.throw_exception_if_processing_interrupted()

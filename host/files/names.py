@@ -1,4 +1,4 @@
-"""The names of model files and folders in workflows, which may come from a stranger and from another system."""
+"""Checks of the names of files and folders in workflows, which may come from a stranger and from another system."""
 
 import re
 
@@ -13,9 +13,8 @@ _MOST_BYTES_OF_NEW = 240
 
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
-    """Return the parts of a name below one of ComfyUI's folders; either slash separates them.
-
-    Raises InputError for a name that leaves the folder: an absolute path, a drive, `..` or a null byte."""
+    """Return the parts of a relative path, which either kind of slash separates. Raises InputError for an absolute
+    path, a drive, `..`, a null byte and a long name; its message uses `what` and `folders`."""
     parts = re.split(r"[\\/]+", name[: _MOST_CHARACTERS + 1])
     if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):
         raise InputError(f"{name[:60]!r}... is too long for the name of a {what}")
@@ -25,8 +24,8 @@ def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
 
 
 def new_parts(name: str, what: str) -> list[str]:
-    """Return the parts of the name of a new folder. Raises InputError also for names that Windows cannot store, deep
-    names and long names."""
+    """Return the parts of a new folder's relative path. Raises InputError as `parts_of` does, and for more than two
+    parts and for names that Windows cannot store."""
     parts = parts_of(name, what)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

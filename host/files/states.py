@@ -1,7 +1,6 @@
-"""States of causal models as files in ComfyUI's folders.
+"""Files of causal models' states, written in ComfyUI's output folder and read there and in its input folder.
 
-States are written below the output folder, and read there and in the input folder. Names may come from a stranger's
-workflow, so they cannot lead anywhere else."""
+Names may come from a stranger's workflow, so they are resolved in these folders only."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ SUFFIX, OF_OUTPUT = ".state", " [output]"
 
 
 def save(state: WorldState, prefix: str) -> Path:
-    """Write a state below the output folder under the next free number, as ComfyUI's own savers do; return the file.
-    Raises InputError."""
+    """Write a state to a new file in the output folder, named by `prefix` and the next free number as in ComfyUI's own
+    savers. Return the file. Raises InputError."""
     check_prefix(prefix)
     folder, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     path = Path(folder) / f"{name}_{counter:05}_{SUFFIX}"
@@ -37,7 +36,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def choices() -> list[str]:
-    """List the names of the states in the input folder and, with `[output]` appended, in the output folder."""
+    """Return the names of the states in the input folder and, with OF_OUTPUT appended, in the output folder."""
     found = []
     for root, mark in _roots():
         files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
@@ -46,15 +45,15 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Load a state. Raises InputError and CheckpointError for a file that is missing, outside its folder, or not a
-    complete state."""
+    """Return the state `name`. Raises InputError for a file that is missing or outside of its folder, and
+    CheckpointError for an incomplete state."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 
 
 def resolve(name: str) -> Path:
-    """Return the file of a state. Raises InputError for a name that leaves its folder, also through a link."""
+    """Return the file of the state `name`. Raises InputError for a name that leaves its folder, also through a link."""
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))
     if not path.resolve().is_relative_to(root.resolve()):
@@ -63,5 +62,5 @@ def resolve(name: str) -> Path:
 
 
 def _roots() -> tuple[tuple[Path, str], ...]:
-    """Return ComfyUI's folders with the suffix of the file names in each."""
+    """Return ComfyUI's input and output folder, each with the mark that names in it end with."""
     return (Path(folder_paths.get_input_directory()), ""), (Path(folder_paths.get_output_directory()), OF_OUTPUT)

@@ -1,6 +1,6 @@
-"""Camera files that a browser uploads, stored in ComfyUI's input folder under a name made from their contents.
+"""The route to which a browser uploads camera files. They are stored in ComfyUI's input folder.
 
-No file is ever overwritten: other contents get another folder, the same contents the same one."""
+The name of a new folder contains a hash of its contents, so no file is ever overwritten."""
 
 import asyncio
 import hashlib
@@ -23,13 +23,13 @@ FOLDER = "camera"
 KINDS = (".npy", ".npz", ".json", ".txt", ".csv", ".tum", ".bin")
 LISTS: dict[str, Callable[[], list[str]]] = {"poses": camera.pose_choices, "cameras": camera.camera_files}
 LARGEST_SUM = 512 * 2**20
-SLASH = "|"  # replaces a slash: of a file name with slashes browsers send the last part only
+SLASH = "|"  # stands for a slash in an upload's file name, because browsers send only the part after the last slash
 
 Files = list[tuple[str, bytes]]
 
 
 def register(server) -> None:
-    """Add the route of the nodes' upload buttons; `server` is ComfyUI's PromptServer."""
+    """Add the route ADDRESS to `server`, ComfyUI's PromptServer."""
     from aiohttp import web
 
     @server.routes.post(ADDRESS)
@@ -50,7 +50,8 @@ def register(server) -> None:
 
 
 def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
-    """Store camera files, zips unpacked; return their entry in the list `kind`, and the whole list.
+    """Store camera files, with zips unpacked, in a folder of the input folder. Return the name of the camera path in
+    the list `kind` (a key of LISTS), and the whole list.
 
     Raises CameraError, and stores nothing, if the files contain no camera path."""
     if kind not in LISTS:
@@ -94,7 +95,7 @@ def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _inside(name: str) -> PurePosixPath:
-    """Return a name as a relative path. Raises CameraError for a name that would lead out of its folder."""
+    """Return an uploaded file's name as a relative path. Raises CameraError for a name that leads out of its folder."""
     parts = [part for part in re.split(r"[\\/]+", name) if part not in ("", ".")]
     if not parts or any(part == ".." or re.search(r"[:\0]", part) for part in parts):
         raise CameraError(f"{name!r} is not the name of a camera file")
@@ -102,7 +103,7 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Return the files without the folder that holds them all, so that a dropped folder equals its files."""
+    """Return the files without their common top folders, so that a dropped folder counts like its files."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files
@@ -110,7 +111,7 @@ def _without_common_folder(files: Files) -> Files:
 
 
 def _folder_name(sent: Files, files: Files) -> str:
-    """Return a folder's name: the first uploaded name, and eight digits of a hash of the contents."""
+    """Return the new folder's name: the first uploaded name, and eight hex digits of the contents' hash."""
     digest = hashlib.sha256()
     for name, data in files:
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
@@ -119,7 +120,7 @@ def _folder_name(sent: Files, files: Files) -> str:
 
 
 def _write(folder: Path, files: Files) -> None:
-    """Write all files or none: they go to a temporary folder, which is then renamed to `folder`."""
+    """Write the files into a temporary folder and rename that to `folder`, so that all files appear at once."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         whole = Path(temporary) / "files"

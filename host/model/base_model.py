@@ -1,9 +1,8 @@
-"""An expert as a model that ComfyUI samples: its conditioning, the memory of a step, and its camera cache."""
+"""The BaseModel of ComfyUI around an expert or a causal model: conditioning, memory of a step, and camera cache."""
 
 import logging
 import threading
-from collections.abc import Hashable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Literal, NamedTuple
 from weakref import WeakSet
 
@@ -34,8 +33,7 @@ CAMERA = "lingbot_camera"
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
 """The key in transformer_options of a CameraCacheMode; the default is `auto`.
 
-auto: the cache uses memory that is free anyway. gpu: ComfyUI unloads other models for the cache first. off: no
-cache."""
+auto: the cache uses free memory. gpu: ComfyUI first unloads other models. off: no cache."""
 
 BATCH_HEADROOM = 1.5
 """The factor by which the free memory has to exceed a step's memory before ComfyUI runs prompt and negative prompt as
@@ -55,10 +53,8 @@ ONLY_ROLLOUT = (
 
 
 class ChunkInputs(NamedTuple):
-    """A rollout's model inputs for the f latent frames of a chunk, which replace the inputs that ComfyUI has prepared.
-
-    Image conditioning [1, 20, f, h, w], prompt [1, L, D] and camera [1, 384, f, h, w] (448 channels for an action
-    model)."""
+    """The model inputs for a chunk of f latent frames, which replace the inputs that ComfyUI has prepared: image
+    conditioning [1, 20, f, h, w], prompt [1, L, D] and camera [1, 384, f, h, w] (448 channels for an action model)."""
 
     y: Tensor
     context: Tensor
@@ -70,16 +66,14 @@ Role = Literal["high", "low"]
 
 
 class _Sizes(dict):
-    """The sizes of a model, as ComfyUI and its nodes look them up. Raises InputError for a size that only a U-Net
-    has."""
+    """The sizes of a model, for ComfyUI and its nodes. Raises InputError for a size that only a U-Net has."""
 
     def __missing__(self, name):
         raise InputError(f"a node asks for the {name} of a U-Net; LingBot-World's models are transformers: take it off")
 
 
 class ExpertConfig(comfy.supported_models.WAN21_T2V):
-    """The configuration of an expert for ComfyUI. ComfyUI's list of models does not contain this class, so it detects
-    no other file as an expert."""
+    """The configuration of an expert for ComfyUI, which is not in the list by which ComfyUI detects models."""
 
     sampling_settings = {"shift": SHIFT}
 
@@ -100,7 +94,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera of one batch element for the whole batch, which prompt and negative prompt share."""
+    """A camera condition with one batch element, which is broadcast over the batch of prompt and negative prompt."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -126,7 +120,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.checkpoint, self.role = checkpoint, role
         self.last_memory_required, self.solver_timestep = 0, None
         self.usual_options: set[str] | None = None
-        self.told = ""
+        self.warned = ""
         self.key_value_bytes = 0  # bytes of the running rollout's cache on the device
         self.camera_cache = CameraCache()
         self.kept_by_rollout: WeakSet[ForwardGraphs | CameraCache] = WeakSet()  # released with their world
@@ -146,7 +140,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
                 "a sampler that keeps the size (SamplerLCMUpscale: scale_ratio 1), and enlarge the finished video"
             )
         self._watch(transformer_options)
-        with self._weights_held(transformer_options) as weights:
+        # Only around the model: before it ComfyUI queries the free memory, and would warn of each pinned page.
+        held = self.current_patcher.weights_held() if "graphs" in transformer_options else nullcontext()
+        with held as weights:
             options = dict(transformer_options)
             if weights is not None:
                 options["weights"] = weights
@@ -155,36 +151,28 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
                 options[CAMERA_CACHE] = self._camera_cache(options, x.shape, kwargs.get(CAMERA) is not None)
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
-    def _weights_held(self, options: dict) -> AbstractContextManager[Hashable]:
-        """Return the context that keeps the weights in place for one call of the model.
-
-        The context covers only the model, because ComfyUI queries the free memory before the call and warns of each
-        pinned page."""
-        return self.current_patcher.weights_held() if "graphs" in options else nullcontext()
-
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache of a step that is not recorded; None without a camera or outside of a sampling run,
-        because only a sampling run frees the cache."""
+        """Return the camera cache of a step that is not recorded. Return None without a camera, and outside of a
+        sampling run, because only the end of a sampling run frees the cache."""
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
-        """Reset the record of usual options at the beginning of a run.
-
-        The options of the first step are the usual ones. The node shows a warning if a later step requests others."""
-        self.usual_options, self.told = None, ""
+        """Prepare the check of transformer_options for a run: a key that the first step lacks shows a warning."""
+        self.usual_options, self.warned = None, ""
 
     def _watch(self, options: dict) -> None:
         self.usual_options = self.usual_options or set(options)
         text = foreign(options, self.usual_options, len(self.diffusion_model.blocks))
-        if text not in ("", self.told):
-            self.told = text
+        if text not in ("", self.warned):
+            self.warned = text
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """Return the integer timestep of the official code: the solver's own, or else the truncated sigma * 1000."""
+        """Return the integer timestep of the official code: the solver's own if it has one, else the truncated
+        sigma * 1000."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)
@@ -200,8 +188,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def padded(self, text: torch.Tensor) -> torch.Tensor:
-        """Return the prompt [B, tokens, dim] padded to the model's text length, so that prompt and negative prompt run
-        as one batch. A longer prompt (Conditioning Concat) is returned unchanged."""
+        """Return a prompt [B, L, D] padded with zeros to the model's text length, so that prompt and negative prompt
+        run as one batch. A longer prompt (from Conditioning Concat) is returned unchanged."""
         missing = self.diffusion_model.config.text_len - text.shape[1]
         return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 
@@ -215,8 +203,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
-        """Return the bytes that a step with a camera needs besides the weights, for a latent [B, 16, f, h, w]. A
-        rollout's keys and values are included."""
+        """Return the bytes besides the weights for a step with a camera on a latent [B, 16, f, h, w], including a
+        rollout's keys and values."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required
 
@@ -230,10 +218,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def camera_cache_for_step(
         self, mode: CameraCacheMode, latent_size: tuple[int, int, int], step_bytes: int
     ) -> CameraCache | None:
-        """Return the camera cache with its limit set for the next step, or None if that step has to run without a
-        cache.
+        """Return the camera cache with a byte limit for the next step, or None if that step has to run without it.
 
-        `latent_size`: frames, height and width. `step_bytes`: the bytes that the step needs besides the weights."""
+        `latent_size`: latent frames, height and width. `step_bytes`: the bytes that the step needs besides the
+        weights."""
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")
         if mode == "off" or (mode == "auto" and in_main_memory) or cache.given_up:
@@ -261,8 +249,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def free_camera_cache(self) -> int:
         """Free the camera cache and the rollout's recorded graphs and caches; return the bytes freed.
 
-        The memory goes back to the driver, because ComfyUI's dynamic VRAM cannot use memory that torch holds in
-        reserve."""
+        torch's reserve is emptied too, because ComfyUI's dynamic VRAM cannot use it."""
         freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.kept_by_rollout)
         if freed:
             management.soft_empty_cache()

@@ -42,11 +42,10 @@ _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
-    """Return a CONDITIONING for each prompt: float32 [1, 512, dim], zero after the prompt's tokens, as Wan models take
-    it.
+    """Return a CONDITIONING for each prompt: an embedding float32 [1, 512, D], zero after the prompt's tokens.
 
-    Recent prompts come from a cache. The node's bar shows progress after each block, and ComfyUI's interrupt ends the
-    encoding there. Raises TextError as `text.encode` does."""
+    Recent prompts come from a cache. Others are encoded with one block of the text encoder in memory at a time; after
+    each block the node's bar advances and ComfyUI's interrupt may be raised. Raises TextError."""
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
         show_warning(
@@ -77,8 +76,8 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 
 
 def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
-    """Return the CONDITIONING of a prompt with its events, a JSON text, and of the negative prompt. All texts are
-    encoded once. Raises InputError for events that cannot be read, and TextError."""
+    """Return the CONDITIONING of a prompt with its events, and of the negative prompt. `events` is JSON, or empty.
+    Raises InputError for invalid events, and TextError."""
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])
     from ...live.worlds.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
@@ -95,11 +94,10 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """Return the embedding [tokens, dim] of each prompt.
+    """Return the embedding [L, D] of each prompt, from the cache or from `encode`.
 
-    `files` are the text encoder's and the tokenizer's. `encode` makes the embeddings that are not in the cache; a file
-    that was written again counts as a new one. A prompt that fills the 512 tokens is not cached, because the warning
-    about a cut prompt appears only while it is encoded."""
+    The fingerprint of `files`, the text encoder and the tokenizer, is a part of the cache's keys. A prompt that fills
+    the 512 tokens is not cached, because the warning about a cut prompt appears only while it is encoded."""
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
@@ -118,8 +116,8 @@ def _embeddings(
 def load_clip(
     encoder: Path, tokenizer: Path, model_options: dict | None = None, disable_dynamic: bool = False
 ) -> comfy.sd.CLIP:
-    """Return an ordinary CLIP of an encoder of any size, with the official or the Hugging Face key names. Raises
-    TextError."""
+    """Return core's CLIP for a umt5 encoder of any size, with official or Hugging Face key names. Raises TextError for
+    4-bit and GGUF weights, for a tokenizer of another vocabulary and for a file of another kind."""
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(
@@ -137,7 +135,7 @@ def load_clip(
     tensors = comfy.utils.convert_old_quants(tensors, metadata=metadata)[0]
     target = SimpleNamespace(
         params={},
-        clip=_saying_layers(comfy.text_encoders.wan.te(**comfy.text_encoders.sd3_clip.t5_xxl_detect(tensors))),
+        clip=_warn_of_layers(comfy.text_encoders.wan.te(**comfy.text_encoders.sd3_clip.t5_xxl_detect(tensors))),
         tokenizer=comfy.text_encoders.wan.WanT5Tokenizer,
     )
     clip = comfy.sd.CLIP(
@@ -149,17 +147,16 @@ def load_clip(
         model_options={**(model_options or {}), "umt5xxl_model_config": _core_config(weights.config)},
         disable_dynamic=disable_dynamic,
     )
-    clip.patcher.cached_patcher_init = (_load_patcher, (encoder, tokenizer, model_options))
+
+    def load_again(*arguments, disable_dynamic: bool = False):
+        return load_clip(*arguments, disable_dynamic=disable_dynamic).patcher
+
+    clip.patcher.cached_patcher_init = (load_again, (encoder, tokenizer, model_options))
     return clip
 
 
-def _load_patcher(*arguments, disable_dynamic: bool = False):
-    """Load the patcher of a CLIP again; ComfyUI calls this."""
-    return load_clip(*arguments, disable_dynamic=disable_dynamic).patcher
-
-
-def _saying_layers(encoder: type) -> type:
-    """Return core's text encoder class with a warning on the node when CLIP Set Last Layer changes the text."""
+def _warn_of_layers(encoder: type) -> type:
+    """Return a subclass of core's text encoder that warns on the node when CLIP Set Last Layer changes its output."""
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
@@ -174,8 +171,8 @@ def _saying_layers(encoder: type) -> type:
 
 
 def _core_config(config: UMT5Config) -> dict[str, int]:
-    """Return the encoder's sizes under the names of core's umt5_config_xxl.json. Raises TextError for a number of
-    buckets that core does not support."""
+    """Return the encoder's sizes under the names of core's umt5_config_xxl.json. Raises TextError for another number of
+    relative position buckets than core's."""
     if config.buckets != _CORE_BUCKETS:
         raise TextError(
             f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "
@@ -192,8 +189,8 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """A tokenizer with core's prompt syntax (weights in parentheses, embeddings), the official cleaning and ids, and
-    512 tokens."""
+    """A tokenizer for core's CLIP: core's prompt syntax (weights in parentheses, embeddings), the official clean-up of
+    text and token ids, and 512 tokens."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(
@@ -211,8 +208,8 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """Return one list of (id, weight) pairs, padded to 512. A longer one is cut before its eos, with a warning on
-        the node."""
+        """Return a list with the (id, weight) pairs of a text, padded to 512. Longer texts are cut before the
+        end-of-sequence token, with a warning on the node."""
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:

@@ -1,4 +1,4 @@
-"""LoRA files on the canvas: parts that ComfyUI's own loader does not read are added, or listed on the node."""
+"""The tensors of a LoRA file that ComfyUI's own loader leaves out: they are added, or listed on the running node."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -20,15 +20,15 @@ NAMED = 3
 
 
 def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's patches of the running node's LoRA, with the ones that its loader leaves out.
+    """Return ComfyUI's patches of the running node's LoRA, plus the ones that its loader leaves out.
 
-    `shapes` are the shapes of the model's parameters by official name. The file is read as the command-line tool reads
-    it: modulations, biases of the up matrices, other spellings, and the scale of the header or of adapter_config.json.
-    Where that fails, the node shows how many of its tensors are left out. Nodes with several LoRAs keep ComfyUI's
-    patches."""
-    file = _file_of_running_node()
-    if file is None:
+    The engine's reader adds modulations, biases of the up matrices, other key names, and the scale of the header or of
+    adapter_config.json. If it cannot read the file, the node shows how many tensors are left out. `shapes` are those of
+    the model's parameters by official name. The patches of a node with several LoRAs are returned unchanged."""
+    paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
+    if len(paths) != 1:
         return patches
+    file = Path(paths[0])
     show_warning("")
     try:
         changes = read_loras([LoraFile(file, 1.0)], shapes)
@@ -56,13 +56,6 @@ def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) ->
     return patches | added | rescaled
 
 
-def _file_of_running_node() -> Path | None:
-    """Return the LoRA file of the running node, if it has exactly one."""
-    names = loras_of(running_node())
-    paths = [path for name in names if (path := folder_paths.get_full_path("loras", name)) is not None]
-    return Path(paths[0]) if len(paths) == 1 else None
-
-
 def _patch(change: Change) -> Any:
     up = change.up.view()
     if change.down is None:
@@ -72,7 +65,7 @@ def _patch(change: Change) -> Any:
 
 
 def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
-    """Return whether ComfyUI's patch of a weight has another scale than the file's only change of it."""
+    """Return whether ComfyUI's patch of a weight has another scale than the file's only change of that weight."""
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
     (change,) = changes

@@ -1,7 +1,7 @@
-"""The model's layers on ComfyUI's weight casting, through which offloading, dynamic VRAM and LoRAs reach every weight.
+"""The model's layers with ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every weight.
 
-A weight in 4 or 8 bits is a QuantizedTensor on views of the mapped file. It is moved in that form and decoded where it
-is used."""
+A weight in 4 or 8 bits is a QuantizedTensor of views into the mapped file. It is moved between devices in that form,
+and decoded for each use."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,8 +33,8 @@ def is_quantized(weight: Tensor | None) -> bool:
 def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
-    """Yield a layer's weight and bias with LoRAs, on the device and in the dtype of `reference`. The weight is the
-    result of `decode`: plain values, or 8 bits.
+    """Yield a layer's weight and bias with LoRAs, on the device and in the dtype of `reference`. `decode(weight,
+    reference)` makes the yielded weight: plain values, or 8 bits.
 
     ComfyUI has only a few transfer buffers. A weight in a transfer buffer is copied and the buffer is freed at once, so
     that several layers can be in use together."""
@@ -56,7 +56,7 @@ def weight_and_bias(
 
 
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """Return a weight that is on the device of `reference`, in 8 bits with a scale for each row."""
+    """Return a weight on the device of `reference` as 8-bit values of `dtype` with a scale for each row."""
     if not is_quantized(weight):
         return eight_bit_weight(weight, reference.device, dtype)
     if hasattr(weight.layout_cls, "recode"):  # a layout of this pack
@@ -68,10 +68,10 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight. `as_loaded` keeps the parameters as views of the mapped file.
+    """A linear layer with a plain or quantized weight. `as_loaded` keeps the parameters as views into the mapped file.
 
-    `prepared` computes in the layer's `arithmetic`. A layer with a LoRA computes in the compute dtype instead, so that
-    LoRAs stay exact."""
+    The layer computes in its `arithmetic`; with a LoRA it computes in the compute dtype, so that the LoRA stays
+    exact."""
 
     arithmetic: Arithmetic = "bf16"
 
@@ -86,7 +86,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield this layer as a function with its weight decoded once: see `prepared` in the engine's operations.py."""
+        """Yield this layer as a function of an input [..., in], whose weight is decoded once for all calls."""
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):
@@ -106,12 +106,13 @@ class Linear(comfy.ops.manual_cast.Linear):
         self._parameters[name] = self.as_loaded[name] = parameter
 
     def convert_weight(self, weight: Tensor, inplace: bool = False, **kwargs) -> Tensor:
-        """Return plain values. ComfyUI calls this where it needs them, as in model merging."""
+        """Return a weight with plain values; ComfyUI calls this, for instance, to merge models."""
         return weight.dequantize() if is_quantized(weight) else weight
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a quantized weight. ComfyUI sums the model's size from `state_dict`, which has to list them."""
+        """The scales of a quantized weight, else None. `state_dict` lists them, because ComfyUI sums the model's size
+        from it."""
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -133,10 +134,8 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`.
-
-        A parameter that returns to the mapped file's device becomes the view of the file again. A parameter that
-        `upload` accepts stays where it is until the upload is sent."""
+        """Return `fn(parameter)`. A parameter that moves back to the file's device and dtype becomes the view into the
+        file again. A parameter that `upload` accepts stays unchanged until the upload is sent."""
         in_file = self.as_loaded.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.takes(self, name, target):
@@ -148,11 +147,10 @@ class Linear(comfy.ops.manual_cast.Linear):
 
 
 class PendingUpload:
-    """An expert's parameters that wait to be sent to `device` together.
+    """A list of an expert's parameters that will be sent to `device` together, at the speed of the bus.
 
-    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another, which copies page by page out
-    of the mapped file. In this upload the layers only register themselves. The loaders then send all of them at the
-    speed of the bus."""
+    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another, which would copy page by page
+    out of the mapped file. During an upload the layers only register their parameters here."""
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
@@ -160,11 +158,11 @@ class PendingUpload:
         self.waiting: dict[str, tuple[Linear, str]] = {}
 
     def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `weight` or `bias` if it is to become like `target` (a tensor of any size); return
-        whether it is registered.
+        """Register the layer's `parameter` ("weight" or "bias") for the upload; return whether it was accepted.
 
-        Targets with another device or dtype than the upload's are rejected. So are weights that the file has in another
-        dtype, because these would be on the device twice for a while."""
+        `target`, a tensor of any size, has the parameter's future device and dtype. Others than the upload's are not
+        accepted. Neither is a weight that the file has in another dtype, because it would briefly be on the device
+        twice."""
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
@@ -173,8 +171,8 @@ class PendingUpload:
         return True
 
     def send(self) -> None:
-        """Send the registered parameters. Each layer gets memory of its own, which ComfyUI can free when it unloads
-        that layer."""
+        """Copy the registered parameters to the device. Each layer gets memory of its own, so that ComfyUI can free it
+        when it unloads the layer. Raises CheckpointError, OSError and errors of the device."""
         options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.waiting.items():
@@ -182,15 +180,15 @@ class PendingUpload:
 
 
 def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bool:
-    """Return whether there is a file to read from and a GPU to send to."""
+    """Return whether an upload is possible: from a file, to a CUDA device."""
     return checkpoint is not None and device is not None and device.type == "cuda"
 
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """Send the layers that ComfyUI moves to `device` in this context together, when the context ends.
+    """Collect the layers that ComfyUI moves to `device` while the context is open, and send them together at its end.
 
-    Raises CheckpointError, OSError and errors of the device, with every weight still in its file."""
+    After CheckpointError, OSError or an error of the device every weight is still a view into its file."""
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
         layer.upload = upload
@@ -203,7 +201,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 
 class _NormParameters(torch.nn.Module):
-    """A norm that passes its weight and bias to the engine, which uses them in its own fused kernels."""
+    """A mixin for norms whose weight and bias the engine uses in its own fused kernels."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):
@@ -212,15 +210,15 @@ class _NormParameters(torch.nn.Module):
 
 
 class LayerNorm(_NormParameters, comfy.ops.manual_cast.LayerNorm):
-    """A layer norm on ComfyUI's casting."""
+    """A layer norm with ComfyUI's weight casting."""
 
 
 class RMSNorm(_NormParameters, comfy.ops.manual_cast.RMSNorm):
-    """A root-mean-square norm on ComfyUI's casting."""
+    """A root-mean-square norm with ComfyUI's weight casting."""
 
 
 class HostOperations:
-    """The layers for `LingBotWorldModel(operations=...)` inside ComfyUI."""
+    """The layer classes for `LingBotWorldModel(operations=...)` inside ComfyUI."""
 
     Linear = Linear
     LayerNorm = LayerNorm

@@ -1,4 +1,4 @@
-"""ModelPatchers with exact LoRAs on 4-bit weights.
+"""ModelPatchers that apply LoRAs exactly to 4-bit weights.
 
 ComfyUI merges a LoRA into the weight and quantizes the sum again, which at four bits loses nearly all of the LoRA.
 These patchers never change a layer's weight: the layer applies its patches to the decoded weight at each use."""
@@ -41,10 +41,8 @@ _AS_LORA = "model_as_lora"
 
 
 class ExactPatches(_AnyPatcher):
-    """A mixin for ModelPatcher and ModelPatcherDynamic.
-
-    It keeps each layer's patches in the layer's `weight_function` and `bias_function` up to date, and frees the camera
-    cache whenever ComfyUI needs memory."""
+    """A mixin for ModelPatcher and ModelPatcherDynamic. It keeps each layer's patches in the layer's `weight_function`
+    and `bias_function`, and frees the camera cache whenever ComfyUI needs memory."""
 
     made_by: str | None = None
     """The id of the node that made this clone."""
@@ -62,10 +60,8 @@ class ExactPatches(_AnyPatcher):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _fitting(self, patches: dict, strength: float) -> dict:
-        """Return a LoRA's patches without the ones for weights of another shape, which are logged once.
-
-        ComfyUI would log these as errors at every use of the weight. Raises InputError if none or fewer than half of
-        the patches fit."""
+        """Return a LoRA's patches without the ones of another shape than their weight. These are logged once; ComfyUI
+        would log an error at every use of the weight. Raises InputError if no patch or fewer than half of them fit."""
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
         weights = dict(self.model.named_parameters())
@@ -94,9 +90,8 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the free bytes, which ComfyUI reads before each forward to choose how many prompts run at once.
-
-        For a causal model, return a constant: its forwards have one prompt, and CUDA's query is slow."""
+        """Return the free bytes, by which ComfyUI chooses before each forward how many prompts run at once. For a
+        causal model return a constant, because its forwards have one prompt and CUDA's query is slow."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
@@ -166,18 +161,16 @@ class ExactPatches(_AnyPatcher):
             self._attach_patches()
 
     def unpatch_hooks(self, whitelist_keys_set=None):
-        """Detach the hooks from the layers.
-
-        ComfyUI calls this wherever hooks end: a new group, a new keyframe, a load, an unload, the end of a run. At the
-        end `current_hooks` may already be None."""
+        """Detach the hooks' patches from the layers. ComfyUI calls this for a new group or keyframe, a load, an unload
+        and the end of a run, when `current_hooks` may already be None."""
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes with each chunk of a rollout, because ComfyUI's keyframes only advance within
-        one run."""
+        """Restart the hooks' keyframes for each chunk of a rollout, because ComfyUI's keyframes never go back within a
+        run. A chunk begins where sigma (`t`) rises."""
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
             before, self._hooked_sigma = self._hooked_sigma, float(t[0])
@@ -189,10 +182,8 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Keep all weights in place while the context is open.
-
-        Yields a key that changes when the weights' addresses change; None if some weights are not on the GPU or have
-        patches."""
+        """Keep all weights at their addresses while the context is open. Yield a key that changes with the addresses;
+        None if some weights are not on the GPU or have patches."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -223,16 +214,13 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Replace every layer's patches.
-
-        Conditioning hooks run first, because Create Hook Model as LoRA subtracts the model's own weight. The model's
-        own patches run after them."""
+        """Replace every layer's patches: first the ones of conditioning hooks, because Create Hook Model as LoRA
+        subtracts the model's own weight, then the model's own."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the patches of a kind, and of its subclasses, among the layers' functions with the patches of
-        `source`. Functions of other packs stay."""
+        """Replace the layers' functions of class `kind` by the patches of `source`. Functions of other packs stay."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -246,8 +234,8 @@ class ExactPatches(_AnyPatcher):
                     setattr(layer, f"{name}_lowvram_function", None)
 
     def keep_loras_on(self, device: torch.device) -> bool:
-        """Copy the LoRAs' tensors to the device if enough memory for sampling stays free; return whether it does.
-        Without a copy there, the tensors are sent at each use."""
+        """Copy the LoRAs' tensors to the device if enough memory for a sampling step stays free; return whether they
+        fit. Without a copy the tensors are sent at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
@@ -265,7 +253,7 @@ class ExactPatches(_AnyPatcher):
                     yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
-        """Patch the parameters outside of layers (the modulations), which ComfyUI leaves out."""
+        """Patch the parameters that belong to no layer (the modulations), which ComfyUI leaves out."""
         parameters = dict(self.model.named_parameters())
         for key in self.patches:
             owner = comfy.utils.get_attr(self.model, key.rpartition(".")[0]) if key in parameters else None
@@ -284,8 +272,8 @@ class _HookPatch(LowVramPatch):
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of a LoRA's change to a weight, for the common kinds (lora_up and lora_down, diff, the weights
-    of another model); else None."""
+    """Return the shape of the weight that a patch changes, for the common kinds (lora_up and lora_down, diff, the
+    weights of another model); else None."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
@@ -298,18 +286,16 @@ def _is_kind(patch, *kinds: str) -> bool:
 
 
 class ExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcher):
-    """An expert as a MODEL."""
+    """The patcher of an expert's or causal model's MODEL."""
 
 
 class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic):
-    """An expert as a MODEL under ComfyUI's dynamic VRAM."""
+    """The patcher of an expert's or causal model's MODEL under ComfyUI's dynamic VRAM."""
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Keep all weights in place while the context is open, as `ExactPatches.weights_held` does.
-
-        ComfyUI's pages of weights have a signature, which changes after ComfyUI evicts a page. The pages stay pinned
-        until the context ends."""
+        """Pin ComfyUI's pages of weights while the context is open, and yield their signature, which changes after
+        ComfyUI has evicted a page; None if some weights are not on the GPU or have patches."""
         vbar = None if self._is_patched else self._vbar_get()
         pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
         signature = None if pages is None else model_vbar.vbar_fault(pages)
@@ -321,12 +307,12 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """Return the patcher class that ComfyUI itself would use on this device and with this command line."""
+    """Return the patcher class for a device: the dynamic one if ComfyUI uses dynamic VRAM there."""
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher
 
 
 def copies_on_other_devices(patcher) -> list:
-    """Return the patchers that MultiGPU CFG Split made of a MODEL, one for each further device."""
+    """Return the patchers that MultiGPU CFG Split has made of a MODEL, one for each further device."""
     return patcher.get_additional_models_with_key("multigpu")

@@ -1,7 +1,7 @@
-"""The additions of nodes to a MODEL and their effect: options, patches, wrappers and replaced objects.
+"""Checks of the options, patches, wrappers and replaced objects that other nodes add to a MODEL.
 
-ComfyUI itself calls most of them around an expert, as around any model. A warning on the running node lists additions
-that are never called, that only other models read, or that this pack does not know. A rollout removes the additions
+ComfyUI itself calls most of these additions around an expert, as around any model. A warning on the running node lists
+the ones that are never called, that only other models read, or that this pack does not know. A rollout removes the ones
 that concern the steps of a whole video."""
 
 import traceback
@@ -28,7 +28,7 @@ KEY = "lingbot_world"
 _OURS = "lingbot"
 """The prefix of this pack's own keys of transformer_options."""
 
-_GUIDANCE = {
+GUIDANCE = {
     "sampler_cfg_function",
     "sampler_pre_cfg_function",
     "sampler_post_cfg_function",
@@ -36,7 +36,7 @@ _GUIDANCE = {
     "disable_cfg1_optimization",
 }
 _ABOUT_STEPS = {
-    **dict.fromkeys(_GUIDANCE, "guidance"),
+    **dict.fromkeys(GUIDANCE, "guidance"),
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
@@ -101,8 +101,8 @@ def check_sampling(patcher) -> None:
 
 
 def raise_for_node(error: Exception) -> None:
-    """Raise InputError if `error` comes from another node's addition to the model, or from a patch that cannot be
-    called as ComfyUI's Wan calls patches."""
+    """Raise InputError if `error` comes from another node's code on the model, or from a patch with the signature of
+    another kind of model."""
     if comfy.model_management.is_oom(error):
         return
     frames = traceback.extract_tb(error.__traceback__)
@@ -139,19 +139,18 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
-    """Return a message about transformer_options that a node requests in the middle of a run, beyond the usual keys."""
+    """Return a warning about patches that are never called, and about keys of transformer_options that a node sets in
+    the middle of a run beyond the `usual` ones; else an empty string."""
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
     return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
 
 
 def _changes_nothing(does: str, names: list[str]) -> str:
+    if not names:
+        return ""
     return (
-        (
-            f"A node on the model {does} {', '.join(names)}, which neither LingBot-World nor ComfyUI's Wan has: it "
-            "changes nothing."
-        )
-        if names
-        else ""
+        f"A node on the model {does} {', '.join(names)}, which neither LingBot-World nor ComfyUI's Wan has: it changes "
+        "nothing."
     )
 
 
@@ -182,14 +181,10 @@ def on_one_only(high, low) -> str:
     first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
-    return (
-        (
-            f"On one expert only: {', '.join(one)}. Put the same node after the other expert, unless you want the "
-            "difference."
-        )
-        if one
-        else ""
-    )
+    if not one:
+        return ""
+    names = ", ".join(one)
+    return f"On one expert only: {names}. Put the same node after the other expert, unless you want the difference."
 
 
 def features(patcher, every: bool = False) -> set[str]:
@@ -206,12 +201,6 @@ def features(patcher, every: bool = False) -> set[str]:
         | (_wrappers(patcher) - {KEY, "" if every else "lazycache"})
         | (patcher.object_patches.keys() - _REPLACED.keys())
     )
-
-
-def guides(patcher) -> bool:
-    """Return whether nodes change the guidance without requesting the negative prompt at cfg 1."""
-    found = patcher.model_options.keys() & _GUIDANCE
-    return bool(found) and "disable_cfg1_optimization" not in found
 
 
 def _wrappers(patcher) -> set[str]:
@@ -272,8 +261,8 @@ def _same(before, after) -> bool:
 
 
 def for_rollout(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the wrappers, options and patches that a rollout does not use, and messages that name
-    those removed."""
+    """Return the MODEL without the wrappers, options and patches that concern the steps of a whole video, and notes
+    that name the removed ones."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}

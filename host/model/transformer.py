@@ -1,5 +1,4 @@
-"""The engine's transformer with Wan's call signature, patches and choice of attention, as ComfyUI and other packs use
-it."""
+"""The engine's transformer with the call signature, patches and choice of attention of ComfyUI's Wan model."""
 
 import logging
 from collections.abc import Mapping
@@ -38,8 +37,8 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Run ComfyUI's attention if a command line switch or an override selects it, else the engine's, which is
-    faster."""
+    """Return the attention [B, L, heads * D] of q, k and v of that shape: ComfyUI's if a command line switch or an
+    override selects it, else the engine's, which is faster."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -53,8 +52,8 @@ def _by_switch() -> bool:
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
     """Return whether a CUDA graph may record the attention that ComfyUI's switches select.
 
-    The attention is tried on a stream of its own; kernels that run on CUDA's default stream alone fail there, as
-    SageAttention 2.x's do."""
+    The attention is tried on a stream of its own. Kernels that always run on CUDA's default stream, such as
+    SageAttention 2.x's, fail there."""
     if device.type != "cuda" or not _by_switch():
         return True
     generator = torch.Generator(device).manual_seed(0)
@@ -66,12 +65,13 @@ def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, d
 
 
 def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Run self-attention with the kernel of `cross_attention`, then every `attn1_patch`."""
+    """Return `cross_attention(...)` with every `attn1_patch` of `options` applied."""
     return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
 
 
 def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
-    """Run self-attention in 8 bits, regardless of ComfyUI's switches and overrides, then every `attn1_patch`."""
+    """Return the attention [B, L, heads * D] computed in 8 bits, whatever ComfyUI's switches and overrides select, with
+    every `attn1_patch` applied."""
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
@@ -105,8 +105,8 @@ class HostModel(LingBotWorldModel):
     def forward(
         self, x, timestep, context=None, clip_fea=None, time_dim_concat=None, transformer_options=None, **kwargs
     ):
-        """Return the velocity [B, 16, F, H, W]. The arguments are in the order of core's WanModel, because some
-        wrappers pass them by position."""
+        """Return the velocity [B, 16, f, h, w]. The arguments have the order of core's WanModel, because some wrappers
+        pass them by position."""
         options = {} if transformer_options is None else transformer_options
         return WrapperExecutor.new_class_executor(
             self._forward, self, get_all_wrappers(WrappersMP.DIFFUSION_MODEL, options)
@@ -133,7 +133,7 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """Return the scales and shifts of the ScaleROPE node, as core's Wan reads them."""
+        """Return the scales and shifts of the rotary embedding that the ScaleROPE node sets."""
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -147,7 +147,7 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Run a block with the patches of other nodes.
+        """Return the output of a block with the patches of other nodes.
 
         The check for an interrupt ends torch.compile's trace. So the code compiled for the first block runs every
         block, as long as no value here depends on the index."""
@@ -176,12 +176,13 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """Return sigma * 1000 as int64, truncated in float32: exactly UniPC's official integers, but not always DPM++'s."""
+    """Return sigma * 1000, computed in float32 and truncated to int64. These are the official timesteps of UniPC; a few
+    of DPM++'s are one lower."""
     return (sigmas.detach().float() * 1000).long()
 
 
 def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplace=True):
-    """Run the block, with every `attn2_patch` applied to the hidden states between cross-attention and feed-forward."""
+    """Return the block's output, with every `attn2_patch` applied to the hidden states after cross-attention."""
     cross, update = block.cross_attn, block.cross_attn.update_
 
     x = x if inplace else x.clone()

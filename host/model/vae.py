@@ -1,4 +1,4 @@
-"""ComfyUI's VAE with a cache of the latents of the last encoded images."""
+"""ComfyUI's VAE with a cache of the last latents that it has encoded."""
 
 import hashlib
 from collections import OrderedDict
@@ -19,15 +19,15 @@ KEPT = 4
 class RememberingVAE(comfy.sd.VAE):
     """A VAE that encodes the same images only once.
 
-    ComfyUI runs WanImageToVideo again when the camera or a prompt changes, because both are connected to it. Its start
-    image is usually unchanged then."""
+    ComfyUI runs WanImageToVideo again when a prompt changes, because prompts are inputs of that node. The start image
+    is usually unchanged then."""
 
     def __init__(self, **options):
         super().__init__(**options)
         self.kept: OrderedDict[tuple, Tensor] = OrderedDict()
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """Return the latent of images [B, H, W, C], 0..1, as ComfyUI's VAE does."""
+        """Return the latent of an IMAGE [B, H, W, C], 0..1, as ComfyUI's VAE does."""
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.kept:
@@ -39,9 +39,8 @@ class RememberingVAE(comfy.sd.VAE):
 
 
 def open_vae(path: Path) -> RememberingVAE:
-    """Load a VAE: a file as ComfyUI reads it, or diffusers' file or folder, with names that ComfyUI does not know.
-
-    Raises CheckpointError, and RuntimeError for any file but a VAE."""
+    """Return the VAE of a file that ComfyUI reads, or of a file or folder with diffusers' key names, which ComfyUI does
+    not know. Raises CheckpointError, and RuntimeError for a file that is not a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = RememberingVAE(sd=read_vae(path))
     else:

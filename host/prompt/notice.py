@@ -1,4 +1,4 @@
-"""Texts that are shown on the running node."""
+"""Warnings and notes on the node that ComfyUI is running."""
 
 import logging
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ TEXT_EVENT = "lingbot_world.text"
 
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""The id of the prompt in which each node ran last, and the texts that the node shows."""
+"""By node id: the id of the prompt in which the node ran last, and the texts that it shows."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings and notes in this context, for nodes that are only evaluated for their results."""
+    """Suppress warnings and notes while this context is open, for nodes that are evaluated during validation."""
     token = _quiet.set(True)
     try:
         yield
@@ -25,18 +25,14 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(text: str) -> None:
-    """Show a warning on the running node, below the earlier ones of this run, and log it.
-
-    The first call of a run removes the warnings of the node's last run; its text may be empty."""
-    if _quiet.get():
-        return
+    """Add a warning to the texts on the running node, and log it. The first call in a run removes the texts of the
+    node's last run; an empty text adds nothing."""
     _show(text, logging.WARNING)
 
 
 def show_note(text: str) -> None:
-    """Show a note about a run on the running node, below its warnings, and log it."""
-    if not _quiet.get():
-        _show(text, logging.INFO)
+    """Add a note to the texts on the running node, and log it."""
+    _show(text, logging.INFO)
 
 
 def running_node() -> str | None:
@@ -46,6 +42,8 @@ def running_node() -> str | None:
 
 
 def _show(text: str, level: int) -> None:
+    if _quiet.get():
+        return
     context = get_executing_context()
     if context is None:
         if text:
@@ -62,13 +60,11 @@ def _show(text: str, level: int) -> None:
 
 
 def show_text(text: str) -> None:
-    """Show a text on the running node in place of the previous one; an empty text removes it.
-
-    web/js/comfy/node_text.js displays it, because the front-end's own text of a running node disappears when the run
-    ends."""
+    """Replace the text on the running node; an empty text removes it. web/js/comfy/node_text.js displays the text,
+    because the front-end's own text of a node disappears when the run ends."""
     context = get_executing_context()
     if context is not None:
         from server import PromptServer
 
-        said = {"prompt_id": context.prompt_id, "node": context.node_id, "text": text}
-        PromptServer.instance.send_sync(TEXT_EVENT, said, PromptServer.instance.client_id)
+        message = {"prompt_id": context.prompt_id, "node": context.node_id, "text": text}
+        PromptServer.instance.send_sync(TEXT_EVENT, message, PromptServer.instance.client_id)

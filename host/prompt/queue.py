@@ -1,9 +1,8 @@
-"""The prompt that ComfyUI is validating or running, and the results of its nodes as far as they are known before it
-runs: numbers, and camera paths that depend on values and files alone.
+"""The prompt that ComfyUI is validating or running, and the values in it that are known before it runs: numbers, and
+camera paths that depend on values and files alone.
 
-ComfyUI passes only a node's own values to its validation, and repeats a message for each of them. So this module stores
-the whole prompt: ComfyUI's server passes every prompt to `on_prompt` handlers first, and validates it in the same
-task."""
+ComfyUI passes only a node's own values to its validation. So an `on_prompt` handler, which ComfyUI's server calls with
+every prompt before it validates the prompt in the same task, stores the whole prompt in a context variable."""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -20,7 +19,7 @@ CAMERA_MAKERS = tuple(
 )
 """The nodes that compute a path in milliseconds."""
 NUMBERS = ("PrimitiveInt", "PrimitiveFloat")
-PICTURES = ("image",)
+IMAGES = ("image",)
 """The inputs of camera makers that do not affect the path."""
 
 Prompt = Mapping[str, Mapping[str, Any]]
@@ -31,13 +30,12 @@ _queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default=
 
 
 def register(server) -> None:
-    """Store every queued prompt, and add the route of a run's workflow. `server` is ComfyUI's PromptServer."""
+    """Add a handler that stores every queued prompt, and the route WORKFLOW_OF, to `server`, ComfyUI's PromptServer."""
     from aiohttp import web
 
     def keep(request: dict) -> dict:
-        """Store the prompt, after setting the seed of every camera without shake to 0, where the seed has no effect.
-
-        A canvas draws a new seed for each run, so otherwise ComfyUI would run all nodes after the camera again."""
+        """Store the prompt. The seed of every camera without shake, which has no effect, is set to 0: a canvas draws a
+        new seed for each run, for which ComfyUI would run all nodes after the camera again."""
         prompt = request.get("prompt") or {}
         for node in prompt.values():
             inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
@@ -48,14 +46,18 @@ def register(server) -> None:
 
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
-        """Return as JSON the id of the canvas's workflow that a run belongs to; null where it is not known."""
-        return web.json_response(_workflow_of(request.query.get("prompt", "")))
+        """Return as JSON the id of the canvas's workflow that a run belongs to; null if a client sent none."""
+        run = request.query.get("prompt", "")
+        found: Any = next((item[3] for item in _items(run) if item[1] == run), None)
+        for name in ("extra_pnginfo", "workflow", "id"):
+            found = found.get(name) if isinstance(found, dict) else None
+        return web.json_response(found if isinstance(found, str) else None)
 
     server.add_on_prompt_handler(keep)
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the values (not links) among the inputs of the node that ComfyUI is validating; empty outside a
+    """Return the inputs of the node that ComfyUI is validating that are values, not links; an empty mapping outside a
     validation."""
     try:
         prompt, node = node_in_question()
@@ -65,13 +67,12 @@ def known_inputs() -> Mapping[str, Any]:
 
 
 def kind_of(node: str) -> str:
-    """Return the class of a node of the running prompt, or "Node" and its id where the class is not known."""
-    kinds = [prompt[node]["class_type"] for prompt in _running() if node in prompt]
-    return kinds[0] if kinds else f"Node {node}"
+    """Return the class of a node of the running prompt, or "Node" and its id if no prompt has the node."""
+    return next((prompt[node]["class_type"] for prompt in _running() if node in prompt), f"Node {node}")
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the file names among the inputs of a node of the running prompt, if its class is one for LoRAs."""
+    """Return the file names among the inputs of a node of the running prompt, if its class has LoRA in its name."""
     found = next((prompt[node] for prompt in _running() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -92,22 +93,14 @@ def _running() -> list[Prompt]:
 
 
 def _items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's queue items of the current runs, and of `run` if it is over: number, id, prompt, extra data."""
+    """Return ComfyUI's queue items (number, id, prompt, extra data) of the current runs, and of `run` if it is over."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
     if queue is None:
         return []
-    over = queue.get_history(run, map_function=lambda told: told["prompt"]) if run else {}
+    over = queue.get_history(run, map_function=lambda record: record["prompt"]) if run else {}
     return [*queue.get_current_queue_volatile()[0], *over.values()]
-
-
-def _workflow_of(run: str) -> str | None:
-    """Return the id of a run's workflow, as the canvas sent it; None if a client sent no id or an invalid one."""
-    told: Any = next((item[3] for item in _items(run) if item[1] == run), None)
-    for name in ("extra_pnginfo", "workflow", "id"):
-        told = told.get(name) if isinstance(told, dict) else None
-    return told if isinstance(told, str) else None
 
 
 def node_in_question() -> tuple[Prompt, str]:
@@ -124,16 +117,16 @@ class UnknownError(Exception):
 
 
 class PromptValues:
-    """The values of a prompt's inputs. Each node is evaluated once, and shows no texts."""
+    """An evaluator of a prompt's inputs before it runs. Each node is evaluated once, without warnings and notes."""
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt
         self._made: dict[str, tuple | None] = {}
 
     def of(self, value: Any) -> Any:
-        """Return an input's value. A link is followed to a number, or to a node that makes camera paths.
+        """Return the value of an input. A link is followed to a node of NUMBERS or CAMERA_MAKERS.
 
-        Raises UnknownError if the value is known only when the prompt runs, and any error of the evaluated node."""
+        Raises UnknownError for a link to any other node, and the error of an evaluated node."""
         if not is_link(value):
             return value
         node, slot = value
@@ -148,7 +141,7 @@ class PromptValues:
     def _make(self, kind: str, inputs: Mapping[str, Any]) -> tuple:
         if kind not in (*NUMBERS, *CAMERA_MAKERS):
             raise UnknownError
-        made_of = {name: self.of(value) for name, value in inputs.items() if name not in PICTURES}
+        made_of = {name: self.of(value) for name, value in inputs.items() if name not in IMAGES}
         if kind in NUMBERS:
             return (made_of["value"],)
         maker = import_module("nodes").NODE_CLASS_MAPPINGS[kind]  # ComfyUI's `nodes`
@@ -162,8 +155,8 @@ def is_link(value: Any) -> bool:
 
 
 def _nested(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs with the members of a list, such as `cameras.camera0`, grouped as ComfyUI passes them to a
-    node."""
+    """Return the inputs with the members of a list grouped as ComfyUI passes them to a node: `cameras.camera0` becomes
+    `cameras["camera0"]`."""
     made: dict[str, Any] = {}
     for name, value in inputs.items():
         group, _, member = name.rpartition(".")

@@ -1,9 +1,9 @@
 """One sampling run over both experts.
 
-`ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and holds a second CFGGuider for the low-noise expert.
-ComfyUI prepares both before the first step, conditioning, hooks and wrappers included. The solver then runs once over
-all sigmas, so that its history crosses the switch. The solver calls a `_Switch` as its model. The switch chooses the
-expert by timestep, loads its weights if needed, and calls that expert's guider with its own CFG and LoRAs."""
+`ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert and has a second CFGGuider for the low-noise expert.
+ComfyUI prepares both before the first step, with conditioning, hooks and wrappers. The solver then runs once over all
+sigmas, so that it keeps its history at the switch of experts. Its model is a `_Switch`, which chooses the expert by
+timestep, loads the weights if needed, and calls that expert's guider with its own CFG and LoRAs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,18 +26,17 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps before the low-noise expert's first step at which its file is read into the page cache. The read
-starts earlier where these steps may skip the model."""
+"""The number of steps before the low-noise expert's first step at which a thread reads its file into the page cache.
+The read starts earlier if steps may skip the model."""
 
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
-"""Model options that ComfyUI's samplers set themselves (CFG++), and that both experts have to get."""
+"""Model options that ComfyUI's samplers set themselves (CFG++), for both experts."""
 
 
 class ExpertGuider(comfy.samplers.CFGGuider):
-    """A guider of both experts: the low-noise expert predicts below the boundary (0 to 1), the high-noise expert above.
-
-    Raises InputError for one model given twice, for swapped experts, for a causal model and for a boundary outside of 0
-    to 1."""
+    """A guider of both experts: the high-noise expert predicts at and above the boundary (0 to 1), the low-noise expert
+    below. Raises InputError for the same model twice, for swapped experts, for a causal model and for an invalid
+    boundary."""
 
     def __init__(self, models: PerExpert, boundary: float):
         if any(map(is_causal, models)):
@@ -65,11 +64,11 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self.low.set_conds(positive, negative)
 
     def set_cfg(self, cfg: float | PerExpert[float]):
-        """Set the guidance scale of each expert, or one for both."""
+        """Set the guidance scale of each expert, or one scale for both."""
         self.cfg, self.low.cfg = cfg if isinstance(cfg, PerExpert) else (cfg, cfg)
 
     def set_camera_cache(self, mode: CameraCacheMode):
-        """Set the mode of both experts' camera caches, which keep computed values between steps. Raises InputError."""
+        """Set the mode of both experts' camera caches. Raises InputError for an unknown mode."""
         if mode not in CAMERA_CACHE_MODES:
             raise InputError(f"camera_cache is {mode!r}, expected one of {', '.join(CAMERA_CACHE_MODES)}")
         for guider in (self, self.low):
@@ -77,15 +76,14 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the shifts that ModelSamplingSD3 and similar nodes set on the experts, which ComfyUI's schedulers
-        read."""
+        """Return the shifts, other than the model's own, that ModelSamplingSD3 and similar nodes set on the experts."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
         return [shift for shift in dict.fromkeys(shifts) if shift not in (None, own)]
 
     def is_high(self, timestep: float) -> bool:
-        """Return whether the high-noise expert predicts at this timestep."""
+        """Return whether the high-noise expert predicts at this timestep (0 to 1000)."""
         return is_high_noise(timestep, self.boundary)
 
     def get_models(self) -> list:
@@ -95,7 +93,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     def sample(
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
-        """Sample as CFGGuider.sample does. An expert that has no step in `sigmas` is not loaded."""
+        """Return the sampled latent, as CFGGuider.sample does. An expert without a step in `sigmas` is not loaded.
+        Raises InputError for empty sigmas."""
         if len(sigmas) == 0:
             raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
@@ -113,8 +112,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first sigma at which the low-noise expert predicts; the number of sigmas if it never
-        does."""
+        """Return the index of the first sigma at which the low-noise expert predicts; `len(sigmas)` if there is
+        none."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -124,8 +123,9 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 class _SwitchingSampler(comfy.samplers.Sampler):
     """A sampler that runs another sampler with a `_Switch` as its model.
 
-    ComfyUI calls it with the high-noise expert prepared. The low guider then prepares the low-noise expert in the same
-    way, in a sampling run with `WhenPrepared` as its sampler. The other sampler runs inside that run."""
+    ComfyUI calls `sample` with the high-noise expert prepared. `sample` starts a second sampling run, of the low guider
+    with `WhenPrepared` as its sampler, in which ComfyUI prepares the low-noise expert. The other sampler runs inside
+    that run."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -159,7 +159,7 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 
 
 class WhenPrepared(comfy.samplers.Sampler):
-    """A sampler that calls `run(model, extra_args)` with its guider's prepared model instead of sampling."""
+    """A sampler that calls `run(model, extra_args)` with the model that ComfyUI has prepared, and does not sample."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -170,9 +170,9 @@ class WhenPrepared(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The model that the sampler calls: each call runs the expert of the timestep, with its weights loaded.
+    """The model that the solver calls. Each call runs the expert of the timestep, and loads its weights if needed.
 
-    A `wrap` is the model that ComfyUI passes to a sampler: the guider, prepared for the run."""
+    `high_wrap` and `low_wrap` are the models that ComfyUI passes to a sampler, prepared for the run."""
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at
@@ -187,10 +187,11 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Prepare the low-noise expert's conditioning at once, but let `load_low` load its weights at its first step.
+        """Prepare the low-noise expert's conditioning, and leave the loading of its weights to `load_low`, which runs
+        at its first step. This is a PREPARE_SAMPLING wrapper.
 
-        A PREPARE_SAMPLING wrapper. It also returns the copies that MultiGPU CFG Split made for other devices, because
-        ComfyUI passes prompts only to models that were prepared."""
+        The returned models include the copies that MultiGPU CFG Split made for other devices, because ComfyUI passes
+        prompts only to these models."""
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]
@@ -203,7 +204,8 @@ class _Switch:
         return model.model, conds, copies_on_other_devices(model)
 
     def drop_references(self) -> None:
-        """Break the reference cycles, which would keep the conditioning on the GPU until the garbage collector runs."""
+        """Delete references in cycles, which would keep the conditioning on the GPU until the garbage collector
+        runs."""
         self.high_wrap = self.low_wrap = self.load_high = self.load_low = None
         self.low_options = {}
 
@@ -240,8 +242,8 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return the low-noise expert's own options with the sampler's additions to the high-noise expert's options
-        (CFG++, the timestep)."""
+        """Return the low-noise expert's own options plus the sampler's additions (CFG++, the timestep) to the
+        high-noise expert's options."""
         options, inner = _copies(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}

@@ -1,4 +1,4 @@
-"""A walk as a node runs it, inside ComfyUI's own sampling: steered from the canvas, or along a recorded path."""
+"""The work of the Live node: a walk inside ComfyUI's own sampling, steered from the canvas or by a recorded path."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -23,18 +23,10 @@ from ...live.planned import check_walkable, latent_frames, without_end
 from ...options import FPS, KeyValueMode
 from ...pipeline.geometry import Geometry
 from ...pipeline.memory import estimate_vae
-from ...pipeline.spec import RolloutRequest, RolloutSpec
+from ...pipeline.spec import RolloutRequest
 from ...pipeline.state import WorldState
 from ...pipeline.world import CausalModel, World
-from ...vae import (
-    TINY_DECODER,
-    VAE,
-    PreviewDecoder,
-    VideoDecoder,
-    load_tiny_decoder,
-    load_vae,
-    vae_width,
-)
+from ...vae import TINY_DECODER, VAE, PreviewDecoder, VideoDecoder, load_tiny_decoder, load_vae, vae_width
 from ..checks.conditioning import text_of_rollout, without_events
 from ..checks.text import embedding_words
 from ..files.folders import resolve_tiny_decoder
@@ -46,7 +38,7 @@ from .rollout_sampler import plan_memory, room_on, run_prepared
 FOLDER = "walks"
 """The folder in ComfyUI's output folder that keeps each walk's state, path and latents, even if the run fails."""
 VAE_SHARE = 0.25
-"""The share of the room on a GPU above which the VAE decodes in tiles."""
+"""The VAE decodes in tiles if decoding needs more than this fraction of the GPU memory that ComfyUI can free."""
 
 
 class Walked(NamedTuple):
@@ -81,8 +73,8 @@ class LiveRun:
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING that a walk begins with, and its text: `positive`, else `prompt` encoded by the CLIP,
-    else the state's last prompt. Raises InputError if all three are missing."""
+    """Return the CONDITIONING that a walk begins with, and its text: `positive` (text unknown, ""), else `prompt`
+    encoded by the CLIP, else the state's last prompt. Raises InputError if all three are missing."""
     if positive is not None:
         return positive, ""
     if clip is not None and prompt.strip():
@@ -95,7 +87,7 @@ def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldStat
 def prepare_live(
     patcher,
     positive: list,
-    asked: RolloutRequest,
+    wanted: RolloutRequest,
     *,
     image: Tensor | None,
     state: WorldState | None,
@@ -103,39 +95,34 @@ def prepare_live(
     steered: bool,
     **more: Any,
 ) -> LiveRun:
-    """Check the inputs of a walk and build its LiveRun. `asked.frames` is the largest number of frames; `more` is
-    passed to the LiveRun. Raises InputError and CameraError before loading any file."""
-    given = {"path": path, "steered": steered, "frames": asked.frames, **more}
-    positive, unheard = without_events(positive)
+    """Return the LiveRun of checked inputs. `wanted.frames` is the largest number of frames; `more` is passed to the
+    LiveRun. Raises InputError and CameraError before any file is loaded."""
+    frames = wanted.frames
+    positive, event_notes = without_events(positive)
     if steered:
-        planned = 4 * latent_frames(asked.window) - (3 if state is None else 0)
-        run = prepare_rollout(patcher, (positive, None), replace(asked, frames=planned), image=image, state=state)
-        spec, notes = without_end(run.spec, run.notes, asked.window, asked.sink)
+        planned = 4 * latent_frames(wanted.window) - (3 if state is None else 0)
+        run = prepare_rollout(patcher, (positive, None), replace(wanted, frames=planned), image=image, state=state)
+        spec, notes = without_end(run.spec, run.notes, wanted.window, wanted.sink)
         run = replace(run, spec=spec, notes=notes)
     else:
-        asked = replace(asked, frames=min(asked.frames, len(path)))
-        run = prepare_rollout(patcher, (positive, None), asked, image=image, camera=path, state=state)
+        wanted = replace(wanted, frames=min(frames, len(path)))
+        run = prepare_rollout(patcher, (positive, None), wanted, image=image, camera=path, state=state)
     check_walkable(run.spec, "model")
-    run = replace(run, notes=(*run.notes, *unheard))
-    if path is not None:
-        given["path"] = _as_rollout(path, asked.frames, run.spec)
-    return LiveRun(rollout=run, **given)
-
-
-def _as_rollout(path: CameraPath, frames: int, spec: RolloutSpec) -> CameraPath:
-    """Return the path resampled to one pose for each frame of the walk, at the positions where a Rollout's latent
-    frames would lie."""
-    made = frame_count(frames, len(path), spec.chunk)
-    if spec.state is not None:
-        return path[:frames].resampled(made + 4)
-    return path[: frame_count(frames, len(path))].resampled(made)
+    run = replace(run, notes=(*run.notes, *event_notes))
+    if path is not None:  # resampled to a pose for each frame, at the positions of a Rollout's latent frames
+        made = frame_count(wanted.frames, len(path), run.spec.chunk)
+        if run.spec.state is not None:
+            path = path[: wanted.frames].resampled(made + 4)
+        else:
+            path = path[: frame_count(wanted.frames, len(path))].resampled(made)
+    return LiveRun(rollout=run, path=path, steered=steered, frames=frames, **more)
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
-    """Walk until the client stops, the path ends, or `run.frames` frames are made.
+    """Run a walk until the client stops it, the path ends, or `run.frames` frames are made, and return its results.
 
-    ComfyUI's interrupt ends the walk at the next forward. The walk so far stays in its folder. Raises InputError where
-    no client connects, or no frame was made or kept."""
+    ComfyUI's interrupt ends the walk at the next forward; the walk so far stays in its folder. Raises InputError if no
+    client connects, and if no frame was made or written."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = _Decoders(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
@@ -157,8 +144,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
 
 
 def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return the recorded path to follow; None if a client is there to steer. Raises InputError if there is
-    neither."""
+    """Return the recorded path to follow; None if a client is there to steer. Raises InputError if there is neither."""
     if run.steered and view.somebody(alone=run.path is not None):
         return None
     if run.path is None:
@@ -198,7 +184,7 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 @contextmanager
 def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
-    """Yield a session that writes its whole walk to ComfyUI's output folder, even if the walk is interrupted."""
+    """Yield the session of a walk. Its files in ComfyUI's output folder are complete even after an interrupt."""
     spec = run.rollout.spec
     lens = None if path is None else path.intrinsics[0]
     folder = Path(folder_paths.get_output_directory()) / FOLDER
@@ -224,9 +210,8 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Walked:
-    """Run the session and return the walk's results. Raises InputError if no frame was made or kept.
-
-    `lost` collects the reasons why files could not be written, also those that occur while the session closes."""
+    """Run the session and return the walk's results. Raises InputError if no frame was made or written. The reasons why
+    files cannot be written are appended to `lost`, also later, while the session closes."""
     walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
     album, kept = walking.album, session.walk.kept
@@ -243,7 +228,7 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
 
 
 def _album_by_vae(session: Session) -> "_Album":
-    """Decode a previewed walk again with the VAE; in fp32 where fp16 overflows."""
+    """Return the frames of a previewed walk, decoded again by the VAE; in fp32 if fp16 overflows."""
     for exact in (False, True):
         album = _Album()
         try:
@@ -258,9 +243,8 @@ def _album_by_vae(session: Session) -> "_Album":
 
 
 def _cut(album: "_Album", kept: Kept) -> None:
-    """Cut the album to the frames that were written, as the state and the path are, and warn on the node.
-
-    Raises InputError if no frame was written."""
+    """Cut the album to the frames that were written, like the state and the path, and warn on the node. Raises
+    InputError if no frame was written."""
     made = album.frames
     album.cut(kept.chunks)
     if not album.frames:
@@ -269,12 +253,12 @@ def _cut(album: "_Album", kept: Kept) -> None:
 
 
 class _Walking:
-    """The receiver of a running walk's frames and events."""
+    """The callbacks of a running walk, which collect its frames and forward frames and events to the view."""
 
     def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):
         self._run, self._session, self._view, self._lost = run, session, view, lost
         self.album, self._bar = _Album(), comfy.utils.ProgressBar(run.frames)
-        self._said = run.text
+        self._prompt = run.text
 
     def deliver(self, frames: Frames) -> None:
         self.album.add(frames)
@@ -287,13 +271,13 @@ class _Walking:
 
     def tell(self, kind: str, facts: dict[str, Any]) -> None:
         if kind == "prompt":
-            self._said = facts["text"]
+            self._prompt = facts["text"]
         if kind == "kept":
             self._lost.append(facts["reason"])
         if kind in ("back", "restarted"):
             self.album.cut(facts.get("chunk", 0))
         if kind == "restarted":  # the view still shows the latest prompt
-            self._session.walk.prompt(self._said, self._session.engine.encode_prompt(self._said))
+            self._session.walk.prompt(self._prompt, self._session.engine.encode_prompt(self._prompt))
         self._view.tell(kind, facts)
 
 
@@ -314,7 +298,7 @@ class _Album:
         self._parts = [part for part in self._parts if part.chunk < chunks]
 
     def images(self) -> Tensor:
-        """IMAGE [n, H, W, 3]."""
+        """Return all frames as an IMAGE [n, H, W, 3]."""
         images, first = torch.empty(self.frames, *self._parts[0].pixels.shape[1:]), 0
         for part in self._parts:
             images[first : first + len(part.pixels)] = torch.from_numpy(part.pixels)
@@ -323,11 +307,11 @@ class _Album:
 
 
 class _Decoders:
-    """A factory of decoders that decode part by part, from the weights of ComfyUI's VAE. ComfyUI's own decoder takes
-    only a whole video."""
+    """A factory of the engine's decoders, which decode chunk by chunk, with the weights of ComfyUI's VAE. `nbytes`: the
+    bytes that a decoder needs on a GPU."""
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Plan tiling and memory. Raises CheckpointError for any VAE but Wan 2.1's."""
+        """Choose tiling by the free memory. Raises CheckpointError for a VAE other than Wan 2.1's."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
@@ -346,8 +330,7 @@ class _Decoders:
 
 
 class _Prompts:
-    """A cached encoder of prompts to embeddings [1, L, D]. The first prompt has its embedding already; the CLIP encodes
-    others."""
+    """An encoder of prompts to embeddings [1, L, D] with a cache, which contains the walk's first prompt."""
 
     def __init__(self, run: LiveRun):
         self._run, self._kept = run, {run.text: run.rollout.contexts[0].cpu()}
@@ -358,7 +341,8 @@ class _Prompts:
         return self._kept[text]
 
     def _encoded(self, text: str) -> Tensor:
-        """Encode `text` with the CLIP, then load the model again, because ComfyUI may have unloaded it for the CLIP."""
+        """Encode `text` with the CLIP, then load the model again, because ComfyUI may have unloaded it for the CLIP.
+        Raises InputError without a CLIP."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

@@ -1,4 +1,4 @@
-"""The address at which live views connect to ComfyUI's server."""
+"""The routes of ComfyUI's server by which live views find and steer their walks."""
 
 import asyncio
 import time
@@ -9,31 +9,31 @@ from ...errors import InputError
 
 ADDRESS = "/lingbot_world/live"
 MOST_BYTES = 1 << 17
-"""The limit of a message: the longest prompt, with each letter written as an escape."""
+"""The limit of a message in bytes: the longest prompt, with each letter written as an escape."""
 MOST_VIEWS = 16
 PATIENCE = 10.0
-"""The seconds that a view waits for its node: ComfyUI notifies the page before the node runs."""
+"""The seconds that a view waits for its node, because ComfyUI notifies the page before the node runs."""
 
 views: dict[str, Any] = {}
 """The `LiveView` of each running node, by its id."""
 
 
 def register(server) -> None:
-    """Add the routes of live views; `server` is ComfyUI's PromptServer."""
+    """Add the routes of live views to `server`, ComfyUI's PromptServer."""
     from aiohttp import web
 
     connected = []
 
     @server.routes.get(ADDRESS + "/running")
     async def running(request: web.Request) -> web.Response:
-        """Return the ids of the running nodes if this page queued the prompt, so that a reloaded page opens their views
-        again."""
-        asked = server.client_id is not None and request.query.get("client") == server.client_id
-        return web.json_response(sorted(views) if asked else [])
+        """Return as JSON the ids of the running Live nodes if this page queued the prompt, else an empty list. A page
+        that is loaded again opens their views."""
+        is_own = server.client_id is not None and request.query.get("client") == server.client_id
+        return web.json_response(sorted(views) if is_own else [])
 
     @server.routes.get(ADDRESS + "/walks")
     async def walks(_request: web.Request) -> web.Response:
-        """Return the number of running walks, for every page."""
+        """Return as JSON the number of running walks."""
         return web.json_response({"walks": len(views)})
 
     @server.routes.get(ADDRESS)

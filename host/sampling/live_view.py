@@ -1,4 +1,4 @@
-"""The view of a node's walk: the client's websocket on one side, the thread of the node on the other."""
+"""The connection between a Live node, which runs in a thread, and the websocket of the page that shows its walk."""
 
 import asyncio
 import time
@@ -21,16 +21,15 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""The messages to pages: the number of running walks, to every page; the start image of a walk, to the page of the
-prompt."""
+"""The messages to pages: the number of running walks, for every page; the start image of a walk, for the page that
+queued the prompt."""
 STOPPED = 1000
-"""The websocket close code of the view's Stop button. A closed page, a removed node or a broken connection has another
-code."""
+"""The websocket close code of the view's Stop button. A closed page or a broken connection has another code."""
 
 
 @contextmanager
 def live_view(wait: float) -> Iterator["LiveView"]:
-    """Yield the view of the node that ComfyUI is running."""
+    """Yield the view of the node that ComfyUI is running; it waits at most `wait` seconds for a client."""
     from server import PromptServer
 
     server, context = getattr(PromptServer, "instance", None), get_executing_context()
@@ -47,21 +46,14 @@ def live_view(wait: float) -> Iterator["LiveView"]:
 
 
 def _tell_pages(server) -> None:
-    """Send the number of running walks to every page, because a page that queued nothing hears of no node."""
+    """Send the number of running walks to every page; ComfyUI itself notifies only the page that queued the prompt."""
     if server is not None:
         server.send_sync(WALKS_EVENT, {"walks": len(views)})
 
 
-def last_of(frames: Frames) -> Frames:
-    """Return the last frame, without the inputs of which the first client heard."""
-    poses = None if frames.poses is None else frames.poses[-1:]
-    first = frames.first + len(frames.pixels) - 1
-    return replace(frames, pixels=frames.pixels[-1:], first=first, poses=poses, inputs=(), event=None)
-
-
 class LiveView:
-    """The one client that views a walk and steers it. `meet` runs on the event loop; all other methods are for the
-    thread of the node. `server` is ComfyUI's PromptServer, or None."""
+    """The view of a walk by at most one client, which steers it. `meet` runs on the event loop; the other methods are
+    for the node's thread. `server` is ComfyUI's PromptServer, or None."""
 
     def __init__(self, server, wait: float):
         """Create a view that waits `wait` seconds for a client."""
@@ -77,46 +69,47 @@ class LiveView:
 
     @property
     def nobody(self) -> str:
-        """The error message for a view that no client opened."""
+        """The error message for a walk without a client and without a recorded path."""
         return (
             f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
             "node's view opens by itself, or connect a camera path to `recorded path`, which the camera then follows"
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client. Return whether one connected or stopped the walk in time. ComfyUI can interrupt the
-        wait.
+        """Wait for a client; return whether one has connected in time. Raises ComfyUI's interrupt.
 
         If the walk can run `alone` and the page that queued the prompt is not connected, return at once."""
-        asked = None if self._server is None else self._server.sockets.get(self._server.client_id)
-        ends = time.monotonic() + (0 if alone and asked is None else self._wait)
+        page = None if self._server is None else self._server.sockets.get(self._server.client_id)
+        ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
             management.throw_exception_if_processing_interrupted()
             time.sleep(0.05)
         return self._stopped or self._client is not None
 
     def show_start(self, image: Mapping[str, str], size: tuple[int, int]) -> None:
-        """Send the start image, as ComfyUI names its files, and its width and height to the page of the prompt."""
+        """Send the start image (ComfyUI's reference to a file) and its width and height in pixels to the page that
+        queued the prompt."""
         if self._server is not None and (context := get_executing_context()) is not None:
             start = {"node": context.node_id, "image": image, "width": size[0], "height": size[1]}
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Attach the session after its world is built. `steered`: the client may steer; `prompts`: the client may
-        change the prompt."""
+        """Connect the session to the client. `steered`: the client may steer; `prompts`: the client may change the
+        prompt."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._in_the_loop(self._ready.set)
 
     def deliver(self, frames: Frames) -> None:
+        """Send frames to the client, and keep them for the next client."""
         self._in_the_loop(self._offer, frames)
 
-    def tell(self, kind: str, told: dict[str, Any]) -> None:
-        """Forward an event of the session to the client."""
-        self._in_the_loop(self._tell, kind, told)
+    def tell(self, kind: str, message: dict[str, Any]) -> None:
+        """Send an event of the session to the client."""
+        self._in_the_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop a steered walk that the client stopped, left or no longer steers; pause one that is idle. Raises
+        """Stop a steered walk if the client has stopped it, left, or sent nothing for long; pause an idle one. Raises
         ComfyUI's interrupt."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
@@ -129,12 +122,13 @@ class LiveView:
             session.pause()
 
     def end(self) -> None:
-        """End the view because the node is done, and notify the client."""
+        """Notify the client of the end, and close the view."""
         self._in_the_loop(self._end)
         self._threads.shutdown(wait=False)
 
     async def meet(self, socket, init: Init, inbox) -> None:
-        """Serve a client from its init message to its end. A client that was connected before is replaced."""
+        """Serve a client from its `init` message until it leaves or the view ends. The client before is
+        disconnected."""
         client = Client(socket, init, self._threads, JSON)
         before, self._client = self._client, client
         if before is not None:
@@ -153,14 +147,16 @@ class LiveView:
             sending.cancel()
 
     async def _look(self, client: Client, inbox, sending: asyncio.Task) -> None:
-        told = await self._facts(client, inbox)
-        if told is None:
+        status = await self._facts(client, inbox)
+        if status is None:
             return
         if client.moving is not None:
             self._session.moving = client.moving
-        client.tell({**told, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
-        if self._newest is not None:
-            client.offer(last_of(self._newest))  # a walk that rests sends no frame by itself
+        client.tell({**status, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
+        if self._newest is not None:  # a paused walk sends no frame by itself
+            last, first = self._newest, self._newest.first + len(self._newest.pixels) - 1
+            poses = None if last.poses is None else last.poses[-1:]
+            client.offer(replace(last, pixels=last.pixels[-1:], first=first, poses=poses, inputs=(), event=None))
         if self._steered:
             self._session.controls.let_go()
             if self._goes_on:
@@ -175,9 +171,8 @@ class LiveView:
                 task.cancel()
 
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return the current walk's facts. A client that connects during a restart waits for the new walk.
-
-        Returns None if the run has ended, or the client has left or been replaced."""
+        """Return the current walk's status, after a restart that of the new walk. Return None if the client has
+        finished or left."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)
@@ -214,14 +209,14 @@ class LiveView:
         if self._client is not None:
             self._client.offer(frames)
 
-    def _tell(self, kind: str, told: dict[str, Any]) -> None:
+    def _tell(self, kind: str, message: dict[str, Any]) -> None:
         if kind in ("back", "restarted"):
             self._newest = None
         if self._client is None:
             return
         if kind in ("back", "restarted"):
             self._client.forget()
-        self._client.tell({"type": "status", "content": kind, **told})
+        self._client.tell({"type": "status", "content": kind, **message})
 
     def _end(self) -> None:
         self._ended = True

@@ -1,5 +1,4 @@
-"""A rollout of a causal model as a node runs it: check the inputs, sample chunk by chunk, decode, and build the
-state."""
+"""The work of the Rollout node: check the inputs, sample chunk by chunk, decode, and build the state."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -33,10 +32,9 @@ ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does with
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRollout:
-    """The inputs of a node's rollout besides the engine's `spec`.
-
-    `later`: the prompts of events, each from a chunk on. With `start`, a latent [1, 16, n, h, w] as VAEs take it, the
-    video begins with that latent's last frame. `run_rollout` decodes that frame first."""
+    """The checked inputs of a Rollout node: the engine's `spec`, the MODEL (`patcher`), the prompts as CONDITIONINGs,
+    and `notes` for the user. `later`: the embeddings of events, by the first chunk of each. `start`: None, or a latent
+    [1, 16, n, h, w] whose last frame `run_rollout` decodes as the first frame of the video."""
 
     patcher: object
     spec: RolloutSpec
@@ -47,8 +45,8 @@ class NodeRollout:
 
     @property
     def contexts(self) -> list[Tensor]:
-        """The embeddings [1, L, D] of the prompts, cut to the model's text length; with guidance also the negative
-        prompt's."""
+        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt, cut to the model's text
+        length."""
         return [prompt[0][0][:, : self.spec.config.text_len].float() for prompt in self.prompts]
 
 
@@ -71,8 +69,8 @@ def prepare_rollout(
     state: WorldState | None = None,
     latent: dict | None = None,
 ) -> NodeRollout:
-    """Check the inputs of a rollout and build its plan. The video begins with an image or with the last frame of a
-    LATENT, or continues a state. `prompts`: positive and, for causal-pretrain, negative.
+    """Return the checked inputs of a rollout. The video begins with the first of an IMAGE or with the last frame of a
+    LATENT, or continues a state. `prompts`: the positive and, for causal-pretrain, the negative CONDITIONING.
 
     Raises InputError and CameraError before anything is loaded."""
     if is_causal(patcher) is None:
@@ -117,7 +115,7 @@ def prepare_rollout(
 
 
 def _without_effect(asked: RolloutRequest, release) -> list[str]:
-    """Return the message about settings that only the other kind of causal model reads."""
+    """Return a note on settings that only the other kind of causal model reads, if any were changed."""
     if release.guided:
         names = ["steps"] if asked.indices is not None else []
     else:
@@ -127,8 +125,8 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the options that a rollout does not use, and notes for the node about the removed
-    options."""
+    """Return the MODEL without the additions of nodes that a rollout does not use, and notes about additions without
+    effect."""
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
@@ -140,7 +138,8 @@ def _without_steps(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> Made:
-    """Sample and decode. ComfyUI shows the newest frame after each chunk, and can interrupt every forward."""
+    """Sample and decode the video. ComfyUI shows the newest frame after each chunk and can interrupt each forward.
+    `mode`: the place of the keys and values. Raises InputError if they do not fit into memory."""
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec = run.spec
@@ -167,8 +166,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 class _Chunks:
-    """The new chunks of a rollout and their display in ComfyUI: a progress bar that advances with each forward, and the
-    newest frame of each chunk."""
+    """The display of a running rollout: a progress bar that advances with each forward, and a preview of each chunk's
+    last frame. `delivery` collects the chunks."""
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
         self._spec, self._done = spec, spec.made // spec.chunk
@@ -180,13 +179,13 @@ class _Chunks:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """Show the previous chunk and the progress of this one; the loop's callback."""
+        """Show a preview of the previous chunk and the progress of this one; the chunk loop's callback."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Queue a chunk for delivery. A chunk that the state already holds only advances the bar."""
+        """Queue a new chunk for delivery. For a chunk of the state only the bar advances."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:
@@ -194,29 +193,28 @@ class _Chunks:
 
     def _preview(self, latent: Tensor, number: int) -> None:
         with self._aside:  # ComfyUI's previewers do not wait for a latent that is on a GPU
-            picture = self._previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
-        self._show(self._frames(number + 1), picture)
+            preview = self._previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
+        self._show(self._frames(number + 1), preview)
 
     def _frames(self, number: int) -> int:
         """Return the number of new frames before this chunk."""
         return self._spec.frames_until((number - self._done) * self._spec.chunk)
 
-    def _show(self, frames: int, picture: tuple | None = None) -> None:
-        self._bar.update_absolute(frames, self._spec.geometry.frames, picture)
+    def _show(self, frames: int, preview: tuple | None = None) -> None:
+        self._bar.update_absolute(frames, self._spec.geometry.frames, preview)
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """Return the previewer that ComfyUI is set to. Where previews are off, return the cheapest: it runs only once a
-    chunk."""
+    """Return the previewer of ComfyUI's settings, or the cheapest one if previews are off, because it runs only once
+    per chunk."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the first frame as the VAE takes it, [3, H, W], -1..1: the state's, or else the image's.
-
-    Raises InputError if the image's size is not a multiple of STEP or differs from the state's."""
+    """Return the first frame [3, H, W], -1..1, of the state or else of the image. Raises InputError if the image's size
+    is not a multiple of STEP or differs from the state's."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -235,7 +233,7 @@ def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
 
 
 def _as_frame(image: Tensor) -> Tensor:
-    """Return the first image of an IMAGE as [3, H, W], -1..1."""
+    """Return the first image of an IMAGE as float32 [3, H, W], -1..1, on the CPU."""
     return image[0, ..., :3].permute(2, 0, 1).float().cpu() * 2 - 1
 
 
@@ -270,8 +268,7 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Decode the last `latent_frames` latent frames, with REACH more before them as context.
-
-    Returns an IMAGE [n, H, W, 3]. Its frames that belong to `latent_frames` equal those of the whole decoded video."""
+    """Return the IMAGE [n, H, W, 3] of the last `latent_frames` latent frames and of up to REACH before these. The
+    frames of the last ones equal the frames of the whole decoded video."""
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

@@ -1,8 +1,8 @@
-"""The sampler of a rollout: the engine's loop makes chunk after chunk, and ComfyUI runs each forward.
+"""The sampler of a rollout: the engine's loop makes chunk after chunk, and ComfyUI runs each forward, so that LoRAs,
+hooks, wrappers and memory management are ComfyUI's own.
 
-ComfyUI prepares the run for the latent frames of one chunk. Everything that changes between chunks travels with each
-forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert passes to
-the model. So LoRAs, hooks, wrappers and memory management remain ComfyUI's own."""
+ComfyUI prepares the run for the latent frames of one chunk. The inputs that change between chunks are passed to each
+forward in transformer_options: the cache of keys and values, and a `ChunkInputs`."""
 
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
@@ -37,8 +37,8 @@ def run_prepared(
     seed: int,
     held: int = 0,
 ) -> None:
-    """Call `work(model, device)` with a MODEL that ComfyUI has prepared for a chunk of this prompt. The MODEL stays
-    prepared until `work` returns. `held`: bytes on the device besides the weights."""
+    """Call `work(model, device)` with the MODEL `patcher`, which ComfyUI keeps prepared and loaded until `work`
+    returns. `prompt` is a CONDITIONING; `held` counts bytes that `work` keeps on the device besides the weights."""
     guider = comfy.samplers.CFGGuider(patcher)
     guider.inner_set_conds({"positive": prompt})
     chunk = torch.zeros(1, LATENT_CHANNELS, loop.chunk, *loop.size)
@@ -52,11 +52,10 @@ def run_prepared(
 
 
 class _PreparedModel:
-    """ComfyUI's prepared model with the signature of the engine's model: a call returns the velocity of a forward.
+    """ComfyUI's prepared model with the signature of the engine's CausalModel: a call returns the velocity.
 
-    ComfyUI returns x - sigma * velocity. A forward may be recorded and replayed only if no node has added functions
-    between the blocks or around the model. All weights must also be on the GPU, unpatched, which LingBotWorldExpert
-    checks."""
+    A forward may be recorded as a CUDA graph only if no node has added functions between the blocks or around the
+    model. LingBotWorldExpert also checks that all weights are on the GPU and unpatched."""
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
@@ -84,21 +83,17 @@ class _PreparedModel:
             "kv_cache": history,
             CHUNK_INPUTS: ChunkInputs(y, context, camera),
         }
-        if self._plain and "graphs" in options and self._may_be_recorded(x.device):
+        sizes = self.config.num_heads, self.config.head_dim, self.compute_dtype
+        if self._plain and "graphs" in options and attention_may_be_recorded(x.device, *sizes):
             inner |= {name: options[name] for name in ("graphs", CAMERA_CACHE)}
             model.kept_by_rollout |= {options["graphs"], *filter(None, [options[CAMERA_CACHE]])}
         model_options = {**given, "transformer_options": inner}
         denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
-    def _may_be_recorded(self, device: torch.device) -> bool:
-        config = self.config
-        return attention_may_be_recorded(device, config.num_heads, config.head_dim, self.compute_dtype)
-
     def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return `make()`, computed once for each tensor `given`, so that the camera cache recognizes a repeated input.
-
-        `key` owns the entry: a cache of keys and values, or this object. The entry does not keep `key` alive."""
+        """Return `make()`, or the last result for `key` if `given` is the same tensor as then, because the camera cache
+        recognizes inputs by identity. The cache does not keep `key` alive."""
         if key not in self._made or self._made[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._made[key] = given, make()
@@ -106,19 +101,16 @@ class _PreparedModel:
 
 
 def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
-    """Return the video's noise [1, 16, frames, h, w] and a function that draws the noise of later steps.
-
-    Both use one generator on the CPU, in the same order as `lingbot-world generate --seed`."""
+    """Return the noise [1, 16, frames, h, w] of a video with latents of `size` (h, w), and a function that draws the
+    noise of later steps in a given shape. Both use one CPU generator, as `lingbot-world generate --seed` does."""
     generator = torch.Generator("cpu").manual_seed(seed)
     noise = torch.randn((1, LATENT_CHANNELS, frames, *size), generator=generator)
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a rollout, and the bytes that the plan and `reserved` take on the device.
-
-    ComfyUI manages the weights, so these are not counted. Raises InputError if keys and values do not fit
-    anywhere."""
+    """Return the memory plan of a rollout, and the bytes that it takes on the device together with `reserved`, without
+    the weights. Raises InputError if the keys and values fit neither on the device nor in host memory."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
@@ -130,7 +122,7 @@ def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 
 
 
 def room_on(device: torch.device) -> int:
-    """Return the bytes that would be free on a GPU if ComfyUI unloaded every model there; 0 on other devices."""
+    """Return the bytes that would be free on a GPU if ComfyUI unloaded every model there; 0 for other devices."""
     if device.type != "cuda":
         return 0
     there = (each for each in management.current_loaded_models if each.device == device and each.model is not None)

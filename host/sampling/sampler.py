@@ -1,4 +1,4 @@
-"""The engine's solvers as ComfyUI SAMPLERs, which pass the official integer timesteps to the model."""
+"""The engine's solvers as ComfyUI SAMPLERs that pass the official integer timesteps to the model."""
 
 import comfy.model_management
 import comfy.sample
@@ -20,8 +20,8 @@ from ..prompt.notice import show_note
 class FlowSolver(comfy.samplers.Sampler):
     """The official implementation's UniPC or DPM++ 2M as a ComfyUI SAMPLER.
 
-    `timesteps` are the official integers of the sigmas; by default they are computed from the sigmas. Above 0,
-    `reuse_threshold` lets steps skip the model (`sampling.StepReuse`). Raises InputError."""
+    `timesteps`: the official integer timesteps, int64 [steps]; None computes them from the sigmas. A `reuse_threshold`
+    above 0 lets steps skip the model (`sampling.StepReuse`). Raises InputError for an invalid threshold."""
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
         self.solver, self.timesteps = solver, timesteps
@@ -35,18 +35,18 @@ class FlowSolver(comfy.samplers.Sampler):
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
-        """Sample over `sigmas` as ComfyUI's KSAMPLER does, with masks, previews and model options."""
+        """Return the latent sampled over `sigmas`, with masks, previews and model options as in ComfyUI's KSAMPLER."""
         total = len(sigmas) - 1
         reuse = StepReuse(self.reuse_threshold)
-        asked = _SomeSteps(model_wrap, reuse, total) if reuse.threshold else model_wrap
-        model = comfy.samplers.KSamplerX0Inpaint(asked, sigmas)
+        predictor = _SomeSteps(model_wrap, reuse, total) if reuse.threshold else model_wrap
+        model = comfy.samplers.KSamplerX0Inpaint(predictor, sigmas)
         model.latent_image, model.noise = latent_image, noise
         timesteps = iter(self.timesteps_of(sigmas).tolist())
 
         def denoise(x: Tensor, sigma: Tensor) -> Tensor:
             given = extra_args["model_options"]
-            told = {**given.get("transformer_options", {}), TIMESTEP: next(timesteps)}  # read by model and guider
-            options = {**given, "transformer_options": told}
+            inner = {**given.get("transformer_options", {}), TIMESTEP: next(timesteps)}  # read by model and guider
+            options = {**given, "transformer_options": inner}
             rows = sigma.to(x).expand(len(x))
             return model(x, rows, denoise_mask=denoise_mask, model_options=options, seed=extra_args.get("seed"))
 
@@ -58,7 +58,10 @@ class FlowSolver(comfy.samplers.Sampler):
                 if callback is not None:
                     callback(step, denoised, x, total)
 
-            first = initial_latent(sampling, sigmas[0], noise, latent_image)
+            if latent_image is None or (float(sigmas[0]) >= FULL_NOISE and not latent_image.any()):
+                first = noise * getattr(sampling, "noise_scale", 1.0)  # ModelNoiseScale sets the scale
+            else:
+                first = sampling.noise_scaling(sigmas[0], noise, latent_image)
             x = solve(self.solver, denoise, first, sigmas, report)
         if reuse.threshold:
             show_note(f"The model predicted {reuse.calls} of {total} steps.")
@@ -66,7 +69,7 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 class _SomeSteps:
-    """The model that ComfyUI passes to a sampler. It is called only for steps that cannot reuse earlier predictions."""
+    """A wrapper of the model that ComfyUI passes to a sampler. It reuses earlier predictions for some steps."""
 
     def __init__(self, model, reuse: StepReuse, steps: int):
         self.model, self.reuse, self.steps_left = model, reuse, steps
@@ -78,29 +81,20 @@ class _SomeSteps:
         level, timestep = sigma.max().item(), model_options["transformer_options"][TIMESTEP]
         is_high = getattr(self.model, "is_high", None)  # ComfyUI's own guider has one model
 
-        def ask() -> Tensor:
+        def predict() -> Tensor:
             return (x - self.model(x, sigma, model_options=model_options, seed=seed)) / level
 
-        velocity = self.reuse.velocity(level, is_high and is_high(timestep), self.steps_left, ask)
+        velocity = self.reuse.velocity(level, is_high and is_high(timestep), self.steps_left, predict)
         self.steps_left -= 1
         return x - level * velocity
 
 
-def initial_latent(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor | None) -> Tensor:
-    """Return the solver's first latent: for an empty latent at full noise the noise alone, else the latent with noise.
-    ModelNoiseScale scales the noise."""
-    if latent is None or (float(sigma) >= FULL_NOISE and not latent.any()):
-        scale = getattr(model_sampling, "noise_scale", 1.0)
-        return noise if scale == 1 else noise * scale
-    return model_sampling.noise_scaling(sigma, noise, latent)
-
-
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the official integer timesteps, int64 [steps], of a schedule of float32 sigmas [steps + 1], or of its last
-    part.
+    """Return the official integer timesteps, int64 [steps], of float32 sigmas [steps + 1]: a schedule or its last part.
 
-    UniPC's timesteps are the truncated float32 products. For DPM++ those are sometimes one too high. So the schedule's
-    steps and shift are computed from its sigmas, and used if they reproduce exactly the same sigmas."""
+    UniPC's timesteps are the truncated products sigma * 1000. For DPM++ some products are one too high. So the steps
+    and the shift of a DPM++ schedule are computed from the sigmas, and used if they reproduce exactly the same
+    sigmas."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
@@ -110,9 +104,9 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
 
 
 def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
-    """Return (steps, shift) of the DPM++ schedule that ends with these sigmas; None if no positive shift fits.
+    """Return the steps and the shift of the DPM++ schedule that ends with these sigmas; None if no positive shift fits.
 
-    Fits a line through the first and the last sigma: 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left."""
+    They follow from the first and the last sigma by 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left."""
     inverse = 1 / sigmas[:-1].double()
     steps_left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
     slope = ((inverse[-1] - inverse[0]) / (1 / steps_left[-1] - 1 / steps_left[0])).item()
@@ -124,7 +118,8 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """Sample a LATENT from the noise of `seed`; ComfyUI shows progress and previews on the running node."""
+    """Return the LATENT that `guider` and `sampler` make from `latent` and the noise of `seed`. ComfyUI shows progress
+    and previews on the running node."""
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))

@@ -29,11 +29,12 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return the files that a recorded path may be read from. Raises InputError."""
+    """Return the files that may be read with `file`: those of its suffix in its folder, and ViPE's lens. Raises
+    InputError."""
     path = host.resolve(file)
-    beside = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
+    near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
     lens = path.parent.parent / "intrinsics" / path.name
-    return [*beside, lens] if lens.is_file() else beside
+    return [*near, lens] if lens.is_file() else near
 
 
 class LingBotWorldCameraImport(io.ComfyNode):
@@ -81,8 +82,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
             ],
             outputs=camera_outputs(
                 io.String.Output(
-                    "notes",
-                    tooltip="What was read, the convention and why, the scale, and what the model cannot use.",
+                    "notes", tooltip="What was read, the convention and why, the scale, and what the model cannot use."
                 )
             ),
         )
@@ -118,9 +118,9 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Check the file. Raises CameraError.
+    """Raise CameraError for a file that cannot be read with the `known` inputs.
 
-    Where some values are unknown or ComfyUI itself rejects them, only check that the file exists."""
+    If an input is linked, or is a value that ComfyUI rejects, only the file's existence is checked."""
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: known.get(name) for name in names}

@@ -45,7 +45,7 @@ class LingBotWorldCameraPreview(io.ComfyNode):
         frames = frames or len(camera)
         drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
-        said = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
-        shown = {"drawing": drawing, "light": light}  # the canvas shows the drawing that fits its theme
-        pictures = {name: ui.PreviewImage(picture, cls=cls).values for name, picture in shown.items()}
-        return io.NodeOutput(drawing, "\n".join(said), ui=pictures)
+        lines = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
+        drawings = {"drawing": drawing, "light": light}  # the canvas shows the drawing that fits its theme
+        previews = {name: ui.PreviewImage(image, cls=cls).values for name, image in drawings.items()}
+        return io.NodeOutput(drawing, "\n".join(lines), ui=previews)
