@@ -1,4 +1,4 @@
-"""The checks that run before anything heavy is loaded, for every kind of model."""
+"""Checks of a run's options before weights are loaded, for every kind of model, and the base class of its plan."""
 
 import math
 import re
@@ -37,9 +37,9 @@ MOST_FPS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened:
-    """The options of a run and its open files, except the model's. Weights are memory-mapped from their files, which
-    takes no memory. If the prompt's embedding is `known`, `tokenizer` is only a path, because it may not be needed."""
+class RunInputs:
+    """The options of a run and its open files, without the model. Weights are memory-mapped, so they take no memory.
+    If the prompt's embedding is in the cache `known`, `tokenizer` is only a path, because it may not be needed."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -52,10 +52,9 @@ class Opened:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Opened):
-    """A run that can start: every file exists, matches the others and is open, and the output can be written.
-
-    `frame` [3, H, W], -1..1, is the first frame that the VAE encodes."""
+class Plan(RunInputs):
+    """A checked run: every file exists, matches the others and is open, and the output can be written. `frame`: the
+    first frame, float32 [3, H, W], -1..1. `notes`: messages for the user."""
 
     frame: Tensor
     geometry: Geometry
@@ -63,43 +62,44 @@ class Plan(Opened):
 
     @property
     def frames_before(self) -> int:
-        """Return the number of frames of the video that an earlier run made."""
+        """The number of frames that the run continues, made by an earlier run."""
         return 0
 
     @property
     def spoken(self) -> tuple[tuple[int, str], ...]:
-        """Return the prompts of the run, each with its first chunk."""
+        """The prompts of the run, each as (first chunk, text)."""
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the dtype and arithmetic of a forward that `processes` processes share."""
+        """Return the dtype and the arithmetic of a forward that is split over `processes` processes."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
     @property
     def wishes(self) -> MemoryWishes:
-        """Return the options that concern memory."""
+        """The options that concern memory."""
         return MemoryWishes(**{field.name: getattr(self.options, field.name) for field in fields(MemoryWishes)})
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Return height and width of the latent."""
+        """The height and the width of the latent."""
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
     def decoding_device(self) -> torch.device:
-        """Return the device that decodes frames."""
+        """The device that decodes frames."""
         return self.device
 
     @property
     def half(self) -> torch.dtype | None:
-        """Return the 16-bit dtype in which one process decodes, or None for fp32. By default GPUs with fast fp16 decode
-        in fp16. On such GPUs fp32 convolutions run in TF32, also in the official code, and TF32 has no more mantissa
-        bits than fp16."""
-        if self.options.vae_dtype != "auto":
-            asked = torch_dtype(self.options.vae_dtype)
-            return None if asked == torch.float32 else asked
-        return torch.float16 if multiplies_half(self.decoding_device) else None
+        """The 16-bit dtype in which one process decodes, or None for fp32.
+
+        The default is fp16 on GPUs with fast fp16. There the official code's fp32 convolutions run in TF32, which has
+        as few mantissa bits as fp16."""
+        if self.options.vae_dtype == "auto":
+            return torch.float16 if multiplies_half(self.decoding_device) else None
+        dtype = torch_dtype(self.options.vae_dtype)
+        return None if dtype == torch.float32 else dtype
 
 
 def many(count: int, thing: str) -> str:
@@ -108,7 +108,8 @@ def many(count: int, thing: str) -> str:
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError for options that were set although the model does not use them."""
+    """Raise InputError if an option in `names` differs from its default, because the model does not use it. `reason`
+    becomes a part of the message."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -116,6 +117,7 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
+    """Raise InputError for a value out of range and for a LoRA that does not exist."""
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):
@@ -146,6 +148,8 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def find_device(name: str | None) -> torch.device:
+    """Return the device `name`, by default the GPU if there is one. Raises InputError if torch cannot use the
+    device."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -164,23 +168,23 @@ def find_device(name: str | None) -> torch.device:
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames: the run's device, or another CUDA GPU if `name` is given. Raises
-    InputError."""
+    """Return the device that decodes frames: another CUDA GPU `name`, or the run's `device` for None. Raises InputError
+    if there is no such GPU."""
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
     others = [f"cuda:{index}" for index in gpus if index != (device.index or 0)]
     if name not in others:
         raise InputError(
-            f"`decoder_device` {name}: expected another CUDA GPU beside `device` {device}; here there is "
+            f"`decoder_device` {name}: expected another CUDA GPU than `device` {device}; here there is "
             f"{' or '.join(others) or 'none: leave it out'}"
         )
     return torch.device(name)
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path from the options. Raises InputError for more than one, and CameraError for a checkpoint
-    that would ignore the camera."""
+    """Return the camera path of `action_path`, `preset` or `keys`; None without a camera. Raises InputError for more
+    than one of them, and CameraError for an invalid path and for a checkpoint without camera layers."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -201,10 +205,8 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Return the folder's path, with a note if its poses seem to follow another convention.
-
-    Raises CameraError. For a file of another kind the message explains how to convert it into a pose folder.
-    """
+    """Return the path in a pose folder, with a note if its poses seem to follow another convention. Raises CameraError,
+    whose message explains how to convert a file of another kind."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
@@ -221,13 +223,14 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def made_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return the path of held keys ("keys") or of a preset ("preset") over `frames` frames: 4n+1 poses, as many as the
-    video can use. Raises CameraError."""
+    """Return the camera path of a `kind`, "keys" or "preset", that is described by `text`. A preset has 4n+1 poses, at
+    least `frames`. Raises CameraError."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the requested size; the latent frames are cut to full chunks."""
+    """Return the geometry of the video: size by the options and the image [H, W, 3], length by `frame_num` and the
+    number of poses, cut to full chunks of latent frames. Raises InputError."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -235,7 +238,8 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return one line for each LoRA, and warnings about likely mistakes."""
+    """Return a note for each LoRA, and warnings about LoRAs that are given twice or, with `two_experts`, to an expert
+    that does not match their name."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora
@@ -260,7 +264,8 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return notes on the prompts."""
+    """Return warnings about prompts that are empty, a file's name or without effect. `guided`: the model uses the
+    negative prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not what a file holds; `prompt_file` reads a file.")
@@ -272,7 +277,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return notes on the camera, and on a video that is shorter than requested."""
+    """Return the notes on the camera path, and a note if the video is shorter than `frame_num`."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

@@ -1,4 +1,4 @@
-"""Decoding by several processes: each decodes a stripe of every frame, and the first process collects the frames."""
+"""Decoding by several processes: each decodes a stripe of every frame, and the first process joins the stripes."""
 
 import logging
 from contextlib import suppress
@@ -22,7 +22,8 @@ FRAMES_AT_ONCE = 48
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
-    """Decode a latent that several processes have; return the frames in the first process, None in the others.
+    """Decode a latent [1, 16, f, h, w] that every process has. Return the frames, uint8 [F, H, W, 3], in the first
+    process, None in the others.
 
     The first process decodes alone if tiling is on, or if a stripe does not fit into a GPU's memory."""
     if processes.size > 1 and not plan.options.vae_tiling:
@@ -42,15 +43,15 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
 
 def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
-    """Return a decoder of this process's stripe of latents of `size` (height, width); of full latents if there is one
-    process."""
+    """Return a decoder of this process's stripe of latents of `size` (h, w), or of full latents for one process.
+    `park`: see `VideoDecoder`."""
     stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
     return VideoDecoder(vae, *size, park=park, stripe=stripe)
 
 
 def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
-    """Return the frames, uint8 [F, H, W, 3], joined from every process's stripe, in the first process. The others get
-    None."""
+    """Return the frames, uint8 [F, H, W, 3], joined from every process's stripe (`own`), in the first process; None in
+    the others. `size`: height and width of the latent."""
     if processes.size == 1:
         return own
     stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]

@@ -1,6 +1,6 @@
-"""A cache of recent prompts' embeddings, so that a run with a known prompt does not read the text encoder (11 GB of
-umt5-xxl). It is in the folder that LINGBOT_WORLD_PROMPTS names, by default in the user's cache; an empty value turns it
-off."""
+"""A cache of recent prompts' embeddings on the disk, so that a run with a known prompt does not read the text encoder
+(11 GB of umt5-xxl). LINGBOT_WORLD_PROMPTS names its folder, by default in the user's cache; an empty value disables
+it."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from torch import Tensor
 from ..model.choice.kept import in_user_cache
 
 MOST = 64
-"""The number of embeddings that are kept, the most recently used ones: about 60 MB."""
-WAY = 1
+"""The largest number of embeddings in the cache, about 60 MB. The least recently used ones are deleted."""
+VERSION = 1
 """The version of the method that computes embeddings. Embeddings of another version are ignored."""
 EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
 class KnownPrompts:
-    """The cached embeddings of one text encoder and tokenizer, in one arithmetic."""
+    """The cached embeddings of one text encoder, tokenizer, dtype and kind of device. `maker` identifies these."""
 
     folder: Path | None
     maker: str
 
     @classmethod
     def made_by(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> KnownPrompts:
-        """Return the cache for these files or folders in their current state: names, sizes and modification times."""
-        words = [WAY, _written(encoder), _written(tokenizer), str(dtype), device.type]
+        """Return the cache for a text encoder and a tokenizer (files or folders) in their current state, which names,
+        sizes and modification times identify."""
+        words = [VERSION, _written(encoder), _written(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
     def has(self, text: str) -> bool:
+        """Return whether the prompt's embedding is in the cache."""
         file = self._file(text)
         return file is not None and file.is_file()
 
     def find(self, text: str) -> Tensor | None:
-        """Return the embedding, float32 [1, L, D] on the CPU; None if the prompt is unknown or its file cannot be
+        """Return the prompt's embedding, float32 [1, L, D] on the CPU; None if it is not in the cache or cannot be
         read."""
         from safetensors.torch import load_file
 
@@ -55,8 +57,7 @@ class KnownPrompts:
         return None
 
     def keep(self, text: str, embedding: Tensor) -> None:
-        """Save an embedding for later runs, readable by this user only. If the file cannot be written, nothing
-        happens."""
+        """Save a prompt's embedding [1, L, D] in a file that only this user can read. A failure is ignored."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -84,7 +85,7 @@ NOT_KEPT = KnownPrompts(None, "")
 
 
 def _written(path: Path) -> list[tuple[str, int, int]]:
-    """Return names, sizes and modification times of the files, which identify their current state."""
+    """Return the names, sizes and modification times of a file or of all files in a folder."""
     path = path.resolve()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

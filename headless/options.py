@@ -1,4 +1,4 @@
-"""The options of a run. The command builds its flags from these names, defaults and choices."""
+"""The options of a run, from whose names, defaults and choices the command builds its flags."""
 
 from __future__ import annotations
 
@@ -40,32 +40,22 @@ else:
 
 CAMERAS = ("action_path", "preset", "keys")
 """The options that define a camera; at most one of them may be set."""
-
 STDOUT = "-"
 """The value of `output` for standard output."""
-
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
 """The error message for a web address in place of a path."""
-
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """The command's syntax of a LoRA (see `lora_of`)."""
-
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 """The files of a pose folder."""
-
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a part of the package that is stored elsewhere."""
-
-
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
 """The options that a causal model does not use."""
-
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 """The options of BASE_ONLY that causal-pretrain does use."""
-
 FEW_STEPS_ONLY = ("schedule",)
 """The options that causal-pretrain does not use."""
-
 CAUSAL_ONLY = (
     "release",
     "chunk",
@@ -89,28 +79,29 @@ class GenerateOptions:
     be set together. `guide_scale` is one number or (low, high). None means: a random `seed`; the default `negative`
     prompt; as `device` the GPU if there is one; as `dtype` bf16 on a GPU and fp32 on the CPU; as `high`, `low`,
     `text_encoder`, `tokenizer` and `vae` the package's own parts; and as `shift` 5 for the base model, the release's
-    default for a causal one. `assets_dir` names a folder with text encoder, tokenizer and VAE. The `lora` files are
-    added to the models' weights when they are used; the stored weights do not change, 4-bit ones neither.
+    default for a causal one. `assets_dir` names a folder with text encoder, tokenizer and VAE. `lora` files are added
+    to the weights in use; stored weights do not change.
 
-    The camera is that of a folder, `action_path`, or a `preset` of `camera.moves` at its defaults, or of held `keys`,
-    such as "w-10,iw-15". Without a camera the base model is not controlled, and a causal model's camera stands still.
+    The camera path comes from the folder `action_path`, from a `preset` of `camera.moves` at its defaults, or from held
+    `keys`, such as "w-10,iw-15". Without one the base model moves the camera freely, and a causal model's camera stands
+    still.
 
-    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An existing `output` or `save_state` is refused,
-    unless `overwrite` allows replacing it. If `output` is None nothing is written, and the result contains the frames.
+    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An existing `output` or `save_state` raises an error
+    unless `overwrite` is set. If `output` is None nothing is written, and the result contains the frames. With `shard`
+    several processes split the weights of an expert, whatever `residency` is.
 
-    With `shard` several processes divide the weights of an expert among them, whatever `residency` is.
+    Causal models (LingBot-World Fast and 2.0) use none of BASE_ONLY, causal-pretrain only GUIDED, and the base model
+    none of CAUSAL_ONLY. `release` names one of RELEASES if the model's files are ambiguous. `chunk` is the number of
+    latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps. `window` and `sink`
+    count latent frames; a window of 0 is the whole video. None means the values that the checkpoint was trained for.
+    `decoder_device` is another CUDA GPU than `device`, such as "cuda:1", which decodes a chunk while the next one is
+    made.
 
-    Causal models (LingBot-World Fast and 2.0) use none of BASE_ONLY, causal-pretrain only those in GUIDED, and the base
-    model none of CAUSAL_ONLY. `release` names one of RELEASES if the model's files are ambiguous. `chunk` is the number
-    of latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps; `window` and `sink`
-    count latent frames, and a window of 0 is the whole video. None means the values that the checkpoint was trained
-    for. `decoder_device` is another CUDA GPU than `device`, such as "cuda:1"; it decodes a chunk's frames while the
-    next chunk is made. `continue_from` names a file that `save_state` wrote, or the folder of a walk. Then `image`
-    is not needed, an empty `prompt` means the state's last one, the video contains the frames after the state's, and
-    the numbering of PNG files continues. The path begins where the camera stood, with the path's own first pose, in
-    the units of the first path that moved. `events` names a file of sentences that extend the prompt from a second on
-    (`live.worlds.events.read_events`); seconds are those of this video at `fps`.
-    """
+    `continue_from` names a file that `save_state` wrote, or the folder of a walk. The video then contains the frames
+    after the state's, and the numbering of PNG files continues. `image` is not needed, and an empty `prompt` means the
+    state's last one. The path's first pose is placed where the camera stood, in the units of the first path that moved.
+    `events` names a file of sentences that extend the prompt from a second of this video on
+    (`live.worlds.events.read_events`)."""
 
     ckpt_dir: str | Path
     prompt: str
@@ -162,8 +153,8 @@ class GenerateOptions:
     vae: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for a value of a wrong type, and for a web address in place of a path. NumPy numbers become
-        Python numbers, because torch requires these."""
+        """Raise InputError for a value of a wrong type, and for a web address in place of a path. NumPy numbers are
+        converted to Python numbers, which torch requires."""
         hints = get_type_hints(type(self))
         check_types(vars(self), hints)
         for name, value in vars(self).items():
@@ -184,13 +175,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is an address of the web or of a storage service, rather than a path."""
+    """Return whether a text is an address of the web or of a storage service."""
     return re.match(r"(https?|ftp|hf|s3|gs)://", text) is not None
 
 
 def lora_of(text: str) -> LoraFile:
-    """Return the LoRA for FILE, FILE:0.8 or high=FILE:0.8. A colon without a number after it is part of the file's
-    name. Raises ArgumentTypeError for an address."""
+    """Return the LoRA for a text such as FILE, FILE:0.8 or high=FILE:0.8. A colon without a number after it is part of
+    the file's name. Raises ArgumentTypeError for an empty name and for an address."""
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
     if not name:
@@ -205,7 +196,7 @@ def lora_of(text: str) -> LoraFile:
 
 
 def two_sides(text: str) -> tuple[int, int]:
-    """Return (480, 832) for 480*832 or 480x832. Raises ArgumentTypeError; argparse shows its message."""
+    """Return the two numbers of a text such as 480*832 or 480x832. Raises ArgumentTypeError."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480*832")

@@ -1,4 +1,4 @@
-"""The plan of a run: checked options and open files."""
+"""The plan of a run, made from its options: every check, and the open files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ from ..text.tokenizer import find_tokenizer
 from ..text.weights import UMT5Weights, open_weights
 from ..vae import read_vae
 from .checks import (
-    Opened,
     Plan,
+    RunInputs,
     camera_of,
     check_settings,
     find_device,
@@ -53,7 +53,7 @@ from .rollout_plan import RolloutPlan, plan_causal
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingPlan(Plan):
-    """A run of the base model's two experts."""
+    """The plan of a run of the base model's two experts."""
 
     experts: PerExpert[Checkpoint]
     camera: PoseFolder | None
@@ -70,13 +70,15 @@ class SamplingPlan(Plan):
         return many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the properties that determine the memory of the steps."""
+        """Return the properties of the run that determine the memory of its steps. `together`: the division of a
+        forward among processes."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
 
     @property
     def schedule(self) -> TwoExpertSchedule:
+        """The schedule of the steps of both experts."""
         options = self.options
         return TwoExpertSchedule(
             options.sampling_steps, self.shift, options.boundary, options.guide_scale, options.solver
@@ -84,7 +86,7 @@ class SamplingPlan(Plan):
 
     @property
     def guided(self) -> bool:
-        """Return whether a negative prompt is used."""
+        """Whether the negative prompt is used."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
@@ -94,8 +96,8 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
-    """Check the options and open every file, the cheapest first. Raises a LingBotError for the first fault.
-    `open_file(opener, path)` may return a file that is already open; for models it also receives the LoRAs."""
+    """Check the options, open every file, the cheapest first, and return the plan. Raises a LingBotError for the first
+    fault. `open_file(opener, path, *loras)` opens a file; a cache may return one that is open already."""
     options = with_state(options)
     check_settings(options)
     device = find_device(options.device)
@@ -113,7 +115,7 @@ def make_plan(
     if tokenizer is not None:
         check_vocabulary(tokenizer, text_encoder)
     dtype = torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16"))
-    opened = Opened(
+    inputs = RunInputs(
         options=options,
         tokenizer=tokenizer or tokenizer_file,
         known=known,
@@ -129,25 +131,25 @@ def make_plan(
         checkpoint = open_file(_model_opener(dtype), package.causal, options.lora)
         checkpoint = checkpoint if options.release is None else checkpoint.taken_for(options.release)
         _check_width(text_encoder, checkpoint.config)
-        plan = plan_causal(opened, checkpoint, image)
+        plan = plan_causal(inputs, checkpoint, image)
     else:
         assert package.experts is not None  # a package has either experts or a causal model
         experts = open_file(_experts_opener(dtype), package.experts, options.lora)
         _check_width(text_encoder, experts.high.config)
-        plan = _plan_sampling(opened, experts, image)
+        plan = _plan_sampling(inputs, experts, image)
     check_target(target, plan.geometry)
     source = options.image if isinstance(options.image, str | Path) else None
     try:
         check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
     except InputError:
-        with target.taken():  # the files of a run that has not ended are refused for that reason
+        with target.taken():  # raises an error that names the reason if another run is still writing the files
             raise
     return plan
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with a walk's folder replaced by its state file, and an empty prompt replaced by the state's
-    last prompt. Raises InputError."""
+    """Return the options with the state's file in place of a walk's folder, and the state's last prompt in place of an
+    empty one. Raises InputError."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)
@@ -167,7 +169,7 @@ def _experts_opener(dtype: torch.dtype) -> Callable[..., PerExpert[Checkpoint]]:
 
 
 def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
-    """Raise InputError for a text encoder with an embedding size that the model cannot read."""
+    """Raise InputError if the text encoder's embeddings have another width than the model's."""
     if encoder.config.dim != config.text_dim:
         raise InputError(
             f"`text_encoder` {encoder.path}: its embeddings have {encoder.config.dim} values, the model "
@@ -175,28 +177,27 @@ def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
         )
 
 
-def _plan_sampling(opened: Opened, experts: PerExpert[Checkpoint], image: np.ndarray | None) -> SamplingPlan:
-    options = opened.options
+def _plan_sampling(inputs: RunInputs, experts: PerExpert[Checkpoint], image: np.ndarray | None) -> SamplingPlan:
+    options = inputs.options
     refuse_options(options, CAUSAL_ONLY, "the base model makes a video as a whole; causal models take it")
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
     assumed = base_release(experts.high.names)[2]
-    told = [] if assumed is None else [assumed]
-    eight_bit = check_8_bits(options.arithmetic, options.attention, opened.device, experts.high.config)
+    eight_bit = check_8_bits(options.arithmetic, options.attention, inputs.device, experts.high.config)
     notes = (
-        *told,
+        *([] if assumed is None else [assumed]),
         *image_notes(options.image),
         *lora_notes(options, two_experts=True),
         *text_notes(options, any(scale != 1 for scale in guide_scales(options.guide_scale))),
         *eight_bit,
     )
-    if opened.device.type == "cpu" and options.residency != "auto":
+    if inputs.device.type == "cpu" and options.residency != "auto":
         notes = (*notes, f"`residency` {options.residency} has no effect on a CPU: experts are their mapped files.")
     camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     warned = [] if camera is None else warnings(camera, geometry.frames)
     return SamplingPlan(
-        **vars(opened),
+        **vars(inputs),
         experts=experts,
         camera=camera,
         frame=first_frame(image, geometry),
@@ -207,13 +208,13 @@ def _plan_sampling(opened: Opened, experts: PerExpert[Checkpoint], image: np.nda
 
 
 def _parts(package: Package, folder: str | Path) -> dict[str, Path]:
-    """Return the paths of the parts other than models, by name. Raises InputError if the package lacks one."""
+    """Return the paths of tokenizer, text encoder and VAE, by name. Raises InputError if the package lacks one."""
     paths = {name: getattr(package, name) for name in ("tokenizer", "text_encoder", "vae")}
     missing = [name for name, path in paths.items() if path is None]
     if missing:
-        beside = " nor beside it" if package.causal is not None else ""
+        near = " nor next to it" if package.causal is not None else ""
         raise InputError(
-            f"`ckpt_dir` {folder}: no {', '.join(missing)} in this package{beside}; name the path as "
+            f"`ckpt_dir` {folder}: no {', '.join(missing)} in this package{near}; name the path as "
             f"{', '.join(f'`{name}`' for name in missing)}, or as `assets_dir` a folder that has them, "
             f"such as those of {ASSETS_PAGES}"
         )

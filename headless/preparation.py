@@ -1,5 +1,4 @@
-"""The preparation of a causal run before its first chunk: the prompt's embedding, the image's latent, decoder and
-model."""
+"""The work of a causal run before its first chunk: encode the prompts and the image, load decoder and model."""
 
 import logging
 import threading
@@ -31,13 +30,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 SETTLING = 500_000_000
-"""The bytes that CUDA's libraries allocate on the GPU when a run begins."""
+"""The bytes that CUDA's libraries allocate on the GPU in the first forwards."""
 
 
 class Prepared(NamedTuple):
-    """The inputs of a causal run. `contexts`: the embeddings of the prompt and, for a guided model, of the negative
-    prompt. `image`: the image and the grey frames after it as a latent [1, 16, n, h, w] on the CPU, in the first
-    process only. `decoder` is None in processes that do not decode."""
+    """The inputs of a causal run's chunks. `contexts`: the embeddings [1, L, D] of the prompts, with a guided model the
+    negative one second. `image`: the latent [1, 16, n, h, w] of the image and grey frames, on the CPU; None in all
+    processes but the first. `decoder`: None in processes that do not decode."""
 
     memory: RolloutMemory
     contexts: list[Tensor]
@@ -47,10 +46,10 @@ class Prepared(NamedTuple):
 
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> Prepared:
-    """Prepare the inputs of the run; `prompts()` returns the embeddings. Each of several processes has its own model.
+    """Return the inputs of the run's chunks. `prompts()` returns the embeddings. Each of several processes loads its
+    own model. Raises InputError if memory is too small.
 
-    Text encoder, image and model use the GPU one after the other, unless the whole model fits next to one of the
-    others."""
+    Text encoder, VAE encoder and model use the GPU one after the other, or at the same time if they fit together."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _with_room_for_all(plan, planner, free, run)
@@ -74,8 +73,8 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Encode the prompts while one thread loads the model and another encodes the image. Unless `image_too` (all three
-    fit), the image is finished before the prompts begin. If anything fails, the threads end within a tenth of a
+    """Encode the prompts while one thread loads the model and another encodes the image. Without `image_too` the image
+    is encoded before the prompts, because all three do not fit. After an error the threads end within a tenth of a
     second."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
@@ -92,7 +91,7 @@ def _all_at_once(
 
 
 class _Aside(AbstractContextManager["_Aside"]):
-    """The background threads of a run, on a GPU if there is one. Leaving the context ends them."""
+    """Two background threads of a run, with `gpu` as their CUDA device. They end with the context."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -103,8 +102,8 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, work: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `work(progress)` in a thread. Return a function that waits for the work and returns its result or
-        raises its error. The first call of that function begins a stage of the run, which shows the progress."""
+        """Start `work(progress)` in a thread. Return a function that waits for the result and returns it, or raises the
+        work's error. Its first call begins the run's stage `stage`, which shows the progress in `unit`."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
@@ -131,16 +130,16 @@ class _Aside(AbstractContextManager["_Aside"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the free bytes on the GPU and in host memory: the minimum over all processes, so that all decide the
-    same."""
+    """Return the free bytes on the GPU and in host memory, the minimum over all processes, so that all processes make
+    the same choices."""
     return Free(processes.least(free_memory(plan.device)), processes.least(available_host_memory()))
 
 
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return the storage choices if the full model fits on the GPU together with the text encoder or with the image's
-    encoding, else None. Also return whether it fits together with both."""
+    """Return the memory plan if the full model fits on the GPU next to the text encoder, and next to the VAE encoder;
+    else None. Also return whether it fits next to both at once."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -156,16 +155,15 @@ def _with_room_for_all(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that divide the frames: only this one if the VAE is tiled."""
+    """Return the processes that decode stripes of each frame; ALONE if the VAE decodes in tiles."""
     return ALONE if memory.vae_tiling else processes
 
 
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return the image's latent and the decoder. The first process encodes; with tiled decoding it does both alone.
-    `alone`: nothing else is on the GPU; only then may the card be too small for the whole image, which is then encoded
-    in tiles."""
+    """Return the image's latent (only in the first process) and the decoder (only in processes that decode). `alone`:
+    nothing else uses the GPU, so the image may be encoded in tiles if memory is short."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

@@ -1,4 +1,4 @@
-"""One run of a causal model: each chunk is sampled, decoded and written before the next."""
+"""The run of a causal model: sample, decode and write a video chunk by chunk."""
 
 import logging
 import time
@@ -28,18 +28,18 @@ from .stages import AGAIN, RunContext
 log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_STATES = 50
-"""The interval of saved states: a killed run loses at most a minute of work if a chunk takes ten seconds."""
+"""The interval of saved states in seconds, so that a killed run loses about a minute of work."""
 
 
 def run_rollout(
     plan: RolloutPlan, prompts: Callable[[], list[Tensor]], noise: Tensor, generator: torch.Generator, run: RunContext
 ) -> Path:
-    """Make the video that `plan` describes and return its path. `prompts()` returns the embeddings [1, L, D]; `noise`
-    is [1, 16, f, h, w], and the generator draws all later noise. Several processes compute each forward together and,
-    unless the VAE is tiled, decode one stripe of the frames each. The first process encodes the image and writes the
-    video.
+    """Make the video of `plan` and return its path. `prompts()` returns the embeddings [1, L, D]; `noise` is
+    [1, 16, f, h, w], and `generator` draws all later noise. Raises InputError if memory is too small.
 
-    If the run ends early, the video and the state of the finished chunks stay."""
+    Several processes compute each forward together and, unless the VAE is tiled, decode one stripe of the frames each.
+    The first process encodes the image and writes the video. If the run ends early, the video and the state of the
+    finished chunks stay."""
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
     image = processes.share(image, 0)
@@ -82,15 +82,12 @@ def run_rollout(
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the first process's chunks into the video, and save their state every minute in case the run is killed.
-    After an early end the last chunk and the end of the file are still written, and further interrupts wait for that. A
-    pipe is the exception, because its reader may never continue."""
+    """Write the chunks into the video, in the first process, and save the state about every minute. After an interrupt
+    the last chunk and the end of the file are still written, and further interrupts are delayed until then. A pipe is
+    the exception, because its reader may have stopped."""
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
-    with (
-        further,
-        FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer,
-    ):
+    with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:
 
         def write(frames: Tensor) -> None:
             nonlocal saved
@@ -108,10 +105,9 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 
 
 class _Frames:
-    """The decoder of a run's chunks, which also delivers their frames.
-
-    `decoding`: the processes that divide the frames. `written` returns the number of chunks in the video, because a
-    state with more chunks would leave a gap before the next video."""
+    """The decoding and delivery of a run's chunks. `decoding`: the processes that decode stripes of each frame.
+    `written()` returns the number of chunks in the video; a saved state has no more, so that the next video follows
+    without a gap."""
 
     progress: Progress
 
@@ -126,12 +122,12 @@ class _Frames:
 
     @property
     def latents(self) -> list[Tensor]:
-        """The chunks that were delivered."""
+        """The latents [1, 16, n, h, w] of the delivered chunks."""
         return self.delivery.latents
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Decode the chunks as the loop makes them. `write(frames)` receives the frames, uint8 [F, H, W, 3], of each
-        chunk in the first process. A chunk that is queued when the run is interrupted is delivered too."""
+        """Decode each chunk that `latents` yields. In the first process `write` receives its frames, uint8
+        [F, H, W, 3]. If the run is interrupted, a chunk that is made but not delivered is delivered too."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
@@ -142,12 +138,12 @@ class _Frames:
             self.delivery.finish()
         except BaseException:
             if self._decoding.size == 1:  # several processes could no longer join their stripes
-                _but_log(self.delivery.finish)
+                _finish_or_log(self.delivery)
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Run the cache updates of the state's chunks, one forward each, and decode the last chunks to restore the
-        decoder's state."""
+        """Run the cache updates of the continued state's chunks, one forward each, and decode its last chunks to
+        restore the decoder's state."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -182,7 +178,7 @@ class _Frames:
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Switch to a new fp32 decoder and run it on the preceding chunks; it is tiled if memory is short."""
+        """Replace the decoder by one in fp32, tiled if memory is short, and run it on the preceding chunks."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
@@ -192,15 +188,15 @@ class _Frames:
         self._show([*self._before, *self.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
-        """Decode chunks again only to restore the decoder's state."""
+        """Decode chunks only to restore the decoder's state."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
 
 
-def _but_log(deliver: Callable[[], None]) -> None:
-    """Deliver a last chunk. A failure is logged and not raised, so that the run ends with its original error."""
+def _finish_or_log(delivery: Delivery) -> None:
+    """Deliver the last chunk. A failure is only logged, so that the run ends with its original error."""
     try:
-        deliver()
+        delivery.finish()
     except Exception as reason:
         log.warning("The last chunk that was made could not be written: %s", reason)

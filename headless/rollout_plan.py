@@ -1,4 +1,4 @@
-"""The plan of a causal model's run (LingBot-World Fast, 2.0): the engine's spec plus this front's files."""
+"""The plan of a causal model's run (LingBot-World Fast, 2.0): the engine's RolloutSpec plus the command's files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +21,8 @@ from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import records, vae_width
 from .checks import (
-    Opened,
     Plan,
+    RunInputs,
     camera_of,
     find_decoding_device,
     geometry_of,
@@ -39,7 +39,8 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """A run of a causal model; `spec` describes the video."""
+    """The plan of a causal model's run. `spec`: the engine's description of the video. `prompts`: each prompt as (first
+    chunk, text)."""
 
     checkpoint: Checkpoint
     spec: RolloutSpec
@@ -67,16 +68,16 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """The geometry of the frames that are decoded at a time."""
+        """The geometry of the frames of one chunk, which are decoded at a time."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
     def frames_before(self) -> int:
-        """The number of frames of the state. PNG files are numbered from here, so a folder may hold the whole video."""
+        """The number of frames of the continued state, from which on PNG files are numbered."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
-        """Return the planner of the run's memory."""
+        """Return the planner of the run's memory, for a run by `processes` processes."""
         spec = self.spec
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
@@ -87,27 +88,28 @@ class RolloutPlan(Plan):
         return RolloutPlanner(work, self.checkpoint, decoder, self.wishes, self.device)
 
 
-def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
-    """Return the checked plan of a causal model's run. Raises a LingBotError."""
-    options, release = opened.options, checkpoint.release
+def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
+    """Return the plan of a causal model's run; `image` is uint8 [H, W, 3], or None to continue a state. Raises a
+    LingBotError for options that do not fit the model."""
+    options, release = inputs.options, checkpoint.release
     assert release is not None  # a causal model has a release
     if release.guided:
         refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
     of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
     refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
-    eight_bit = check_8_bits(options.arithmetic, options.attention, opened.device, checkpoint.config)
-    find_decoding_device(options.decoder_device, opened.device)  # raises
+    eight_bit = check_8_bits(options.arithmetic, options.attention, inputs.device, checkpoint.config)
+    find_decoding_device(options.decoder_device, inputs.device)  # raises
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
-        check_saved(Path(options.save_state), options, opened.target)
+        check_saved(Path(options.save_state), options, inputs.target)
     folder = _camera(options, checkpoint, chunk)
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
     own = () if folder is None else folder.notes
     prompts, event_notes = _spoken(options, spec)
     return RolloutPlan(
-        **vars(opened),
+        **vars(inputs),
         checkpoint=checkpoint,
         frame=spec.frame,
         geometry=spec.geometry,
@@ -128,8 +130,8 @@ def plan_causal(opened: Opened, checkpoint: Checkpoint, image: np.ndarray | None
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Raise InputError if the state cannot be written to `saved`, or if another file exists there and `overwrite` is
-    false. The state that the run continues may be replaced, because the new state contains it."""
+    """Raise InputError if the state cannot be written to `saved`, and if a file exists there and `overwrite` is false.
+    The state that the run continues may be replaced, because the new state contains it."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() == target.path.absolute():
@@ -160,7 +162,7 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
-    """Return the camera from the options. Raises CameraError if it has fewer poses than a chunk has frames."""
+    """Return the camera path of the options, or None. Raises CameraError for fewer poses than a chunk needs."""
     camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
@@ -172,8 +174,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image as first frame in the requested size, or None if the run continues a state. Raises InputError
-    for a size other than the state's."""
+    """Return the image as the first frame [3, H, W] in the requested size; None if the run continues a state. Raises
+    InputError for another size than the state's."""
     if state is None:
         return None if image is None else first_frame(image, geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -183,7 +185,7 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 
 
 def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts of the run, each with its first chunk, and notes on events that have no effect. Raises
+    """Return the prompts of the run, each as (first chunk, text), and notes on events without effect. Raises
     InputError."""
     if options.events is None:
         return ((0, options.prompt),), ()

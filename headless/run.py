@@ -1,4 +1,4 @@
-"""The stages of one run: text, VAE encode, both experts, VAE decode, file. Each frees its models before the next."""
+"""One run from its plan to the written video, and `generate`, which makes the plan too."""
 
 import os
 import secrets
@@ -34,9 +34,9 @@ from .stages import RunContext, conditioning, draw_noise, encode_image, encode_p
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run: the path of the video file or of the folder of PNG files, the seed that reproduces the
-    video, and the time and memory of each stage. `model_steps`: the steps that the base model predicted, fewer than all
-    with a `reuse_threshold`. `frames`: the video, uint8 [F, H, W, 3], if `output` is None; then `path` is None."""
+    """The result of a run: the path of the video or of the folder of PNG files, the seed of the noise, and the time and
+    memory of each stage. `model_steps`: the steps for which the base model ran, fewer than all with a
+    `reuse_threshold`. `frames`: the video, uint8 [F, H, W, 3], if `output` is None; then `path` is None."""
 
     path: Path | None
     seed: int
@@ -53,19 +53,19 @@ def generate(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Result:
-    """Check the options, then run. Raises a LingBotError for a fault in `options` before anything is loaded.
+    """Make a video and return its Result. Raises a LingBotError for a fault in `options` before weights are loaded.
 
-    `on_progress(done, total)` is called after each step of the base model, or with the frames after each chunk of a
-    causal one. `cancel()` is called there and during every other stage; if it returns true, the run ends with
+    `on_progress(done, total)` is called after each step of the base model, or with numbers of frames after each chunk
+    of a causal model. `cancel()` is called there and during all other stages; if it returns true, the run ends with
     CancelledError. A causal run then keeps the video and, with `save_state`, the state of the finished chunks.
-    `show(name, unit)` is a context manager for each stage's progress display."""
+    `show(name, unit)` returns a context manager for the progress display of each stage."""
     plan = make_plan(options)
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
-    """Run a plan, together with `processes` that all call this with the same options. `show(name, unit)` is a context
-    manager for each stage's progress display."""
+    """Run a plan and return its Result. Each of several `processes` calls this function with the same options.
+    `show(name, unit)` returns a context manager for the progress display of each stage. Raises a LingBotError."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -77,8 +77,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
             stage = stages.running or "noise"
             smaller = "`residency` stream, a smaller video or fewer frames"
             remedy = "`vae_tiling`" if stage.startswith("VAE") else smaller
-            said = f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({str(error).splitlines()[0]})"
-            raise InputError(said) from error
+            found = str(error).splitlines()[0]
+            raise InputError(f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({found})") from error
     kept = plan.target.kept
     if not kept:
         return Result(path, seed, stages.stages, reuse.calls)
@@ -86,8 +86,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return the plan with its record for the video's metadata. The plan is returned unchanged if no file is written,
-    or if the environment variable LINGBOT_WORLD_RECORD is empty."""
+    """Return the plan with the record of its run for the video's metadata; without a record if no file is written, or
+    if the environment variable LINGBOT_WORLD_RECORD is empty."""
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
@@ -95,8 +95,8 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
 
 @contextmanager
 def take_outputs(plan: AnyPlan) -> Iterator[None]:
-    """Lock a plan's files against other runs while this block runs. Raises InputError if another run writes one of
-    them, or has written it since the plan was made."""
+    """Lock a plan's output files against other runs while the context is open. Raises InputError if another run has
+    locked one of them, or has written it since the plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
     with plan.target.taken(), nullcontext() if state is None else taken(Path(state)):
@@ -122,15 +122,15 @@ def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return the division of the run's work; all processes must call this. Raises InputError if the run cannot be
-    divided."""
+    """Return the division of the run's forwards among the processes; each process must call this. Raises InputError if
+    the model cannot be divided by their number."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
-    """Run all stages and return the video's path. With several processes the first encodes the prompts while the second
-    encodes the image."""
+    """Run all stages and return the video's path. Each stage frees its models before the next. The first of several
+    processes encodes the prompts while the second encodes the image."""
     together = divided(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))
@@ -151,7 +151,7 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
 
 
 def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
-    """Return the prompts' embeddings in the process that encodes them, None in the others."""
+    """Return the prompts' embeddings [1, L, D] in the process that encodes these, None in the others."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):
             return None

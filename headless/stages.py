@@ -1,5 +1,4 @@
-"""The stages of the base model's runs, of one video or of several of one size. Each frees its models before the
-next."""
+"""The stages of a run: encode the prompts and the image, sample with both experts, decode."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -30,13 +29,12 @@ from .process.profile import StageRecorder, release
 log = logging.getLogger(__name__)
 
 AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
-"""The warning when a value was too large for fp16."""
+"""The warning for values that are too large for fp16."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """The surroundings of a run: its stages, the processes that make the video, and the division of a forward among
-    them."""
+    """The recorder of a run's stages, the processes of the run, and the division of a forward among these."""
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -44,7 +42,8 @@ class RunContext:
 
 
 def prompts_of(plan: AnyPlan) -> list[str]:
-    """Return the first prompt, the negative prompt if guidance uses it, and the prompts of later chunks."""
+    """Return the texts to encode: the first prompt, the negative prompt if guidance uses it, and the prompts of later
+    chunks."""
     first, *later = [text for _, text in plan.spoken]
     if not plan.guided:
         return [first, *later]
@@ -52,7 +51,7 @@ def prompts_of(plan: AnyPlan) -> list[str]:
 
 
 def cut_prompts(plan: AnyPlan) -> list[str]:
-    """Return a warning for each prompt of the run that is longer than the text encoder allows."""
+    """Return a warning for each prompt of the run that has more tokens than the text encoder accepts."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
     for prompt in prompts_of(plan):
@@ -61,13 +60,14 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Return each prompt's embedding, float32 [1, L, D], from the cache or from the text encoder of `plan`."""
+    """Return each prompt's embedding, float32 [1, L, D] on the plan's device, from the cache or from the text
+    encoder."""
     found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
-    def warn(words: str) -> None:
-        log.warning(words)
-        cut.append(words)
+    def warn(text: str) -> None:
+        log.warning(text)
+        cut.append(text)
 
     if unknown:
         dtype = text_dtype(plan.options)
@@ -80,6 +80,7 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 
 def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
+    """Return the image conditioning [1, 20, f, h, w] of the plan's first frame: the mask and the image's latent."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
     return image_conditioning(
         _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
@@ -87,8 +88,8 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
-    """Decode a latent in 16 bits if the plan allows it, unless `exact`; decode again in fp32 if a value is too large
-    for 16 bits."""
+    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. The VAE runs in the plan's 16-bit dtype, and
+    in fp32 if `exact` or if a value is too large for 16 bits."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -100,7 +101,7 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:
-    """Return `work()`. If the GPU runs out of memory, run it again with a tiled VAE."""
+    """Return `work()`. If the GPU runs out of memory, call it again with a tiled VAE."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -115,18 +116,16 @@ def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Te
 
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
-    """Return the latent's noise, float32 [1, 16, f, h, w], drawn on the generator's device.
-
-    A CPU generator gives the same noise on every machine; the official code draws from a CUDA generator.
-    """
+    """Return the noise of a latent, float32 [1, 16, f, h, w], drawn on the generator's device. A CPU generator gives
+    the same noise on every machine; the official code uses a CUDA generator."""
     shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
-    """Return the conditioning on the plan's device: mask and image latent `y`, the embeddings of the prompt and, if
-    guided, of the negative prompt, and the input of the camera layers. That input is a Pluecker map, plus the keys for
-    models that use them."""
+    """Return the conditioning on the plan's device: image conditioning `y` [1, 20, f, h, w], the embeddings of the
+    prompt and, if guided, of the negative prompt, and the Pluecker map of the camera, with the held keys for models
+    that use keys."""
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:
@@ -138,7 +137,7 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
 
 
 Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
-"""The signature keep(plan, name, load), which returns the plan's expert of that name, possibly one loaded earlier."""
+"""A function keep(plan, name, load) that returns the plan's expert "high" or "low", from a cache or from `load()`."""
 
 
 def run_steps(
@@ -149,7 +148,8 @@ def run_steps(
     together: ParallelGroups = ONE_PROCESS,
     keep: Keep = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
+    """Return the sampled latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`.
+    `together`: the division of a forward among processes; `keep`: a cache of experts."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
         PerExpert(experts.high, experts.low),
@@ -162,8 +162,8 @@ def run_steps(
 
 
 class Experts:
-    """The loader of the experts, which `sample_videos` calls when an expert's steps begin. It records each load, and
-    each expert's steps over all videos, as stages."""
+    """The loader of both experts for `sample_videos`, which calls `high` and `low` when an expert's steps begin. Each
+    load, and the steps of each expert, are recorded as stages."""
 
     def __init__(
         self,
@@ -183,8 +183,8 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert. If both experts stay, the low-noise one is loaded now too; otherwise its files
-        are read into the page cache while the steps run."""
+        """Return the high-noise expert. If both experts fit into memory, the low-noise one is loaded too; otherwise its
+        files are read into the page cache during the steps."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -194,14 +194,14 @@ class Experts:
         return model
 
     def low(self) -> LingBotWorldModel:
-        """Return the low-noise expert, and load it unless `high` already did."""
+        """Return the low-noise expert, which is loaded unless `high` has loaded it."""
         model, self._low_ahead = self._low_ahead or self._load("low"), None
         self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model
 
     def step_done(self, _step: int, latent: Tensor, *_: object) -> None:
-        """Count a finished step, as the solver's callback, and report the progress of its expert. Raises InputError for
-        a latent with NaN or infinity, because all later steps would be in vain."""
+        """Count a finished step and report the progress of its expert; the solver's callback. Raises InputError for a
+        latent with NaN or infinity, because all later steps would be in vain."""
         if not latent.isfinite().all():
             raise InputError(NOT_FINITE)
         self._done += 1
@@ -225,7 +225,9 @@ def load_model(
     resident_blocks: int | None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return a model with the plan's settings and `resident_blocks` blocks on the device (None: all)."""
+    """Return the model of a checkpoint with the plan's device, dtype, arithmetic and attention. `resident_blocks`: the
+    number of blocks that stay on the device (None: all); `decoded_blocks`: of these, the blocks whose 4-bit weights are
+    decoded in advance."""
     return load_expert(
         checkpoint,
         plan.device,

@@ -1,7 +1,7 @@
-"""`lingbot-world queue`: run an API-format workflow on a running ComfyUI, follow it to its end, and save its video.
+"""`lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video.
 
-Values are filled in by name, and files are uploaded, so the server may be another machine. Only this part of the pack
-opens a network connection, to the server that `--server` names (`server.py`)."""
+Files are uploaded, so the server may be another machine. Only this part of the pack opens a network connection, to the
+server that `--server` names (`server.py`)."""
 
 import argparse
 import json
@@ -35,20 +35,14 @@ def add_queue_command(commands: Any) -> None:
     add("--negative", help="what it should not show")
     add("--poses", type=Path, help="a folder with poses.npy and intrinsics.npy")
     add("--seed", type=int, help="seed of the noise")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NODE.INPUT=VALUE",
-        help="set a value; the node by title or id",
-    )
+    add("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", help="set a value; the node by title or id")
     add("--output", type=Path, default=Path("."), help="file or folder to save to (default: this folder)")
     add("--overwrite", action="store_true", help="replace an output that is already there")
     add("--list", action="store_true", help="print the workflow's nodes and values, and run nothing")
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Queue the workflow, follow it, save its video, and print the video's path. Raises InputError."""
+    """Run the workflow on the server, save its first video or image, and print that file's path. Raises InputError."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(describe(workflow))
@@ -90,7 +84,8 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the options' values into the workflow, and upload its files. Raises InputError."""
+    """Write the values of the command's options into the workflow, and upload the files that it reads. Raises
+    InputError for an option that no node of the workflow takes."""
     if options.image:
         _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
     if options.poses:
@@ -106,7 +101,7 @@ def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None
 
 
 def describe(workflow: dict) -> str:
-    """Return a text with every node and its values, one per line."""
+    """Return a text that lists every node of a workflow with the values of its inputs."""
     lines = []
     for key, node in workflow.items():
         lines.append(f"{key} {_title(node)} ({node['class_type']})")
@@ -115,8 +110,7 @@ def describe(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """Return the videos and images that a prompt has saved, the best first: outputs before previews, videos before
-    images."""
+    """Return the videos and images in a prompt's history: outputs before previews, and videos before images."""
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
@@ -167,8 +161,8 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a prompt into the workflow. LingBot-World's text node has both prompts; core's CLIPTextEncode nodes are
-    distinguished by title."""
+    """Write the prompt or the negative prompt (`option`) into LingBot-World's text node, or else into the
+    CLIPTextEncode node with "positive" or "negative" in its title. Raises InputError if there is neither."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"
@@ -180,7 +174,7 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply a setting `Title or id.input=value`; the value is parsed as JSON if it is JSON."""
+    """Apply a setting `NODE.INPUT=VALUE`; NODE is a title, an id or a class. A VALUE that is not JSON is a text."""
     place, equals, text = setting.partition("=")
     owner, dot, name = place.partition(".")
     if not (equals and dot):
@@ -196,7 +190,7 @@ def _put_setting(workflow: dict, setting: str) -> None:
 
 
 def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
-    """Print each node and its progress until the prompt ends. Raises InputError if the prompt fails."""
+    """Print each running node and its progress until the prompt ends. Raises InputError if the prompt fails."""
     title = ""
     for kind, data in events:
         if kind == "executing" and data["node"] is None:
@@ -213,8 +207,8 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Write a saved file to `output`: a file name, or a folder in which the server's name is used. If an existing file
-    may not be replaced, a number is added to the name, because the video already exists and must not be lost."""
+    """Download a file that the server has saved to `output`, a file or a folder. A number is added to the name of a
+    file that exists, unless `overwrite`, so that the finished video is never lost."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     target = output / Path(item["filename"]).name if output.is_dir() else output
     for number in count(2):

@@ -1,4 +1,4 @@
-"""The connection of `lingbot-world queue` to the one ComfyUI server that the user names."""
+"""The connection of `lingbot-world queue` to a ComfyUI server."""
 
 import hashlib
 import json
@@ -21,7 +21,8 @@ UPLOADS = "lingbot_world"
 
 
 class Server:
-    """A running ComfyUI at an address such as 127.0.0.1:8188 or https://gpu. Its methods raise InputError."""
+    """A client of the ComfyUI server at an address such as 127.0.0.1:8188 or https://gpu. All methods raise InputError
+    if the server does not respond or reports an error."""
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
@@ -31,15 +32,15 @@ class Server:
         """Return the body of the response to GET, or to POST if `data` is given."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-                return answer.read()
+            with urllib.request.urlopen(request, timeout=SECONDS) as response:
+                return response.read()
         except urllib.error.HTTPError as error:
             raise InputError(_refusal(path, error.code, error.read())) from None
         except (OSError, ValueError, HTTPException) as error:  # HTTPException for a response that breaks off
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Return the JSON object of a response, an empty dict if the response is empty."""
+        """Return the JSON object in the response to GET, or to POST if `data` is given; {} for an empty response."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -50,12 +51,12 @@ class Server:
         )
 
     def post(self, path: str, body: dict) -> dict:
-        """Post the JSON `body` and return the JSON response, an empty dict if the response is empty."""
+        """Post `body` as JSON and return the JSON object in the response, {} for an empty one."""
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
-        """Queue a workflow in API format and return its prompt_id. ComfyUI skips output nodes that cannot run and runs
-        the others. This method raises InputError in that case, and also if nothing can run."""
+        """Queue a workflow in API format and return its prompt_id. Raises InputError if any output node cannot run;
+        ComfyUI would run the others."""
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])
@@ -65,7 +66,8 @@ class Server:
         return answer["prompt_id"]
 
     def connect(self) -> Any:
-        """Return a websocket that receives the events of this client's prompts."""
+        """Return a websocket that receives the events of this client's prompts. Raises DependencyError without
+        websocket-client."""
         websocket = require("websocket", "websocket-client")
         try:
             address = f"{self.url.replace('http', 'ws', 1)}/ws?clientId={self.client}"
@@ -74,7 +76,7 @@ class Server:
             raise self._silent(error) from None
 
     def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
-        """Yield kind and data of each event of a prompt, as the websocket receives them."""
+        """Yield (kind, data) of each event of a prompt as `connection`, a websocket, receives it."""
         while True:
             try:
                 message = connection.recv()
@@ -87,12 +89,12 @@ class Server:
                 yield kind, data
 
     def upload(self, path: Path) -> str:
-        """Copy a file into ComfyUI's input folder and return its name there, which contains a hash of its content."""
+        """Upload a file into ComfyUI's input folder and return its name there, which contains a hash of its content."""
         stem = re.sub(r"[^\w.-]+", "_", path.stem, flags=re.ASCII)
         return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
 
     def upload_folder(self, folder: Path, files: Sequence[Path]) -> str:
-        """Copy files into a new folder below ComfyUI's input folder and return its name, which contains a hash of the
+        """Upload files into a folder of ComfyUI's input folder and return its name, which contains a hash of the
         files."""
         name = re.sub(r"[^\w.-]+", "_", folder.resolve().name, flags=re.ASCII)
         target = f"{UPLOADS}/{name}-{_digest(files)}"
@@ -101,13 +103,13 @@ class Server:
         return target
 
     def cancel(self, prompt_id: str) -> None:
-        """Cancel a prompt, whether it waits or runs."""
+        """Cancel a prompt that waits or runs."""
         self.post("/queue", {"delete": [prompt_id]})
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file and return its path below the input folder. Without `overwrite` ComfyUI keeps an existing file
-        and returns a changed name if the content differs; that raises InputError."""
+        """Upload a file and return its path below the input folder. Raises InputError if another file has this name,
+        for which ComfyUI returns a changed name."""
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
@@ -128,7 +130,7 @@ class Server:
 
 
 def _event(message: str | bytes) -> tuple[str, dict]:
-    """Return kind and data of a message. For binary previews and other packs' own messages the data is empty."""
+    """Return (kind, data) of a message; ("", {}) for a binary preview and for another pack's own message."""
     with suppress(ValueError):
         event = None if isinstance(message, bytes) else json.loads(message)
         if isinstance(event, dict) and isinstance(event.get("data"), dict):
@@ -137,7 +139,7 @@ def _event(message: str | bytes) -> tuple[str, dict]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Return a hash of 16 hex digits over the files' names, in order, and their bytes."""
+    """Return 16 hex digits of a hash over the names, if there are several files, and the contents."""
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()
@@ -146,7 +148,7 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 def _refusal(path: str, code: int, body: bytes) -> str:
-    """Return ComfyUI's error response to a prompt, one line for each problem."""
+    """Return the problems in ComfyUI's error response, one per line."""
     try:
         answer = json.loads(body)
         error = answer.get("error", {})

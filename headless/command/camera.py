@@ -1,5 +1,4 @@
-"""`lingbot-world camera show | convert | make | measure | from-video`: check, convert, make and measure camera paths,
-or extract them from a video."""
+"""`lingbot-world camera show | convert | make | measure | from-video`: commands for camera paths."""
 
 import argparse
 import json
@@ -32,14 +31,11 @@ from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Add `camera` with its five actions; each sets `run(arguments)`."""
+    """Add the `camera` command with its five actions; each sets `run(arguments)`."""
     parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    _add_show(actions)
-    _add_convert(actions)
-    _add_make(actions)
-    _add_measure(actions)
-    _add_from_video(actions)
+    for add in (_add_show, _add_convert, _add_make, _add_measure, _add_from_video):
+        add(actions)
 
 
 def _add_show(actions: Any) -> None:
@@ -85,38 +81,41 @@ def _add_make(actions: Any) -> None:
 
 MEASURE_HELP = """Measures how well a video follows its camera path, from its frames alone.
 
-Points are followed from keyframe to keyframe, four frames apart. Where a turn explains them the camera turns; else
-pycolmap's global mapper finds it. RotErr and TransErr are CameraCtrl's (arXiv 2404.02101) as CamI2V's published code
-computes them (evaluation/glomap_evaluation.py): angles and distances of found and asked camera-to-world poses, both
-seen from the first frame, summed over frames. It divides both paths by their longest translation; here the scale fits
-best. A pair of keyframes eight frames apart follows if its turn is less than 1 degree, or a third of the turn asked
-for, off and its direction less than 30 degrees. The video follows if three quarters of the pairs do. Where the path's
-own motion fits a pair's points about as well as the one that was found, the pair cannot be told, nor the video if that
-decides. The lens is taken to be the path's: a video that shows another one seems to turn less or more.
+Points are tracked between keyframes, four frames apart. If a rotation explains their motion, the camera rotates;
+otherwise pycolmap's global mapper estimates its path. RotErr and TransErr are CameraCtrl's (arXiv 2404.02101), computed
+as in CamI2V's published code (evaluation/glomap_evaluation.py): angles and distances between estimated and given
+camera-to-world poses, both relative to the first frame, summed over frames. That code divides both paths by their
+longest translation; here the scale is the best fit.
+
+A pair of keyframes eight frames apart follows the path if its rotation is off by less than 1 degree, or less than a
+third of the given rotation, and its direction by less than 30 degrees. The video follows the path if three quarters of
+the pairs do. A pair is undecided if the given motion fits its points about as well as the estimated one; the video is
+undecided if such pairs would decide. The path's lens is used: in a video with another lens the rotations seem larger or
+smaller.
 
 Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
-FROM_VIDEO_HELP = """Makes a camera path of a video: what its camera did, as poses.npy and intrinsics.npy.
+FROM_VIDEO_HELP = """Estimates the camera path of a video and writes it as poses.npy and intrinsics.npy.
 
-Found as `camera measure` does. A video has no scale: the longest step between latent frames becomes 1, which is what
-the model sees of any path. The first frame's camera is the origin, its axes OpenCV's. The lens is found too where the
-view turns by 10 degrees or more, unless --fov_deg names it; else it is taken to see 79 degrees across.
+The method is that of `camera measure`. A video has no scale, so the longest step between latent frames becomes 1; the
+model scales every path in this way. The first frame's camera is the origin, with OpenCV's axes. The lens is estimated
+if the view rotates by 10 degrees or more, unless --fov_deg names it; otherwise 79 degrees are assumed.
 
 Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 
 
 def _add_measure(actions: Any) -> None:
-    parser = add_measuring(actions, "measure", "tell how well a video follows its path", MEASURE_HELP, _measure)
+    parser = add_measuring(actions, "measure", "measure how well a video follows its path", MEASURE_HELP, _measure)
     _add_input(parser)
     parser.add_argument("--every", type=int, help="frames between keyframes; left out: chosen by the path's turns")
-    add_drawing(parser, "also draw the given path and the one found")
+    add_drawing(parser, "also draw the given path and the estimated one")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
 
 
 def _add_from_video(actions: Any) -> None:
-    help = "find the path of a video's camera"
-    parser = add_measuring(actions, "from-video", help, FROM_VIDEO_HELP, _from_video)
+    parser = add_measuring(actions, "from-video", "estimate a video's camera path", FROM_VIDEO_HELP, _from_video)
     _add_output(parser)
-    parser.add_argument("--fov_deg", type=float, help="horizontal field of view in degrees; left out: found, or 79")
+    about = "horizontal field of view in degrees; left out: estimated, or 79"
+    parser.add_argument("--fov_deg", type=float, help=about)
 
 
 def _add_verbose(parser: argparse.ArgumentParser) -> None:
@@ -185,8 +184,8 @@ def _made(arguments: argparse.Namespace, default: Callable[[str], Any]) -> Camer
 def _measure(arguments: argparse.Namespace) -> None:
     if arguments.drawing is not None:
         check_drawing(arguments.drawing, arguments.overwrite)
-    path, said = _path(arguments)
-    notes = [f"note: {note}" for note in (*said, *video_notes(arguments.video))]
+    path, file_notes = _path(arguments)
+    notes = [f"note: {note}" for note in (*file_notes, *video_notes(arguments.video))]
     with naming_video(arguments.video):
         measured = measure.measure_camera(grey_frames(arguments.video), path, arguments.every)
     lines = [*notes, measure.error_words(measured), "", *measure.table(measured), "", *measure.summary(measured)]
@@ -210,7 +209,7 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print a verdict on the path in a video of `frames` frames, then `notes` on its file, warnings and, if `verbose`,
+    """Print a verdict on the path in a video of `frames` frames, the `notes` on its file, warnings and, if `verbose`,
     an explanation of how the file was read."""
     found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
     read = in_short(path)
@@ -229,7 +228,7 @@ def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: b
 
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
-    """Return the path that the arguments name, and notes on its file."""
+    """Return the path of the input file, and notes on the file. Raises CameraError."""
     return read_camera(
         arguments.input,
         arguments.format,
@@ -241,8 +240,8 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Lock the output before the path is made, which may take minutes. Raises a LingBotError if it cannot be written or
-    if another run writes it."""
+    """Lock the output while the path is made, which may take minutes. Raises a LingBotError if the output cannot be
+    written or another run is writing it."""
     target = Path(arguments.output)
     check_written(target)
     one_file = target.suffix.lower() == ".json"

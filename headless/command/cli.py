@@ -35,8 +35,8 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 0, 2 for bad input (with a one-line message), 130 for Ctrl-C, 141 if
-    the output's reader has closed the pipe. Without `argv` it is this process's own command, and SIGTERM and SIGHUP end
-    it as Ctrl-C does, with 143 and 129."""
+    the output's reader has closed the pipe. Without `argv` this process's arguments are used, and SIGTERM and SIGHUP
+    end the command like Ctrl-C, with codes 143 and 129."""
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Run the command and return its exit code; interrupts pass through."""
+    """Parse `argv` into `arguments`, run the command and return its exit code. Raises KeyboardInterrupt."""
     try:
         build_parser(argv).parse_args(argv, arguments)
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _is_output_broken() -> bool:
-    """Return whether standard output fails, for instance on a full disk; the remaining output is then discarded."""
+    """Return whether standard output cannot be written, for instance on a full disk; later output is then discarded."""
     try:
         if sys.stdout is not None:
             print(flush=True)
@@ -92,17 +92,17 @@ def _is_output_broken() -> bool:
     return False
 
 
-def _failed(arguments: argparse.Namespace, said: str) -> int:
-    """Print the error, and the files that an unfinished run has left."""
+def _failed(arguments: argparse.Namespace, message: str) -> int:
+    """Print an error message with the files that an unfinished run has left, and return BAD_INPUT."""
     left = getattr(arguments, "interrupted", None)
-    stays = f"; {left}" if isinstance(left, Written) and left else ""
-    print(f"lingbot-world: {said}{stays}", file=sys.stderr)
+    files = f"; {left}" if isinstance(left, Written) and left else ""
+    print(f"lingbot-world: {message}{files}", file=sys.stderr)
     return BAD_INPUT
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the command's parser. The options of `camera` are added only if `argv` uses it, because they need
-    torch."""
+    """Return the parser of `lingbot-world`. The options of `camera` are added only if `argv` begins with that command,
+    because they need torch."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
@@ -176,9 +176,7 @@ def _add_toy(commands: Any) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--maze", action="store_true", help="accepted for older commands: the toy is a maze")
     kind.add_argument(
-        "--random",
-        action="store_true",
-        help="random weights for every kind of model instead of trained ones",
+        "--random", action="store_true", help="random weights for every kind of model instead of trained ones"
     )
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of the random weights; left out: 0")
 
@@ -193,7 +191,7 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..process.profile import silent
 
     if arguments.workers is not None and arguments.ray is None:
-        raise InputError("`workers` says how many Ray actors there are: give `ray` too, or leave it out")
+        raise InputError("`workers` is the number of Ray actors: give `ray` too, or leave it out")
     values = settings_of(arguments)
     for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes have other working folders
         values[name] = None if values[name] is None else Path(values[name]).absolute()
@@ -252,15 +250,15 @@ def _toy(arguments: argparse.Namespace) -> None:
     from ...toy import write_toy_package, write_toy_world
 
     if arguments.seed is not None and not arguments.random:
-        raise InputError("`seed` is of the random weights: give `random` too, or leave it out")
+        raise InputError("`seed` is the seed of random weights: give `random` too, or leave it out")
     write = partial(write_toy_package, seed=arguments.seed or 0) if arguments.random else write_toy_world
     print(write(arguments.folder))
 
 
 @contextmanager
 def progress_bar(name: str, unit: str) -> Iterator[Progress]:
-    """Return a context manager that yields `progress(done, total)` with a tqdm bar. The bar appears with the first
-    report. Bytes are shown with their rate."""
+    """Yield a callback `progress(done, total)` that shows a tqdm bar called `name` on standard error. The bar appears
+    with the first call; the unit "B" is scaled."""
     from tqdm import tqdm
 
     if sys.stderr is None:  # stderr is None if closed with 2>&-

@@ -1,4 +1,4 @@
-"""`lingbot-world completion`: a script, made by shtab, with which a shell completes the command's words."""
+"""`lingbot-world completion`: a script by shtab for the completion of commands and options in a shell."""
 
 import argparse
 from typing import Any
@@ -9,7 +9,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
-    """Add the `completion` command, which sets `run(arguments)`, for all options of `parser`."""
+    """Add the `completion` command, which completes the options of `parser` and sets `run(arguments)`."""
     command = commands.add_parser(
         "completion",
         help="print a script that completes the command's words in a shell",

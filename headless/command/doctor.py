@@ -7,12 +7,12 @@ from typing import Any
 
 from .flags import Help, some_path
 
-HELP = """Says what this machine can do, on one page or as JSON: the card, the driver, the versions of what computes,
-memory, the disk's speed, each kernel's trial, the card's rates, and from these the seconds of a chunk of each release,
-frames per second and settings to use. Takes 5 s without a GPU, up to 30 s with one the first time.
+HELP = """Reports what this machine can do, on one page or as JSON: the card, the driver, versions, memory, the speed of
+the disk, a trial of each kernel and the card's rates. From these follow the seconds per chunk of each release, frames
+per second and settings to use. Takes 5 s without a GPU, up to 30 s with one the first time.
 
-Kernels are chosen by their trials. LINGBOT_WORLD_KERNELS=int8=torch,attention-8bit=comfy-kitchen sets a choice,
-LINGBOT_WORLD_CARDS names the file that keeps them."""
+Trials select the kernels. LINGBOT_WORLD_KERNELS=int8=torch,attention-8bit=comfy-kitchen selects others, and
+LINGBOT_WORLD_CARDS names the file in which trials are cached."""
 
 
 def add_doctor_command(subparsers: Any) -> None:
@@ -25,7 +25,7 @@ def add_doctor_command(subparsers: Any) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--json", action="store_true", help="print everything as JSON")
     kind.add_argument("--row", action="store_true", help="print a line for the table of docs/cards.md")
-    kind.add_argument("--card", metavar="NAME", help="work a card out from published figures; `list` names them")
+    kind.add_argument("--card", metavar="NAME", help="estimate a card from published figures; `list` prints the names")
 
 
 def _doctor(arguments: argparse.Namespace) -> None:

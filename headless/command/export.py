@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from ...export import Exported
 
 ABOUT = "export a walk, or a video and its camera path, for nerfstudio, COLMAP or as a point cloud"
-HELP = """Writes the sharpest frame of each N, its exact pose and lens, and sparse coloured points. The points are
-corners that OpenCV tracks and pycolmap triangulates with the path's poses held fixed: they show how far the world
-agrees with itself. For each second the command prints the mean reprojection error in pixels, and the share of the
-tracked points that became points seen from three views or more. With a low share or a high error a splat will be poor.
+HELP = """Writes the sharpest of each N frames, its exact pose and lens, and sparse coloured points. The points are
+corners that OpenCV tracks and pycolmap triangulates with the path's poses held fixed, so they measure how consistent
+the generated world is. For each second the command prints the mean reprojection error in pixels, and the share of the
+tracked points that three or more views confirm. With a low share or a high error a splat will be poor.
 
 Points need pycolmap and OpenCV: pip install -e ".[cli,measure]"."""
 
@@ -41,7 +41,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
     video, dest = Path(arguments.video), Path(arguments.dest)
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise InputError(f"{dest}: there is something already; name a new or an empty folder")
+        raise InputError(f"{dest} exists and is not an empty folder; name a new or an empty folder")
     walks = (video / HEAD).is_file()
     if walks and arguments.action_path is not None:
         raise InputError(f"`action_path`: the walk in {video} has a camera path of its own; leave this out")
@@ -66,8 +66,8 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export and print their agreement. Without pycolmap, print why there are none; without points,
-    raise InputError for a point cloud, because nothing else is exported."""
+    """Add points to the export and print their agreement. If that fails, print the reason; for a point cloud raise
+    the InputError or DependencyError, because nothing else is exported."""
     from ...export import add_points
 
     try:
@@ -79,7 +79,7 @@ def _points(made: "Exported", fps: float) -> None:
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
-    """Return a walk's video, and pose and lens of each frame."""
+    """Return a walk's video, and the poses [n, 4, 4] and lenses [n, 4] of its frames. Raises InputError."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.reading import CAMERA, read_head, whole_state
 

@@ -17,30 +17,26 @@ from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_addr
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that accepts dashes for underscores, and reports errors in one line."""
+    """A parser that accepts dashes for underscores in options, and prints errors in one line."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         words = sys.argv[1:] if args is None else list(args)
         end = words.index("--") if "--" in words else len(words)
-        return super().parse_known_args([*map(_with_underscores, words[:end]), *words[end:]], namespace)
+        for at, word in enumerate(words[:end]):
+            if word.startswith("--"):  # --ckpt-dir=a-b becomes --ckpt_dir=a-b
+                name, equals, value = word[2:].partition("=")
+                words[at] = f"--{name.replace('-', '_')}{equals}{value}"
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"lingbot-world: {message}; `{self.prog} --help` lists the choices\n")
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """A help formatter that shows defaults if there are any."""
+    """A help formatter that shows defaults other than None, False and empty ones."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default not in (None, False, "", (), []) else action.help
-
-
-def _with_underscores(word: str) -> str:
-    """Return --ckpt-dir=a-b as --ckpt_dir=a-b."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word[2:].partition("=")
-    return f"--{name.replace('-', '_')}{equals}{value}"
 
 
 def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
@@ -60,7 +56,7 @@ def given_prompt(arguments: argparse.Namespace) -> str | None:
 
 
 def read_text(option: str, file: Path) -> str:
-    """Return the text of the option's `file`, without its outer white space. Raises InputError."""
+    """Return the UTF-8 text in `file` without outer white space. Raises InputError, which names the `option`."""
     try:
         return text_of(file).strip()
     except OSError as error:
@@ -70,7 +66,7 @@ def read_text(option: str, file: Path) -> str:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options of `generate` that can apply to many videos; return the argument group for causal models."""
+    """Add the options that `generate` and `batch` share; return the argument group for causal models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -89,12 +85,8 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
 
 def _add_base(add: Callable[..., None]) -> None:
     add("sampling_steps", "steps of both experts together", metavar="N")
-    add(
-        "shift",
-        "noise schedule: higher spends more steps on the layout; left out: the model's",
-        type=float,
-        metavar="X",
-    )
+    about = "noise schedule: higher spends more steps on the layout; left out: the model's"
+    add("shift", about, type=float, metavar="X")
     add("boundary", "noise level, 0 to 1, above which the high-noise expert works", metavar="X")
     add("guide_scale", "guidance; 1 drops the negative prompt, half the time", type=_scales, metavar="LOW[,HIGH]")
     add("solver", "how a step is computed from the model's prediction")
@@ -105,7 +97,7 @@ def _add_base(add: Callable[..., None]) -> None:
 def _add_memory(add: Callable[..., None]) -> None:
     add("device", "cpu, cuda or cuda:1; left out: the GPU if there is one", metavar="NAME")
     add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
-    add("arithmetic", "linear layers; 8bit takes fp8 or int8, as suits the GPU: faster, and less exact")
+    add("arithmetic", "linear layers; 8bit uses fp8 or int8, as suits the GPU: faster, and less exact")
     add("attention", "8bit is faster where a kernel for it is installed, and less exact")
     add("residency", "experts in GPU memory at a time; stream keeps as little there as possible")
     add("camera_cache", "keep the camera layers' results for the next step: where memory is free, never, always")
@@ -133,8 +125,8 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """Return `add(name, help)`, which adds the flag of a GenerateOptions field with its default and choices. A flag
-    with several values can be repeated."""
+    """Return a function `add(name, help, **settings)` that adds the flag of a GenerateOptions field, with its default,
+    type and choices. A flag with several values can be repeated."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = get_type_hints(GenerateOptions)
 
@@ -155,7 +147,7 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
-    """Add the flags of a video's size; `meaning` is the help of --size. `frames`: the video has a fixed length."""
+    """Add --size with `meaning` as its help, --width, --height and, if `frames`, --frame_num."""
     size = "{}*{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
@@ -167,7 +159,7 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
 
 
 def with_flags(message: str) -> str:
-    """Return an error message with each option's Python name, such as `action_path`, replaced by its flag,
+    """Return a message in which each option's Python name, such as `action_path`, is replaced by its flag,
     --action_path."""
     return type(message)(re.sub(r"`(\w+)`", r"--\1", message))
 
@@ -175,7 +167,7 @@ def with_flags(message: str) -> str:
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that analyses a video; its `description` is printed unchanged."""
+    """Add a command that analyses a video, and return its parser. Its `description` is printed unchanged."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
@@ -184,7 +176,7 @@ def add_measuring(
 
 
 def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add the flags of an optional drawing."""
+    """Add --drawing, with `about` as its help, and --overwrite."""
     parser.add_argument("--drawing", type=some_path, metavar="PNG", help=about)
     add_overwrite(parser)
 
@@ -200,16 +192,16 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def count(text: str) -> int:
-    """Return a whole number of at least 1. Raises ArgumentTypeError; argparse shows its message."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
+def count(text: str, least: int = 1) -> int:
+    """Return a whole number of at least `least`. Raises ArgumentTypeError, whose message argparse prints."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
     return int(text)
 
 
 def some_path(text: str) -> str:
-    """Return a path with ~ expanded, because shells expand it only at the beginning of a word. An empty path is
-    refused, because it would mean the current folder. Raises ArgumentTypeError."""
+    """Return a path with ~ expanded, which shells expand only at the beginning of a word. Raises ArgumentTypeError for
+    a web address and for an empty path, which would mean the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):
@@ -218,7 +210,7 @@ def some_path(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """Return seconds, from a tenth to a day. Raises ArgumentTypeError."""
+    """Return a number of seconds from 0.1 to 86,400. Raises ArgumentTypeError."""
     with suppress(ValueError):
         if 0.1 <= float(text) <= 86_400:
             return float(text)
@@ -233,7 +225,7 @@ def _scales(text: str) -> tuple[float, ...]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that are fields of GenerateOptions."""
+    """Return the arguments that are fields of GenerateOptions, by name."""
     height, width = arguments.size
     names = {field.name for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(arguments).items() if name in names}

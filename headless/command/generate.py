@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add the `generate` command, which sets `run(arguments)`. Raises InputError for a video that `--like` cannot
-    read."""
+    """Add the `generate` command, which sets `run(arguments)`. `show` makes progress bars. Raises InputError if `argv`
+    has `--like` and a video without a record."""
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
@@ -114,7 +114,7 @@ def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[st
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt; an empty one stands for the last one of the state. Raises InputError."""
+    """Return the prompt; an empty text selects the last prompt of the state. Raises InputError if both are missing."""
     prompt = given_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
@@ -122,7 +122,7 @@ def _prompt_of(arguments: argparse.Namespace) -> str:
 
 
 def _tell(arguments: argparse.Namespace, *lines: str) -> None:
-    """Print lines; with --quiet only reports on files, on standard error."""
+    """Print lines. With --quiet print only Reported lines, on standard error."""
     if not arguments.quiet:
         _print(arguments, *lines)
     elif reports := [line for line in lines if isinstance(line, Reported)]:
@@ -130,6 +130,6 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 
 
 def _print(arguments: argparse.Namespace, *lines: str) -> None:
-    """Print to standard output, or to standard error if the video goes to standard output."""
+    """Print to standard output, or to standard error if standard output receives the video."""
     if lines:
         print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)

@@ -1,4 +1,4 @@
-"""`lingbot-world inspect`: the identity of a file or package, and the memory of a run with it, from file headers."""
+"""`lingbot-world inspect`: the contents of a model file or package, and the memory of a run, from file headers."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """The lines of text about a file or package, and the memory of the stages that use it."""
+    """The description of a file or package: lines of text, and the memory of the stages that use the model."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -62,11 +62,11 @@ def describe(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a description of a package's folder, an expert, a text encoder or a VAE, and the memory of each stage for
-    a video of this size. For a causal model `window` and `sink` apply (None: its own). `where` may have the `assets`
-    and the `release` of `find_package`. Raises InputError for a size that is not possible, CheckpointError or TextError
-    for a broken file.
-    """
+    """Return a text about a package, an expert, a text encoder or a VAE, with the memory of each stage for a video of
+    `width` x `height` pixels and `frames` frames. `window` and `sink` are for causal models (None: the model's own).
+    `where`: the `assets` and the `release` of `find_package`.
+
+    Raises InputError for an impossible size, and CheckpointError or TextError for a broken file."""
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -82,7 +82,7 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return the kernels chosen on this machine, from earlier trials; a run and `doctor` make the trials."""
+    """Return a line with the kernels that earlier trials have selected on this machine."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -108,7 +108,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert", by a file's tensors. Its name counts where they are of no kind."""
+    """Return "vae", "text encoder" or "expert" by a file's tensors, or by its name if the tensors are unknown."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -123,7 +123,7 @@ def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
     missing = [name for name in ASSETS if getattr(package, name) is None]
     report = Report([f"package {folder}"] + [f"  {name}: missing" for name in missing], [])
     if missing:
-        report.lines.append(f"  {ASSETS_PAGES} have them: put such a folder beside this one, or name it --assets_dir")
+        report.lines.append(f"  {ASSETS_PAGES} have them: put such a folder next to this one, or name it --assets_dir")
     if package.text_encoder is not None:
         report += _text(package.text_encoder, work.precision.dtype)
     if package.vae is not None:
@@ -156,8 +156,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model with a VAE of this width, for keys and values on the GPU, in 8 bits, and in
-    host memory; and on the caches that are used if memory allows."""
+    """Return a report on a causal model with a VAE of this width: its memory for keys and values on the GPU, in 8 bits
+    and in host memory, and the memory of optional caches."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
@@ -186,7 +186,8 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return a report on the steps of one expert with all blocks resident, with none, and on its camera cache."""
+    """Return a report on the memory of one expert's steps, with all blocks and with none on the GPU, and of its camera
+    cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:
@@ -199,7 +200,7 @@ def _sampling(checkpoints: list[Checkpoint], work: _Work, blocks: int | None = N
 
 
 def _if_short(stage: StageEstimate) -> StageEstimate:
-    return replace(stage, name=f"{stage.name}, used where memory is short")
+    return replace(stage, name=f"{stage.name}, used if memory is short")
 
 
 def _text(path: Path, dtype: torch.dtype) -> Report:

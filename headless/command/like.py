@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from ..options import CAMERAS
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""The groups of options of which one given option replaces the video's whole group."""
+"""Groups of options: if the command names one of a group, none of that group is taken from the video."""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add `--like` to `generate`. If `argv` has it, that video's options become the defaults. Raises InputError."""
+    """Add `--like` to the parser of `generate`. If `argv` has it, the options of the video's run become the defaults.
+    Raises InputError for a video without a record."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
     parser.add_argument("--like", metavar="VIDEO", help=about)
     video = _named(argv)

@@ -6,22 +6,21 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, require
 from ...options import ShowProgress
-from ..live.beginning import find_beginning, state_of
+from ..live.beginning import find_beginning
 from ..live.previews import find_tiny_decoder
 from ..options import LORA, GenerateOptions, lora_of
 from ..process.starting import spared_imports, start_cuda
-from .flags import Help, add_prompt, add_size, adder, given_prompt, seconds, settings_of, some_path
-
-_state_of = state_of
-"""The lookup of the state that `--continue_from` names."""
+from .flags import Help, add_prompt, add_size, adder, count, given_prompt, seconds, settings_of, some_path
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
+    """Add the `live` command, which sets `run(arguments)`. `show` makes progress bars."""
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
@@ -37,14 +36,15 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     parser.add_argument(
         "--host", default="", help="listen to this address, such as ::1; other machines' addresses have a token"
     )
-    parser.add_argument("--keep", type=_count, metavar="N", help="remove all old walks but the last N")
+    keep = partial(count, least=0)
+    parser.add_argument("--keep", type=keep, metavar="N", help="remove all old walks but the last N")
     parser.add_argument("--lan", action="store_true", help="let other machines connect, by an address with a token")
     parser.add_argument(
         "--allow_origin",
         action="append",
         default=[],
         metavar="ORIGIN",
-        type=_origin,
+        type=lambda text: text.rstrip("/"),  # as a browser sends an origin
         help="let a page of this address connect, such as http://localhost:8000; may be repeated",
     )
     parser.add_argument(
@@ -60,9 +60,9 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         const=20.0,
         type=seconds,
         metavar="SECONDS",
-        help="walk a fixed way for this time and print the measurements as JSON",
+        help="walk a fixed path for this time and print the measurements as JSON",
     )
-    parser.add_argument("--moving", action="store_true", help="make frames also while nobody presses a key")
+    parser.add_argument("--moving", action="store_true", help="make frames also while no key is pressed")
     parser.add_argument(
         "--restart_on_drift", action="store_true", help="restart from the image when the video degrades"
     )
@@ -86,10 +86,7 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         help="JSON: sentences that extend the prompt by a key or a time; left out: example/events.json of the package",
     )
     parser.add_argument(
-        "--replay",
-        metavar="FOLDER",
-        type=some_path,
-        help="repeat the walk of this folder to the same bits, and end",
+        "--replay", metavar="FOLDER", type=some_path, help="repeat the walk of this folder to the same bits, and end"
     )
     add_prompt(parser, "what the world shows; left out: the prompt of the example or of the state")
     add = adder(parser)
@@ -156,7 +153,8 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         check_port(arguments.port, everywhere=everywhere, host=arguments.host)
     if arguments.replay is not None:
         _as_replayed(arguments)
-    values = settings_of(arguments) | _found(arguments) | {"output": None}
+    beginning = find_beginning(arguments.ckpt, vars(arguments) | {"prompt": given_prompt(arguments)})
+    values = settings_of(arguments) | beginning | {"output": None}
     if arguments.decoder is not None:
         arguments.decoder = find_tiny_decoder(arguments.decoder, values["ckpt_dir"])
     events = find_events(values["ckpt_dir"], arguments.events)
@@ -198,7 +196,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set the options with which the replayed walk was made. Raises InputError."""
+    """Set the options of the walk that `--replay` names in `arguments`. Raises InputError."""
     from ...live.replay import Replay
     from ...options import CELL
 
@@ -214,25 +212,8 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
     arguments.dtype = arguments.dtype or names.get(head["dtype"])
 
 
-def _found(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the model's folder, image and prompt. For a toy package these are its causal model and, if none is named,
-    its example."""
-    return find_beginning(arguments.ckpt, vars(arguments) | {"prompt": given_prompt(arguments)})
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 0 or more")
-    return int(text)
-
-
 def _speed(text: str) -> float:
     speed = float(text)
     if not 0.05 <= speed <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a share from 0.05 to 1")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a fraction from 0.05 to 1")
     return speed
-
-
-def _origin(text: str) -> str:
-    """Return an origin as a browser sends it."""
-    return text.rstrip("/")

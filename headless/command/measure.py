@@ -1,4 +1,4 @@
-"""`lingbot-world measure VIDEO`: find where a video degrades."""
+"""`lingbot-world measure VIDEO`: find the times at which a video degrades."""
 
 import argparse
 import json
@@ -7,13 +7,13 @@ from typing import Any
 from ...errors import InputError
 from .flags import add_drawing, add_measuring
 
-HELP = """Finds where a video degrades and prints the findings as sentences and a table, a drawing or JSON.
+HELP = """Finds the times at which a video degrades, and prints them as sentences and a table, a drawing or JSON.
 
-Over time: sharpness (variance of the Laplacian over that of the grey values), colourfulness (Hasler and Suesstrunk),
-brightness, red against blue, and the change from frame to frame. A warning names the second from which on a video is
-less than 60 % as sharp or 40 % as colourful as in its first second, tinted, or darker; and stretches that stand still,
-flicker, seams at even distances, and stretches that were there before. What a camera shows changes all of these too:
-a walk from a meadow into a tunnel is less colourful, and that is no fault.
+Measured over time are sharpness (variance of the Laplacian over that of the grey values), colourfulness (Hasler and
+Suesstrunk), brightness, red against blue, and the change from frame to frame. A warning names the second from which on
+a video is less than 60 % as sharp or 40 % as colourful as in its first second, tinted, or darker. Others name frozen
+stretches, flicker, seams at even distances, and repeated stretches. The scene changes all of these figures too: a walk
+from a meadow into a tunnel is less colourful, which is not a fault.
 
 Needs OpenCV: pip install -e ".[cli,measure]"."""
 
@@ -49,7 +49,7 @@ def _measure(arguments: argparse.Namespace) -> None:
         figures = measure_frames(colour_frames(arguments.video), fps)
     faults = find_faults(figures)
     notes = [f"note: {note}" for note in video_notes(arguments.video)]
-    said = [*notes, *words(figures, faults), "", *table(figures)]
-    print(json.dumps(as_values(figures, faults), indent=1) if arguments.json else "\n".join(said))
+    lines = [*notes, *words(figures, faults), "", *table(figures)]
+    print(json.dumps(as_values(figures, faults), indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
         save_drawing(render_drift(figures, faults), arguments.drawing)

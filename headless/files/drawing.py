@@ -1,4 +1,4 @@
-"""The image file of a drawing; its path is checked before anything is measured or drawn."""
+"""Writing of a drawing to an image file, whose path is checked before anything is measured or drawn."""
 
 from pathlib import Path
 
@@ -10,22 +10,22 @@ from .existing import refuse_existing
 
 
 def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if no image can be written to `file`, if it is the input `image`, or if another file exists and
+    """Raise InputError if no image can be written to `file`, if `file` is the input `image`, or if it exists and
     `overwrite` is false."""
     file = Path(file)
     refuse_existing(file, overwrite, image)
     if _kind(file) not in Image.SAVE:
-        raise InputError(f"{file}: cannot be written as a picture; give it a name such as drawing.png")
+        raise InputError(f"{file}: the suffix is not that of an image; give it a name such as drawing.png")
     if not file.parent.is_dir():
         raise InputError(f"{file}: cannot be written, there is no folder {file.parent}; make it, or choose another")
 
 
-def save_drawing(picture: Image.Image, file: str | Path) -> None:
-    """Write an image in the format of the file's suffix. Raises InputError."""
+def save_drawing(image: Image.Image, file: str | Path) -> None:
+    """Write an image in the format of the file's suffix. Raises InputError if the file cannot be written."""
     file = Path(file)
     try:
         with written_whole(file) as (part,):
-            picture.save(part, _kind(file))
+            image.save(part, _kind(file))
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be written ({describe_os_error(error)})") from error
 

@@ -1,4 +1,4 @@
-"""Encoding of frames as H.264, as one video file or part by part."""
+"""Encoding of frames as H.264, into a video file or part by part into a pipe."""
 
 from fractions import Fraction
 from io import BytesIO
@@ -18,7 +18,8 @@ RECIPE = "lingbot_world"
 
 
 class WholeVideo:
-    """A video file in the container of `suffix`."""
+    """An encoder of a video file in the container that belongs to `suffix`. `recipe`: the record of its run, as JSON.
+    Raises DependencyError without PyAV."""
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -49,11 +50,11 @@ class WholeVideo:
 
 
 class VideoParts:
-    """A video written to a pipe or a file in parts; each part can be played as soon as it is written.
+    """An encoder that writes a video to a pipe or a file in parts; a part can be played as soon as it is written.
 
-    libx264 looks 40 frames ahead, and cannot continue after a flush. So each part has its own encoder and begins with a
-    key frame. The muxer closes a frame's fragment only when the next frame arrives, so the last frame of a part waits
-    for the next part."""
+    libx264 looks 40 frames ahead and cannot continue after a flush. So each part has an encoder of its own and begins
+    with a key frame. The muxer ends a fragment when the next frame arrives, so the last frame of a part is written with
+    the next part."""
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -62,7 +63,7 @@ class VideoParts:
         self._pipe, self._made, self._fps, self.frames = pipe, BytesIO(), fps, 0
         flags = "+frag_every_frame+empty_moov+default_base_moof+skip_trailer+use_metadata_tags"
         options = {"movflags": flags, "flush_packets": "1"}
-        self._container = av.open(_Written(self._made), "w", format="mp4", options=options)
+        self._container = av.open(_WriteOnly(self._made), "w", format="mp4", options=options)
         self._container.metadata.update({RECIPE: recipe} if recipe else {})
         self._stream = self._container.add_stream("libx264", rate=fps, options=self._options)
         self._stream.pix_fmt = "yuv420p"
@@ -90,8 +91,7 @@ class VideoParts:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe. The muxer does not write there itself, because it would hide the reason
-        why a pipe is broken."""
+        """Write the muxer's output to the pipe. The muxer itself would hide the reason for a broken pipe."""
         self._pipe.write(self._made.getvalue())
         self._pipe.flush()
         self._made.seek(0)
@@ -103,16 +103,16 @@ class VideoParts:
         self._send()
 
 
-class _Written:
-    """A write-only file object, so that the muxer treats it as a pipe and never seeks."""
+class _WriteOnly:
+    """A file object without `seek`, which the muxer treats as a pipe."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def _encoding() -> dict[str, str]:
-    """Return libx264 options that make the output deterministic. Its AVX-512 code (for macroblock trees) reads memory
-    that it has not written, so frame types and sizes would depend on old memory; its AVX2 code does not."""
+    """Return libx264 options for a deterministic output. AVX-512 code is disabled, because it reads uninitialised
+    memory (for macroblock trees), on which frame types and sizes would depend."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -1,4 +1,4 @@
-"""The check that no existing file is replaced by accident. Importing this module does not import torch."""
+"""The check that a run does not replace an existing file. Importing this module does not import torch."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A record in a video's metadata of how it was made, from which `generate --like VIDEO` makes it again."""
+"""The record of a run in its video's metadata, with which `generate --like VIDEO` repeats the run."""
 
 import hashlib
 import json
@@ -26,8 +26,8 @@ SAMPLED, SAMPLES = 2**16, 64
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
-    """Return the record of a run as JSON: version, seed, options that differ from the defaults, and a hash of each
-    file."""
+    """Return the record of a run as JSON: version, seed, device, the options that differ from their defaults, and a
+    hash of each file."""
     options = plan.options
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(options).items() if value != defaults[name] and name not in NOT_KEPT}
@@ -47,14 +47,14 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return a hash for each option that names files, and for each part of the package."""
+    """Return a hash for each option that names files and each part of the package, by name; missing files are left
+    out."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
 
 def _hash(paths: list[Path]) -> str:
-    """Return a hash of all bytes of small files; for a large file of its size and of samples, which takes
-    milliseconds."""
+    """Return a hash of the files' sizes and bytes; of a file above 4 MB only SAMPLES samples are read."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size
@@ -70,7 +70,8 @@ def _hash(paths: list[Path]) -> str:
 
 
 def read_recipe(video: str | Path) -> dict[str, Any]:
-    """Return the record in the metadata of a video, a PNG file or a folder of PNG files. Raises InputError."""
+    """Return the record in the metadata of a video, a PNG file or a folder of PNG files. Raises InputError if there is
+    none, and DependencyError without PyAV."""
     path = Path(video)
     if not path.exists():
         raise InputError(f"`like` {path}: no such file; name a video that `lingbot-world generate` made")
@@ -79,21 +80,16 @@ def read_recipe(video: str | Path) -> dict[str, Any]:
     found = _metadata(path)
     try:
         record = json.loads(found[RECIPE])
-        _check_record(record)
+        record["seed"], record["options"]["prompt"], record["files"].items()  # these raise
+        kinds = {"path": str, "strength": int | float, "expert": str | None}
+        for lora in record["options"].get("lora", []):
+            if lora.keys() != kinds.keys() or not all(isinstance(lora[name], kind) for name, kind in kinds.items()):
+                raise ValueError("not a LoRA")
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         canvas = "; ComfyUI made it: drop it onto the canvas, which opens its workflow" if "prompt" in found else ""
         lost = "no record of a run in its metadata, which other programs drop when they write a video again"
         raise InputError(f"`like` {video}: {lost}{canvas or '; give the options themselves'}") from error
     return record
-
-
-def _check_record(record: Any) -> None:
-    """Raise KeyError, ValueError, TypeError or AttributeError unless a file's metadata has the shape of a record."""
-    record["seed"], record["options"]["prompt"], record["files"].items()  # these raise
-    for lora in record["options"].get("lora", []):
-        known = {"path": str, "strength": int | float, "expert": str | None}
-        if lora.keys() != known.keys() or not all(isinstance(lora[name], kind) for name, kind in known.items()):
-            raise ValueError("not a LoRA")
 
 
 def _metadata(path: Path) -> Mapping[str, str]:
@@ -110,7 +106,8 @@ def _metadata(path: Path) -> Mapping[str, str]:
 
 
 def options_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record's options as arguments of GenerateOptions. Raises InputError for an unknown option."""
+    """Return the options and the seed of a record as arguments of GenerateOptions. Raises InputError for an option that
+    this version does not have."""
     known = {field.name for field in fields(GenerateOptions)} - {*NOT_KEPT} | {"image"}
     unknown = [name for name in record["options"] if name not in known]
     if unknown:
@@ -120,16 +117,12 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
     as_tuples = {name: tuple(value) for name, value in record["options"].items() if isinstance(value, list)}
     options = {**record["options"], **as_tuples, "seed": record["seed"]}
     if "lora" in options:
-        options["lora"] = tuple(map(_lora, options["lora"]))
+        options["lora"] = tuple(LoraFile(**{**each, "path": Path(each["path"])}) for each in options["lora"])
     return options
 
 
-def _lora(values: dict[str, Any]) -> LoraFile:
-    return LoraFile(**{**values, "path": Path(values["path"])})
-
-
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return a note for each file that has changed since the recorded video was made."""
+    """Return a note for each file of the options that has changed since the recorded run, and for another version."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"`{name}` has other contents than the file that made that video had." for name in changed]

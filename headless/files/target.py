@@ -1,4 +1,4 @@
-"""The output of a run, which is checked before the run starts."""
+"""The output of a run: a video file, a pipe or PNG files, and the checks before the run starts."""
 
 import os
 import re
@@ -25,30 +25,31 @@ _NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 @dataclass(frozen=True)
 class Target:
-    """The destination of the frames: a video file, a pipe, or PNG files named by `pattern` (printf style) in a
-    folder."""
+    """The destination of a run's frames: a video file or a pipe at `path`, or PNG files in the folder `path` with names
+    by `pattern` (printf style)."""
 
     path: Path
     pattern: str | None = None
     kept: list[np.ndarray] | None = None
-    """A list that receives the frames of a video that is not written."""
+    """A list that receives the frames, uint8 [F, H, W, 3], of a video that is not written; else None."""
     recipe: str = ""
     """The record of the run, for the video's metadata."""
     overwrite: bool = False
-    """Permission to replace existing files, including PNG files of a longer video beyond the last frame."""
+    """Whether existing files may be replaced, and PNG files of a longer video beyond the last frame removed."""
 
     @property
     def is_pipe(self) -> bool:
-        """Return whether the video goes to standard output ("-") or into a named pipe."""
+        """Whether the video is written to standard output ("-") or to a named pipe."""
         return str(self.path) == STDOUT or self.path.is_fifo()
 
     @property
     def growing(self) -> Path:
-        """The path of the growing video: fragmented mp4, which can be watched while the run continues."""
+        """The path of a copy in fragmented mp4 that can be watched while the run writes it."""
         return self.path.with_name(f"{self.path.stem}.part.mp4")
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return the video's file, or the PNG files of `frames` frames numbered from `first` on; nothing for a pipe."""
+        """Return the video's file, or the PNG files of `frames` frames with numbers from `first` on; an empty list for
+        a pipe and for frames in memory."""
         if self.kept is not None:
             return []
         if self.pattern is not None:
@@ -56,15 +57,15 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """Yield the existing PNG files with this number and the following ones, up to the first gap."""
+        """Yield the existing PNG files with numbers from `number` on, up to the first missing one."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Lock the files against other runs while this block runs. Raises InputError if another run writes one of them,
-        or if a named pipe has no reader, because opening it would block."""
+        """Lock the files against other runs while the context is open. Raises InputError if another run has locked a
+        file, and if a named pipe has no reader, because opening it would block."""
         if self.kept is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:
@@ -85,12 +86,11 @@ class Target:
 
 
 def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
-    """Return the target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
-    `dir/f_%04d.png` are PNG files; `-` is standard output. With None the frames are kept in memory.
+    """Return the target for `output`: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
+    `dir/f_%04d.png` are PNG files; `-` is standard output; None keeps the frames in memory.
 
-    Raises InputError for an empty name, an unknown suffix, a video that is an existing folder, a folder that is an
-    existing file, a device, and a closed standard output.
-    """
+    Raises InputError for an empty name, an unknown suffix, a video's name that is a folder, a folder's name that is a
+    file, a device, and a closed standard output."""
     if output is None:
         return Target(Path(), kept=[])
     path = Path(output)
@@ -118,7 +118,8 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
 
 
 def check_target(target: Target, geometry: Geometry) -> None:
-    """Raise InputError if the target cannot be written, or the disk has too little room for it. Creates no file."""
+    """Raise InputError if the target cannot be written, or if the disk has too little room for the video. No file is
+    created."""
     if target.is_pipe or target.kept is not None:
         return
     folder = check_folder("output", target.path, target.folder)
@@ -134,27 +135,26 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if a run of `frames` frames would replace its start image, or any other file while `overwrite`
-    is false. The growing video that a killed run has left counts too."""
+    """Raise InputError if frames with numbers from `first` on would replace the start image or, unless `overwrite`, any
+    other file. The growing copy of a killed run counts too."""
     video = target.pattern is None and target.kept is None and not target.is_pipe
     for file in (*target.files(first, frames), *([target.growing] if video else [])):
         refuse_existing(file, overwrite, image)
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the name of the option's `file` is too long once the suffix of an unfinished file is
-    added."""
+    """Raise InputError if the name of the option's `file` is too long with the suffix of an unfinished file."""
     try:
         part_of(file).exists()
     except OSError as error:
         raise InputError(
-            f"`{option}` {file}: {error.strerror}, with the .part that it ends in until it is whole; name a shorter one"
+            f"`{option}` {file}: {error.strerror}, with the suffix .part of an unfinished file; choose a shorter name"
         ) from error
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return the existing folder in which the option's `path` would be created: `folder` or its nearest parent. Raises
-    InputError if no file can be made in it."""
+    """Return `folder`, or its nearest existing parent if it is missing. Raises InputError, which names `option` and
+    `path`, if no file can be created there."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -166,18 +166,18 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a message about PNG files left by a video longer than `frames`, if there are any."""
+    """Return a message if the target's folder has PNG files with numbers from `frames` on, of a longer video."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []
-    becomes = "are removed" if target.overwrite else "stay beside this one's"
+    becomes = "are removed" if target.overwrite else "stay"
     return [f"{target.path} holds a longer video: its files from {after[0]} to {after[-1]} {becomes}."]
 
 
 @contextmanager
 def _read_pipe(pipe: Path) -> Iterator[None]:
-    """Hold a named pipe open, because its reader would otherwise see the end before the video. Raises InputError if the
-    pipe has no reader."""
+    """Keep a named pipe open for writing, so that its reader waits for the video. Raises InputError if the pipe has no
+    reader."""
     try:
         opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

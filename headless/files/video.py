@@ -1,4 +1,4 @@
-"""Writing of frames to a video, a pipe or PNG files, all at once or as they arrive."""
+"""Writing of frames to a video file, a pipe or PNG files while they are made."""
 
 import sys
 from collections import deque
@@ -20,11 +20,12 @@ from .target import Target
 
 FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
-"""The number of parts of a video that may wait for encoding."""
+"""The largest number of parts of a video that wait for encoding."""
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
-    """Write frames uint8 [F, H, W, 3] and return the video's path, or the folder of the PNG files."""
+    """Write frames uint8 [F, H, W, 3] and return the video's path, or the folder of the PNG files. `progress(done,
+    total)` counts frames. Raises OSError."""
     with FrameWriter(target, fps) as writer:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             writer.write(frames[start : start + FRAMES_AT_ONCE])
@@ -34,7 +35,7 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class _Frames(Protocol):
-    """A sink of frames uint8 [F, H, W, 3], which is closed when it is complete, or else abandoned."""
+    """An output of frames uint8 [F, H, W, 3]. `close` completes it; `abandon` removes what it can after a failure."""
 
     @property
     def write(self) -> Callable[[np.ndarray], object]: ...
@@ -45,13 +46,12 @@ class _Frames(Protocol):
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video as its frames arrive; a thread encodes them while the caller makes the next ones.
+    """A writer of a video; a thread encodes frames while the caller makes the next ones.
 
     Files get their own names only when they are complete, so an interrupted run leaves no new file and an older video
-    stays. With `keep_partial` an interrupted run leaves a playable video of the frames written so far. So does a killed
-    run: a copy grows as x.part.mp4, which can be watched during the run, and PNG files get their names at once. A pipe
-    is written to directly. PNG files are numbered from `first` on. `frames` counts the frames received, `parts` the
-    parts written. Once a part fails, no later part is written."""
+    stays. With `keep_partial` an interrupted or killed run leaves a playable video of the frames so far: the copy
+    x.part.mp4 grows during the run, and PNG files get their names at once. PNG files are numbered from `first` on.
+    `frames` counts the frames received, `parts` the parts written. After a failed part no other part is written."""
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
         self.frames, self.parts = 0, 0
@@ -65,27 +65,27 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
     def _open(self, fps: int, first: int) -> _Frames:
         target = self._target
         if target.kept is not None:
-            return _Kept(target.kept)
+            return _Unfiled(target.kept.append, lambda: None)
         if target.is_pipe:
             to_stdout = str(target.path) == STDOUT
             pipe = sys.stdout.buffer if to_stdout else self._stack.enter_context(target.path.open("wb"))
-            return _Pipe(VideoParts(pipe, fps, recipe=target.recipe))
+            parts = VideoParts(pipe, fps, recipe=target.recipe)
+            return _Unfiled(parts.write, parts.close)
         target.folder.mkdir(parents=True, exist_ok=True)
         if target.pattern is not None:
             return _PngFiles(target, first, self._keep_partial)
         return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
 
     def write(self, frames: np.ndarray) -> None:
-        """Queue frames uint8 [F, H, W, 3]. This waits while more than two parts are queued, and raises earlier errors
-        of the thread."""
+        """Queue frames uint8 [F, H, W, 3] as a part, and wait while more than MOST_WAITING parts are queued. Raises the
+        error of an earlier part."""
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part, in the thread. An error gets the file's name, except for a pipe, because its reader is not a
-        file."""
+        """Write a part, in the thread. An OSError gets the target's name, except for a pipe."""
         if self._broken:
             return
         self._broken = True
@@ -100,7 +100,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Delay an interrupt until a file is complete. For a pipe the interrupt may end the wait for the reader.
+        # An interrupt is delayed until a file is complete. For a pipe it may end the wait for the reader.
         whole: AbstractContextManager = nullcontext() if self._target.is_pipe else LaterInterruptsWait(hold=True)
         with whole, self._stack, self._thread:
             try:
@@ -115,13 +115,11 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
             self._file.abandon()
 
 
-class _Kept:
-    """A list of frames in memory."""
+class _Unfiled:
+    """An output without a file, a list in memory or a pipe, from which nothing is removed after a failure."""
 
-    def __init__(self, kept: list[np.ndarray]) -> None:
-        self.write = kept.append
-
-    def close(self) -> None: ...
+    def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
+        self.write, self.close = write, close
 
     def abandon(self) -> None: ...
 
@@ -158,7 +156,7 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Give the files their names. If existing files may be replaced, remove a longer video's remaining files."""
+        """Give the files their names. If existing files may be replaced, remove the further files of a longer video."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []
@@ -191,8 +189,8 @@ class _VideoFile:
 
 
 class _GrowingVideo(_VideoFile):
-    """A video with a copy that can be watched while it grows. Each part of the copy is self-contained, so the copy is
-    several times as large, and not every program can seek in it. It is deleted when the video is complete."""
+    """A video file with a copy that can be watched while it grows, and that is deleted when the video is complete. The
+    copy's parts are self-contained, so the copy is several times as large, and not every program can seek in it."""
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)
@@ -216,12 +214,3 @@ class _GrowingVideo(_VideoFile):
         self._file.close()
         if not self._parts.frames:
             self._growing.unlink(missing_ok=True)
-
-
-class _Pipe:
-    """A video written to a pipe; written data cannot be removed."""
-
-    def __init__(self, parts: VideoParts) -> None:
-        self.write, self.close = parts.write, parts.close
-
-    def abandon(self) -> None: ...

@@ -1,5 +1,5 @@
 """`lingbot-world batch`: many videos with one manifest. Videos of one size are made together, so that each expert is
-loaded once for all of them. Finished jobs are skipped; a failed job is recorded, and the batch continues."""
+loaded once for all of them. Finished jobs are skipped. A failed job is recorded, and the batch continues."""
 
 import json
 import secrets
@@ -30,7 +30,7 @@ from ..process.profile import StageRecorder, silent
 from ..run import run, take_outputs, with_recipe
 from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .jobs import Job
-from .kept import Kept, OpenFiles
+from .kept import ModelCache, OpenFiles
 from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
@@ -50,7 +50,7 @@ class Seeded:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of jobs that a batch has finished, skipped as already finished, and failed."""
+    """The numbers of jobs that a batch has finished (`done`), skipped because they were finished before, and failed."""
 
     done: int
     skipped: int
@@ -68,10 +68,10 @@ def run_batch(
     run_groups: RunGroups | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Counts:
-    """Make all videos that are missing. Each job gets a row in the folder's manifest when it ends. `run_groups` makes
-    the videos, by default in this process. `tell` receives notes for the user, and the reasons of failed jobs.
+    """Make the missing videos and write a row into the folder's manifest for each job. `run_groups` makes the videos,
+    by default in this process. `show` makes progress bars. `tell` receives notes and the reasons of failures.
 
-    Raises InputError if another batch uses the folder, or if the folder contains videos that no batch has made."""
+    Raises InputError if another batch uses the folder, and if the folder contains videos that no batch has made."""
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
@@ -81,11 +81,11 @@ def run_batch(
         manifest.begin(waiting)
         begun = {job.name for job in waiting}
         manifest.complete(job for job in jobs if job.name not in begun)
-        groups, failed = _planned(waiting, folder, tell)
-        given, kept, done = [group for _, group in groups], Kept(), 0
-        here = (outcome for group in given for outcome in run_group(group, folder, kept, show))
-        with _begun_ones_noted(waiting, manifest):
-            for outcome in chain(failed, here if run_groups is None else run_groups(given, folder)):
+        planned, failed = _plan(waiting, folder, tell)
+        groups, cache, done = [group for _, group in planned], ModelCache(), 0
+        here = (outcome for group in groups for outcome in run_group(group, folder, cache, show))
+        with _note_unfinished(waiting, manifest):
+            for outcome in chain(failed, here if run_groups is None else run_groups(groups, folder)):
                 manifest.note(outcome)
                 done += outcome.error is None
                 if outcome.error is not None:
@@ -94,9 +94,9 @@ def run_batch(
 
 
 @contextmanager
-def _begun_ones_noted(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record unfinished videos as failed if this block is left early, so that the next run may replace them. A causal
-    model, for instance, writes a video while it is made."""
+def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
+    """Record unfinished videos as failed when the context ends, so that the next run may replace them. A causal model
+    leaves such a video if it is interrupted."""
     try:
         yield
     finally:
@@ -106,13 +106,12 @@ def _begun_ones_noted(waiting: Sequence[Job], manifest: Manifest) -> Iterator[No
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
-    """Return the counts that `run_batch` would return, after all checks of a job's start; nothing is written. `done`
-    counts the jobs that would be finished, and `tell` receives the jobs of each group. Raises InputError as `run_batch`
-    does."""
+    """Check every job and return the counts that `run_batch` would return; nothing is written. `tell` receives the jobs
+    of each group. Raises InputError as `run_batch` does."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
-        groups, failed = _planned(waiting, Path(cameras), tell)
+        groups, failed = _plan(waiting, Path(cameras), tell)
     for outcome in failed:
         tell(f"{outcome.job.name} would fail: {outcome.error}")
     for plan, group in groups:
@@ -129,8 +128,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs that are still to be done, with permission to replace their videos. Raises InputError for a video
-    that no batch has made."""
+    """Return the jobs without a finished video, with `overwrite` set. Raises InputError for a video that no batch has
+    made."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -143,12 +142,12 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
     return waiting
 
 
-def _planned(
+def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Return the jobs in groups that are made together, each with the plan of one of its jobs, and the outcomes of jobs
+    """Return groups of jobs that are made together, each with the plan of one of its jobs, and the outcomes of jobs
     that cannot start. Pose folders are written below `folder`."""
-    likenesses: dict[str, list[Seeded]] = {}
+    alike: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
     notes: dict[str, list[str]] = {}
@@ -160,24 +159,27 @@ def _planned(
         except (LingBotError, OSError) as error:
             failed.append(Outcome(job, seeded.seed, error=str(error)))
             continue
-        likeness = _likeness(job, plan)
-        likenesses.setdefault(likeness, []).append(seeded)
-        plans[likeness] = plan
+        own = ("image", "prompt", "negative", "seed", "camera", "fps")  # may differ between jobs of a group
+        settings = {name: value for name, value in job.settings().items() if name not in own}
+        size, camera = plan.geometry, isinstance(plan, SamplingPlan) and plan.camera is not None
+        key = json.dumps([settings, size.width, size.height, size.frames, camera], sort_keys=True)
+        alike.setdefault(key, []).append(seeded)
+        plans[key] = plan
         for note in plan.notes:
             notes.setdefault(note, []).append(job.name)
     for note, names in notes.items():
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         tell(f"{', '.join(names[:MOST_NAMES])}{more}: {note}")
     groups = [
-        (plans[likeness], group[start : start + VIDEOS_AT_ONCE])
-        for likeness, group in likenesses.items()
+        (plans[key], group[start : start + VIDEOS_AT_ONCE])
+        for key, group in alike.items()
         for start in range(0, len(group), VIDEOS_AT_ONCE)
     ]
     return groups, failed
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return the job's options, after writing the pose folder of its preset or keys next to the videos."""
+    """Return the job's options. The path of a preset or of keys is first written as a pose folder below `folder`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -187,38 +189,29 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
     return replace(job.options, action_path=poses)
 
 
-def _likeness(job: Job, plan: AnyPlan) -> str:
-    """Return a key that is equal for jobs that can be sampled together: same settings, size and models."""
-    own = ("image", "prompt", "negative", "seed", "camera", "fps")
-    settings = {name: value for name, value in job.settings().items() if name not in own}
-    size = plan.geometry
-    camera = isinstance(plan, SamplingPlan) and plan.camera is not None
-    return json.dumps([settings, size.width, size.height, size.frames, camera], sort_keys=True)
-
-
-def run_group(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress = silent) -> Iterator[Outcome]:
-    """Make the videos of a group of similar jobs, reusing the models `kept` from the previous group. If one job stops
-    the group, each remaining job is tried alone."""
+def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress = silent) -> Iterator[Outcome]:
+    """Make the videos of a group and yield each job's outcome. `cache` has the models of the group before. If an error
+    ends the group, each remaining job is tried alone."""
     left, begun = list(group), time.perf_counter()
     try:
-        for seeded in _videos(group, folder, kept, show):
+        for seeded in _videos(group, folder, cache, show):
             now = time.perf_counter()
             yield Outcome(seeded.job, seeded.seed, now - begun)
             begun = now
             left.remove(seeded)
     except (LingBotError, OSError, torch.OutOfMemoryError) as error:
-        kept.drop()
+        cache.drop()
         if len(group) == 1:
             yield Outcome(group[0].job, group[0].seed, error=str(error).splitlines()[0])
             return
         for seeded in left:
-            yield from run_group([seeded], folder, kept, show)
+            yield from run_group([seeded], folder, cache, show)
 
 
-def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -> Iterator[Seeded]:
+def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[Seeded]:
     """Yield each job of a group when its video is written. A causal model makes the videos one after the other."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
-    plans = [make_plan(options, kept.files) for options in given]
+    plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
     if not base:
         for seeded, plan in zip(group, plans, strict=True):
@@ -228,27 +221,27 @@ def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -
     with ExitStack() as taken, StageRecorder(base[0].device, show) as stages:
         for plan in base:
             taken.enter_context(take_outputs(plan))
-        kept.prepare(base[0])
-        for seeded, plan, latent in zip(group, base, _latents(base, stages, kept), strict=True):
-            frames = decode(plan, latent, stages.begin("VAE decode", "chunk"), kept.vae(plan))
+        cache.prepare(base[0])
+        for seeded, plan, latent in zip(group, base, _latents(base, stages, cache), strict=True):
+            frames = decode(plan, latent, stages.begin("VAE decode", "chunk"), cache.vae(plan))
             target = with_recipe(plan, seeded.seed).target
             write_frames(frames.numpy(), target, plan.options.fps, stages.begin("write", "frame"))
             yield seeded
 
 
-def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> list[Tensor]:
+def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache) -> list[Tensor]:
     """Return the sampled latents of all plans, [1, 16, f, h, w] on the CPU."""
     first = plans[0]
     prompts = _prompts(plans, stages)
-    encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
-    residency = choose_residency(first.sampling_work(), first.wishes, first.device, kept.free(first.device))
+    encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
+    residency = choose_residency(first.sampling_work(), first.wishes, first.device, cache.free(first.device))
     videos = []
     for plan, y in zip(plans, encoded, strict=True):
         assert plan.options.seed is not None  # seeds were drawn earlier
         noise = draw_noise(plan.geometry, torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed))
         given = partial(conditioning, plan, y, [prompts[text] for text in prompts_of(plan)])  # freed with its last step
         videos.append(Video(noise.to(plan.device), given, StepReuse(first.options.reuse_threshold)))
-    return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
+    return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=cache.expert)]
 
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:

@@ -1,8 +1,6 @@
 """`lingbot-world batch --ray`: the groups of a batch on Ray actors, one per GPU of a cluster or of this machine.
 
-All machines must find the files under the same paths. If an actor is lost, alone or with its machine, another actor
-makes its unfinished videos again.
-"""
+All machines must have the files at the same paths. If an actor is lost, another one makes its unfinished videos."""
 
 import gc
 import logging
@@ -17,22 +15,24 @@ from typing import Any
 
 from ...errors import DependencyError, InputError
 from .batch import RunGroups, Seeded, run_group
-from .kept import Kept
+from .kept import ModelCache
 from .manifest import Outcome
 
 LOCAL = "local"
 """The address for a new cluster on this machine only. Ray uses the same name; without an address Ray reads
 RAY_ADDRESS."""
 ANSWER_SECONDS = 5
-"""The timeout of a cluster's response, after the 10 s that Ray takes to connect."""
+"""The timeout of a cluster's response in seconds, after the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""The timeout at the end for the threads that distribute groups."""
+"""The timeout in seconds for each thread that distributes groups to end."""
 MOST_TRIES = 3
-"""The number of attempts at a job: it fails after this many lost actors."""
+"""The number of lost actors after which a job fails."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
-    """Connect to the cluster at `address`, or start one here. `workers`: the number of actors; None means one per GPU.
+    """Connect to the cluster at `address` ("local" starts one here), and return a function that runs groups on it.
+    `workers`: the number of actors; None means one per GPU, or per CPU unless `on_gpus`.
+
     Raises DependencyError without Ray, and InputError if no cluster responds or it has no room for an actor."""
     try:
         import ray
@@ -63,9 +63,8 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 
 def _ask(address: str) -> None:
-    """Raise Ray's error if no cluster responds at HOST:PORT. This takes at most 15 s, because it tries once, while
-    ray.init tries for minutes. Other addresses are left to ray.init, and so are all addresses if Ray lacks the internal
-    names used here."""
+    """Raise Ray's error within 15 s if no cluster responds at HOST:PORT, because ray.init would try for minutes. Other
+    addresses are not checked, and none if Ray lacks the internal names used here."""
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):
@@ -77,26 +76,26 @@ def _ask(address: str) -> None:
 
 
 class Worker:
-    """An actor that makes the videos of a group and yields each outcome. Open files and models stay for the next group
-    if memory allows."""
+    """A Ray actor that makes the videos of groups, with a cache of open files and models."""
 
     def __init__(self) -> None:
-        gc.freeze()  # a run collects after each stage: scanning the imported modules, with Ray, takes 0.1 s
-        self._kept = Kept()
+        gc.freeze()  # a run collects garbage after each stage; scanning the imported modules would take 0.1 s
+        self._cache = ModelCache()
 
     def ready(self) -> bool:
-        """Return true; the call returns once the actor has a place in the cluster."""
+        """Return True. Ray runs the call once the actor has a place in the cluster."""
         return True
 
     def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
-        """Yield the outcomes of a group's jobs."""
-        yield from run_group(group, folder, self._kept)
+        """Make the videos of a group and yield the outcomes of its jobs."""
+        yield from run_group(group, folder, self._cache)
 
 
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[Seeded]], folder: Path
 ) -> Iterator[Outcome]:
-    """Distribute the groups to `count` workers, with a thread for each worker; yield the outcomes as they arrive."""
+    """Distribute the groups to `count` workers, with a thread for each worker, and yield the outcomes as they
+    arrive."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Try | None] = queue.Queue()
     done = threading.Event()
@@ -120,7 +119,7 @@ def _run_groups(
 
 @dataclass(frozen=True)
 class _Try:
-    """A group that waits for a worker, with the number of the attempt."""
+    """A group that waits for a worker, and the number of this attempt."""
 
     group: list[Seeded]
     number: int = 1
@@ -129,9 +128,8 @@ class _Try:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run one group after the other on a worker until all are done, and replace a lost worker. The thread waits until
-    the worker has a place in the cluster before it takes a group, because another thread may already have a worker for
-    it."""
+    """Run groups on a worker until all are done, and replace a lost worker. A group is taken from the queue only when
+    the worker has a place in the cluster, because another thread's worker may have one earlier."""
     import ray
 
     worker = None
@@ -163,8 +161,8 @@ def _serve(
 
 
 def _placed(worker: Any, done: threading.Event) -> Any:
-    """Return the worker once it has a place in the cluster; None if everything was done earlier. Raises Ray's error for
-    a lost worker."""
+    """Wait until the worker has a place in the cluster and return it; return None if everything is done before. Raises
+    Ray's error for a lost worker."""
     import ray
 
     answer = worker.ready.remote()

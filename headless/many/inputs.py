@@ -1,4 +1,4 @@
-"""Hashes of the files that a job uses, so that a later run of the batch sees which of them have changed."""
+"""Hashes of the files that a job uses, by which a later run of the batch detects changes."""
 
 import hashlib
 import json
@@ -12,19 +12,19 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The size in bytes of the largest file that is hashed by content. Larger files, such as models, are identified by size
-and modification time."""
+"""The size in bytes of the largest file that is hashed by content. For larger files, such as models, size and
+modification time are hashed."""
 
 
 class Inputs:
-    """Hashes of files, which stay equal while the files are unchanged. Each content is read once."""
+    """A calculator of hashes that change with the files of a job. Each content is read once."""
 
     def __init__(self) -> None:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return a hash for each option that names files, and for each part of the package. Missing files are left out,
-        because a job that needs them fails with its own message."""
+        """Return a hash for each option that names files and each part of the package, by name. Missing files are left
+        out, because the job itself reports these."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
@@ -44,7 +44,7 @@ class Inputs:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the existing files that the options name directly."""
+    """Return the files of the options `image`, `continue_from`, `events`, `lora` and `action_path`, by option."""
     given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
@@ -57,7 +57,8 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of the package's parts; nothing if the package cannot be found."""
+    """Return the files of the package's models, text encoder, VAE and tokenizer, by part; an empty dict if the package
+    cannot be read."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}

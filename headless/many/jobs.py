@@ -1,4 +1,4 @@
-"""The jobs of `lingbot-world batch`: a file with one job per line."""
+"""The jobs of `lingbot-world batch`: a .jsonl or .csv file with one job per line."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ import math
 import os
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
 from pathlib import Path, PureWindowsPath
@@ -41,37 +41,37 @@ _NUMBERS = {
     for kind in (int, float)
     if kind in (hint, *get_args(hint))
 }
-"""The options that are numbers, and the kind of number."""
+"""The options that are numbers, each with its type, int or float."""
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 """The names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""The limit in bytes; file systems allow 255, including the suffixes of an unfinished video."""
+"""The limit of a name in bytes; file systems allow 255, including the suffixes of an unfinished video."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One video of a batch. `camera` is one of CAMERAS with its value, or None for no camera control."""
+    """One video of a batch. `camera`: the name of one of CAMERAS and its value, or None without a camera."""
 
     name: str
     options: GenerateOptions
     camera: tuple[str, str] | None
 
     def video(self, folder: Path) -> Path:
-        """Return the job's file in the batch's folder."""
+        """Return the path of the job's video in the batch's folder."""
         return folder / f"{self.name}.mp4"
 
     def settings(self) -> dict[str, Any]:
-        """Return everything that determines the video, for the manifest; a random seed is None."""
+        """Return the options that determine the video as JSON values, for the manifest; a random seed is None."""
         left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs of a .jsonl or .csv file; their videos go into `folder`. Missing options are taken from
-    `defaults`. Paths are relative to the file. Raises InputError that names file and line."""
+    """Return the jobs of a .jsonl or .csv file, with videos in `folder`. Options that a job does not name come from
+    `defaults`. Paths are relative to the file. Raises InputError, whose message has file and line."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -109,11 +109,16 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield each row's last line number and its values, without empty ones. Raises InputError, also for an unclosed
-    quote, which would merge all later rows into one text."""
+    """Yield each row's last line number and its values that are not empty. Raises InputError, also for an unclosed
+    quote, which would merge all later rows into one text, and for columns without names of their own."""
     rows = csv.DictReader(StringIO(text), strict=True)
     try:
-        _check_columns(path, rows.fieldnames or ())
+        names = rows.fieldnames or ()
+        if len(names) == 1 and re.search("[;\t]", names[0]):
+            raise InputError(f"{path}, line 1: {names[0]!r} is one column; write commas between columns")
+        twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+        if twice:
+            raise InputError(f"{path}, line 1: two columns are called {twice[0]!r}; leave one out")
         for row in rows:
             if None in row:
                 raise InputError(f"{path}, line {rows.line_num}: more values than columns; quote texts with commas")
@@ -125,15 +130,6 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
             f"{path}, line {rows.line_num}: not a table ({error}); a quoted text begins and ends with "
             'one ", and one in it is doubled'
         ) from error
-
-
-def _check_columns(path: Path, names: Sequence[str]) -> None:
-    """Raise InputError if the first line does not name columns, each once."""
-    if len(names) == 1 and re.search("[;\t]", names[0]):
-        raise InputError(f"{path}, line 1: {names[0]!r} is one column; write commas between columns")
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
-        raise InputError(f"{path}, line 1: two columns are called {twice[0]!r}; leave one out")
 
 
 def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOptions, folder: Path) -> Job:
@@ -171,8 +167,7 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """Return a path relative to `base`, or to the home folder if it begins with ~. Windows' backslashes separate
-    folders on every system."""
+    """Return a job's path joined to `base`; ~ is the home folder. Backslashes separate folders on every system."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     path, windows = base / os.path.expanduser(given), PureWindowsPath(given)
@@ -182,7 +177,7 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return a value in the type that GenerateOptions requires; in a .csv file all values are texts."""
+    """Return a job's value, a text in a .csv file, in the type of the GenerateOptions field. Raises InputError."""
     expected = "a number"
     try:
         if name == "guide_scale":
@@ -202,7 +197,8 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """Return a number, possibly parsed from a text. Raises ValueError, or whatever `kind` raises."""
+    """Return a number of type `kind`, int or float, from a number or a text. Raises TypeError, ValueError and
+    OverflowError."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError
@@ -210,7 +206,7 @@ def _number(given: Any, kind: type) -> Any:
 
 
 def _text(given: Any) -> str:
-    """Return a text; a number is converted. Raises TypeError."""
+    """Return a text, or a number as text. Raises TypeError for any other value."""
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise TypeError
     return str(given)

@@ -1,4 +1,4 @@
-"""The caches of a process between groups of videos: open files and, if memory allows, models."""
+"""Caches of open files and models between the groups of a batch."""
 
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class OpenFiles:
-    """A cache of opened files by path, valid while the files on the disk are unchanged."""
+    """A cache of opened files by path. A file that has changed on the disk is opened again."""
 
     def __init__(self) -> None:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths)`, for models `opener(paths, loras)`, or the earlier result for unchanged files."""
+        """Return `opener(paths, *loras)`, or its earlier result if the files are unchanged."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -37,9 +37,9 @@ class OpenFiles:
         return cast(T, self._opened[key][1])
 
 
-class Kept:
-    """A cache of both experts and the VAE, used if they fit into GPU memory together with everything else that a run
-    needs. On the CPU weights are memory-mapped, so they always fit."""
+class ModelCache:
+    """A cache of both experts, the VAE and open files between groups of videos. Models are cached if they fit into GPU
+    memory next to the rest of a run; on the CPU they are memory-mapped and always fit."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
@@ -48,7 +48,7 @@ class Kept:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Prepare for runs like `plan`: drop the models of other plans, and all models if memory is short."""
+        """Drop the models of other plans than `plan`, and all models if memory is short for its runs."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -64,7 +64,7 @@ class Kept:
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """Return the plan's VAE, from the cache or loaded, without tiling."""
+        """Return the plan's VAE, without tiling, from the cache or from its file."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
@@ -72,7 +72,7 @@ class Kept:
         return vae
 
     def expert(self, plan: SamplingPlan, name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-        """Return the plan's expert called `name`, from the cache or from `load`."""
+        """Return the plan's expert `name`, "high" or "low", from the cache or from `load()`."""
         if name in self._experts:
             model = self._experts[name][1]
             model.set_arithmetic(choose_arithmetic(plan.options.arithmetic, plan.device, model.config))
@@ -84,8 +84,7 @@ class Kept:
         return model
 
     def free(self, device: torch.device) -> int:
-        """Return the bytes available on the device to a run that counts its experts itself: free memory plus the cached
-        experts."""
+        """Return the bytes on the device that are free or used by cached experts."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

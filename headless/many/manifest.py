@@ -1,4 +1,4 @@
-"""The manifest OUT/manifest.jsonl with the outcome of each job of a batch, and the lock of its folder."""
+"""The manifest of a batch, OUT/manifest.jsonl, with the outcome of each job, and the lock of its folder."""
 
 import hashlib
 import json
@@ -23,12 +23,12 @@ DONE, FAILED = "done", "failed"
 FILES = "files"
 """The key in a row for the hashes of a job's files."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
-"""The start of a row, which contains the job's name even in an incomplete line."""
+"""The start of a row, with the job's name, which is readable in an incomplete line too."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job: a written video, or an `error`. `seconds`: the time since the previous video."""
+    """The outcome of a job: a written video, or an `error`. `seconds`: the time since the previous video was done."""
 
     job: Job
     seed: int
@@ -38,8 +38,8 @@ class Outcome:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock the folder against other batches. The lock ends with its process. Raises InputError if another batch holds
-    it."""
+    """Lock the folder against other batches while the context is open. The operating system releases the lock of a dead
+    process. Raises InputError if another batch has locked the folder."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield
@@ -50,7 +50,8 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """A file with a row for each finished or failed job, in the order of their ends."""
+    """The manifest of a batch's folder: a file with a row for each finished or failed job. A later row of a job
+    replaces the earlier ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -59,47 +60,40 @@ class Manifest:
         self._begun: dict[str, dict[str, str]] = {}
 
     def __contains__(self, job: Job) -> bool:
-        """Return whether a batch has made, or tried to make, this job's video."""
+        """Return whether the manifest has a row for this job."""
         return job.name in self._rows
 
     def why(self, job: Job) -> str | None:
-        """Return the reason to make the job's video; empty if the video is missing. Return None if the video exists
-        unchanged and was made with the job's settings."""
+        """Return the reason to make the job's video again, an empty text if the video is missing, or None if the video
+        is unchanged and was made with the same settings and files."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
         file = self.folder / row["file"]
         if not file.is_file():
             return ""
-        changed = _changed_settings(row["settings"], job.settings()) or self._changed_files(row, job)
+        changed = _changed_settings(row["settings"], job.settings())
+        if not changed and isinstance(row.get(FILES), dict):  # rows of older versions have no hashes
+            names = [name for name, mark in self._inputs.of(job.options).items() if row[FILES].get(name) != mark]
+            changed = f"the content of {', '.join(names)}" if names else ""
         if changed:
             return f"{changed} changed since {file} was made, so it is made again"
         as_written = _digest(file) == row["sha256"]
         return None if as_written else f"{file} is no longer the file that was written, so it is made again"
 
-    def _changed_files(self, row: dict[str, Any], job: Job) -> str:
-        """Return the options and parts with files that have changed since the video was made. Files that are gone, or
-        that an older version did not record, do not count."""
-        before = row.get(FILES)
-        if not isinstance(before, dict):
-            return ""
-        changed = [name for name, mark in self._inputs.of(job.options).items() if before.get(name) != mark]
-        return f"the content of {', '.join(changed)}" if changed else ""
-
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Record the hashes of the jobs' files before the jobs run, so that a change during a run counts as a
-        change."""
+        """Compute the hashes of the jobs' files before the jobs run, so that a change during a run is detected."""
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the current hashes of finished jobs' files if an older version has not recorded them."""
+        """Add the hashes of finished jobs' files to rows of older versions, which lack them."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
                 self._add(row | {FILES: self._inputs.of(job.options)})
 
     def note(self, outcome: Outcome) -> None:
-        """Add a job's outcome. The next run tries a failed job again."""
+        """Write a row with a job's outcome. Raises InputError if the manifest cannot be written."""
         found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
         if outcome.error is None:
             video = outcome.job.video(self.folder)
@@ -120,7 +114,7 @@ class Manifest:
             ) from error
 
     def _read(self) -> dict[str, dict]:
-        """Return the last row of each job. A kill may have cut the last line, even within a character."""
+        """Return the last row of each job. The last line may be incomplete after a kill, even within a character."""
         if not self.path.is_file():
             return {}
         text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -128,7 +122,8 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return a line's row. For an incomplete line or row, return only the job's name, as failed."""
+    """Return the row in a line. For an incomplete one return a row with the job's name and the status FAILED, or None
+    if the name cannot be read."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -143,7 +138,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings that differ from `before`, as text."""
+    """Return the names of the settings that differ, separated by commas."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"
@@ -151,7 +146,7 @@ def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    """Return a setting's value with every path resolved, because the same file may be named through `..` or a link."""
+    """Return a setting's value with absolute paths resolved, because `..` or a link may name the same file."""
     if isinstance(value, list):
         return [_resolved(name, each) for each in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The walk of an assistant: each call makes chunks, and returns a description and the last frame.
+"""The walk of an assistant. Each call makes chunks and returns a description and the last frame.
 
 Importing this module does not import torch, so that a client's first request is answered at once."""
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from ...live import Engine, Session, Start
 
 LONGEST = 10.0
-"""The most seconds of one action: the client waits for its frames."""
+"""The limit of one action in seconds, because the client waits for its frames."""
 Seen = tuple[str, bytes]
-"""A description of the walk, and its last frame as JPEG."""
+"""A description of the walk, and the last frame as JPEG."""
 
 
 class Explorer:
-    """A model and one walk at a time. The model is opened with the first walk. Calls wait for each other. Methods raise
-    a LingBotError for bad input; the walk then stays as it was."""
+    """A model and at most one walk. The model is opened with the first walk. Concurrent calls run one after the other.
+    Methods raise a LingBotError for bad input and leave the walk unchanged."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
-        """Keep the model's folder, the `options` of `open_live`, the folder for walks, and a file of events, which
-        replaces that of the package."""
+        """Store the model's folder, the `options` of `open_live`, the folder for walks, and a file of events that
+        replaces the package's own. Nothing is opened."""
         self._ckpt, self._options, self._walks, self._events = ckpt, options, walks, events
         self._opened: tuple[Engine, Start] | None = None
         self._session: Session | None = None
@@ -41,7 +41,7 @@ class Explorer:
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
-        """Begin a walk at an image or after a state, and make its first chunk; the last walk ends."""
+        """End the current walk, begin one at an image file or from a state's file, and make its first chunk."""
         from ...live import Session
         from ..live.opening import find_events, open_live
 
@@ -60,7 +60,7 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold the keys for some seconds, and turn by degrees, right and up."""
+        """Hold the keys for `seconds` of video, and turn by `yaw` degrees to the right and `pitch` degrees up."""
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
@@ -74,26 +74,27 @@ class Explorer:
                 session.hold(())
 
     def look(self) -> Seen:
-        """Return the last frame again; nothing is made."""
+        """Return the description and the last frame again."""
         with self._lock:
             return self._describe(self._walk())
 
     def prompt(self, text: str, at_once: bool) -> str:
-        """Change what the world shows from the next action on."""
+        """Set the prompt from the next action on; `at_once` also updates the keys and values of past frames. Return a
+        message with the full prompt."""
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)
             return f"From the next action on: {session.events.say(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin or end an event of the world."""
+        """Begin (`on` true) or end an event of the world; None toggles it. Return a message with the active events."""
         with self._lock:
             session = self._walk()
             session.event(name, on)
             return f"Events from the next action on: {', '.join(sorted(session.events.active)) or 'none'}"
 
     def save(self) -> str:
-        """Write the walk's state and camera path into its folder."""
+        """Write the walk's state and camera path into its folder, and return a message with the folder."""
         from ...live.folder.reading import save_whole
 
         with self._lock:
@@ -104,7 +105,7 @@ class Explorer:
             )
 
     def close(self) -> None:
-        """End the walk; its folder stays."""
+        """End the walk. Its folder stays."""
         with self._lock:
             self._end()
 
@@ -142,6 +143,6 @@ class Explorer:
             f"prompt: {session.walk.kept.last_prompt[0]}",
             *([f"events: {known}; active: {', '.join(active) or 'none'}"] if known else []),
         ]
-        picture = BytesIO()
-        Image.fromarray(self._seen).save(picture, "JPEG", quality=90)
-        return "\n".join(lines), picture.getvalue()
+        image = BytesIO()
+        Image.fromarray(self._seen).save(image, "JPEG", quality=90)
+        return "\n".join(lines), image.getvalue()

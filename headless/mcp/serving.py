@@ -1,4 +1,4 @@
-"""The tools of an Explorer as a server of the Model Context Protocol. Importing this module needs the package mcp."""
+"""A server of the Model Context Protocol with the tools of an Explorer. Importing this module needs the package mcp."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ left, down, right, shift runs. Places that you left are forgotten after a while.
 
 
 def build_server(explorer: Explorer) -> MCPServer:
-    """Return a server with the tools start_walk, act, look, prompt, event and save."""
+    """Return a server with the tools start_walk, act, look, prompt, event and save of `explorer`."""
     server: MCPServer = MCPServer("lingbot-world", instructions=ABOUT, version=__version__, log_level="WARNING")
 
     def start_walk(
@@ -57,12 +57,12 @@ def build_server(explorer: Explorer) -> MCPServer:
         return explorer.save()
 
     for tool in (start_walk, act, look, prompt, event, save):
-        server.add_tool(_answering(tool), structured_output=False)
+        server.add_tool(_with_errors(tool), structured_output=False)
     return server
 
 
 def serve(explorer: Explorer) -> None:
-    """Answer a client on standard input and output until it disconnects; the walk then ends."""
+    """Serve a client on standard input and output until it disconnects, then end the walk."""
     try:
         build_server(explorer).run("stdio")
     finally:
@@ -70,12 +70,12 @@ def serve(explorer: Explorer) -> None:
 
 
 def _shown(seen: Seen) -> list[Any]:
-    words, picture = seen
-    return [words, Image(data=picture, format="jpeg")]
+    text, jpeg = seen
+    return [text, Image(data=jpeg, format="jpeg")]
 
 
-def _answering(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the tool with bad input as an error that the assistant reads."""
+def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the tool, with a LingBotError raised as a ToolError, whose message the assistant receives."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:

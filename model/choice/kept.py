@@ -1,7 +1,6 @@
 """Test results in the user's cache, by card, driver and versions, so that a kernel is tested once.
 
-LINGBOT_WORLD_CARDS names another file; if it is empty, nothing is cached.
-"""
+LINGBOT_WORLD_CARDS names another file; if it is empty, nothing is cached."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ MOST_CARDS = 20
 def in_user_cache(variable: str, name: str) -> Path | None:
     """Return the path named by the environment's `variable`, by default `name` in the user's cache folder.
 
-    Return None if the variable is empty.
-    """
+    Return None if the variable is empty."""
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -77,22 +75,30 @@ def all_of(card: Card) -> dict[str, Any]:
 
 def keep(card: Card, name: str, value: Any) -> None:
     """Cache a JSON value for a card under a name. If the file cannot be written, do nothing."""
-    place, cards = in_user_cache(VARIABLE, NAME), _file()
-    if place is None:
-        return
+    cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}
-    part = place.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(dict(list(cards.items())[-MOST_CARDS:]), indent=1), encoding="utf-8")
-        os.replace(part, place)
+    write_json(in_user_cache(VARIABLE, NAME), dict(list(cards.items())[-MOST_CARDS:]))
 
 
 def _file() -> dict[str, dict[str, Any]]:
-    place = in_user_cache(VARIABLE, NAME)
+    found = read_json(in_user_cache(VARIABLE, NAME))
+    return found if all(isinstance(each, dict) for each in found.values()) else {}
+
+
+def read_json(file: Path | None) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty dict for None, and for a file that is missing or not valid."""
     with suppress(OSError, ValueError):
-        found = {} if place is None else json.loads(place.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and all(isinstance(each, dict) for each in found.values()):
-            return found
+        found = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
     return {}
+
+
+def write_json(file: Path | None, values: dict[str, Any]) -> None:
+    """Write a JSON object into a file, which appears complete; do nothing for None or if it cannot be written."""
+    with suppress(OSError):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(values), encoding="utf-8")
+            os.replace(part, file)

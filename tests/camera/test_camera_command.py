@@ -64,7 +64,7 @@ def test_show_draws_and_warns(tmp_path, capsys):
         (["make", "{folder}/photo.png", "--preset", "static", "--overwrite"], "photo.png: a path is written as"),
         (["make", "out", "--preset", "static", "--frames", "1000000000000"], "expected 1 to 100000"),
         (["show", "{folder}", "--size", "100000*100000"], "at least 400x250 and at most 4096x4096"),
-        (["show", "{folder}", "--output", "drawing.mp4"], "cannot be written as a picture"),
+        (["show", "{folder}", "--output", "drawing.mp4"], "the suffix is not that of an image"),
         (["from-video", "nowhere.mp4", "{folder}"], "poses.npy exists already; write elsewhere"),
         (["from-video", "nowhere.mp4", "{folder}/poses.npy/a"], "poses.npy/a cannot be written: Not a directory"),
         (["measure", "nowhere.mp4", "{folder}", "--drawing", "{folder}/poses.npy"], "poses.npy exists already"),

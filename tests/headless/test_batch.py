@@ -306,7 +306,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(jobs, capsys, tmp_path, mo
 def test_workers_without_ray_is_refused(jobs, run):
     code, said, rows = run(jobs({"prompt": "a castle"}), "--workers", "2")
     assert (code, rows) == (BAD_INPUT, [])
-    assert "--workers says how many Ray actors there are: give --ray too" in said.err
+    assert "--workers is the number of Ray actors: give --ray too" in said.err
 
 
 def test_what_several_jobs_have_in_common_is_said_once(jobs, run):

@@ -278,8 +278,8 @@ def test_inspect_describes_packages_and_parts(toy_package, capsys):
         "umt5, 2 blocks",
         "width 8",
         "steps, both experts resident",
-        "steps, 0 of 3 blocks resident, used where memory is short",
-        "VAE encode, tiled, used where memory is short",
+        "steps, 0 of 3 blocks resident, used if memory is short",
+        "VAE encode, tiled, used if memory is short",
         "VAE decode, tiled",
     ):
         assert part in report, part
@@ -361,7 +361,7 @@ def test_a_toy_does_not_take_the_place_of_real_weights(tmp_path, capsys, name, k
 
 def test_the_seed_of_a_trained_toy_is_refused(tmp_path, capsys):
     assert main(["toy", str(tmp_path / "toy"), "--seed", "4"]) == 2
-    assert "--seed is of the random weights: give --random too" in capsys.readouterr().err
+    assert "--seed is the seed of random weights: give --random too" in capsys.readouterr().err
 
 
 def test_a_path_may_begin_with_ones_own_folder(command, toy_package, tmp_path, monkeypatch):

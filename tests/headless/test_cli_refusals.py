@@ -185,7 +185,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_loaded(c
 def test_a_name_without_room_for_what_it_ends_in_meanwhile_is_refused(command, tmp_path, capsys, name):
     said = refusal(command(output=tmp_path / name), capsys)
     assert said.startswith(f"lingbot-world: --output {tmp_path}/{'a' * 248}")
-    assert "File name too long, with the .part that it ends in until it is whole; name a shorter one" in said
+    assert "File name too long, with the suffix .part of an unfinished file; choose a shorter name" in said
 
 
 def test_what_is_there_already_is_replaced_only_when_that_is_asked_for(command, tmp_path, capsys):

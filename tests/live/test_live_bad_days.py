@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import websocket
 from lingbot_world.errors import InputError
-from lingbot_world.headless.command.live import _state_of
 from lingbot_world.headless.live import pictures
+from lingbot_world.headless.live.beginning import state_of
 from lingbot_world.headless.live.pictures import read_picture
 from lingbot_world.headless.live.recording import Recording
 from lingbot_world.headless.live.room import LINE
@@ -432,7 +432,7 @@ def test_a_killed_server_leaves_the_state_of_the_last_chunk(toy_package, tmp_pat
     assert state.poses[-1, 2, 3] > 0
     for name in ("walk.state", "camera/poses.npy"):
         assert (walk / name).is_file() == (number == signal.SIGTERM)
-    assert load_state(_state_of(str(walk))).chunks == state.chunks
+    assert load_state(state_of(str(walk))).chunks == state.chunks
     assert len(np.load(walk / "camera/poses.npy")) == state.frames
 
 

@@ -252,7 +252,7 @@ def test_interrupts_after_the_first_one_lose_nothing(causal, tmp_path, monkeypat
         return done[0]
 
     monkeypatch.setattr(World, "chunk", make)
-    monkeypatch.setattr(rollout, "_but_log", interrupted(rollout._but_log))
+    monkeypatch.setattr(rollout, "_finish_or_log", interrupted(rollout._finish_or_log))
     monkeypatch.setattr(FrameWriter, "__exit__", interrupted(FrameWriter.__exit__))
     monkeypatch.setattr(WorldState, "save", interrupted(WorldState.save))
     video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"

@@ -71,7 +71,7 @@ def test_frames_are_decoded_by_another_gpu_that_is_there(monkeypatch):
     assert find_decoding_device("cuda:1", first) == second
     assert find_decoding_device("cuda:0", second).index == 0
     for name, device in (("cuda:0", first), ("cuda:1", second), ("cuda:3", first), ("cpu", first)):
-        with pytest.raises(InputError, match=r"another CUDA GPU beside `device` .* cuda:\d or cuda:\d"):
+        with pytest.raises(InputError, match=r"another CUDA GPU than `device` .* cuda:\d or cuda:\d"):
             find_decoding_device(name, device)
 
 
