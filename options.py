@@ -112,8 +112,8 @@ class Window:
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """Return the number of latent frames cached at once for a video of `frames` latent frames, and the number of
-        them that stay for good."""
+        """Return the window of a video of `frames` latent frames: the number of frames cached at once, which is never
+        0, and the number of them that are never evicted."""
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
 

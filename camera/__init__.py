@@ -2,8 +2,7 @@
 
 The modules here (poses, path, conventions, explained, rotation, easing, plucker, advice, track, pose_folder) import
 none of the subpackages. `moves`, `formats` and `preview` import these modules, but not each other. The package
-`measure`, next to this one, measures how well a video follows a path, and draws on the sheets of `preview`.
-"""
+`measure`, next to this one, measures how well a video follows a path, and draws on the sheets of `preview`."""
 
 from .moves import actions_from_keys, poses_from_keys
 from .plucker import (

@@ -35,8 +35,7 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
 
     Positions that differ by rounding errors only are made equal. `written` [n, k] are the numbers in the file if the
     matrices were computed from them; None if the file contains the matrices. Raises CameraError; its message begins
-    with `name`.
-    """
+    with `name`."""
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] == 16:
         matrices = matrices.reshape(-1, 4, 4)

@@ -41,8 +41,7 @@ class CameraPath:
 
     `actions` [n, 4] are the optional W, A, S, D flags for an action checkpoint. Arrays are read-only; rotations are
     made orthonormal. A single lens row is repeated for every frame. `origin` is None for a path without a file, and
-    after an operation that changes the file's world or frame order. Raises CameraError for invalid arrays.
-    """
+    after an operation that changes the file's world or frame order. Raises CameraError for invalid arrays."""
 
     c2w: np.ndarray
     intrinsics: np.ndarray
@@ -126,8 +125,7 @@ class CameraPath:
     def at(self, times: np.ndarray) -> CameraPath:
         """Return the path at fractional frame numbers [m]: positions are interpolated linearly, rotations by slerp.
 
-        Times outside the path are clamped to its ends. Actions are taken from the frame before each time.
-        """
+        Times outside the path are clamped to its ends. Actions are taken from the frame before each time."""
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)

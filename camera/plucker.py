@@ -1,8 +1,7 @@
 """Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame.
 
 The values equal those of the official `get_plucker_embeddings` and the steps before it. They are computed in float64
-and written as float32 in the layout of the latent's cells.
-"""
+and written as float32 in the layout of the latent's cells."""
 
 from functools import lru_cache
 
@@ -22,8 +21,7 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
     """Return the poses [f, 4, 4] of a path's latent frames: every fourth pose of the 4n+1 frames that are used.
 
-    If `chunk` cuts latent frames off, the remaining ones are spread evenly over the full path.
-    """
+    If `chunk` cuts latent frames off, the remaining ones are spread evenly over the full path."""
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
 
@@ -55,8 +53,7 @@ def model_poses(
     """Return the poses that the model receives for a path [n, 4, 4]: float64 [f, 4, 4], each relative to the one before
     it, scaled so that the longest step has length 1.
 
-    `scale` and `before` as in `camera_embedding`.
-    """
+    `scale` and `before` as in `camera_embedding`."""
     return _scaled(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
@@ -67,8 +64,7 @@ def continued_poses(
 
     The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame. The new
     `latent_frames` are spread evenly over the path. Translations are divided by `scale`, the first path's; if `scale`
-    is 0 because the camera stood still, by this path's own longest step. Raises CameraError.
-    """
+    is 0 because the camera stood still, by this path's own longest step. Raises CameraError."""
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
     sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
@@ -84,16 +80,14 @@ def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
     """Return the longest step between two latent frames of a path, in world units: the scale of `camera_embedding`.
 
-    The result is 0 for a camera that stands still. Raises CameraError.
-    """
+    The result is 0 for a camera that stands still. Raises CameraError."""
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
     """Return each pose [f, 4, 4] relative to the one before it, and the longest translation.
 
-    A translation as small as a rounding error counts as 0, because scaling would enlarge it to length 1.
-    """
+    A translation as small as a rounding error counts as 0, because scaling would enlarge it to length 1."""
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -148,16 +142,15 @@ def camera_embedding(
     """Return the Pluecker map (ray origin, unit ray direction) of a path, folded to latent cells.
 
     `c2w` [n, 4, 4] camera-to-world, OpenCV axes; `intrinsics` [n, 4] or [4] at 832x480, first row used; `height` and
-    `width` in pixels. Fewer poses than `frames` shorten the result: see `frame_count`. A causal model wants `chunk` 3:
-    latent frames are cut to a multiple of it, and the full path is spread over the remaining ones.
+    `width` in pixels. Fewer poses than `frames` shorten the result: see `frame_count`. For a causal model pass its
+    `chunk`, usually 3: the latent frames are cut to a multiple of it, and the full path is spread over them.
 
     Translations are divided by `scale`, or else by the path's longest step (`longest_step`), as in the official code.
     For a later part of a path pass the first part's `scale`, so that the speed stays the same, and as `before` [4, 4]
     the pose of the latent frame before this part; without `before` the first pose is the identity. A steered path has
     no longest step known in advance: pass the length of four frames at full speed as `scale`.
 
-    Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError.
-    """
+    Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError."""
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)
     return pose_embedding(poses, intrinsics, height=height, width=width)
@@ -191,8 +184,7 @@ def action_embedding(
     """Return ray directions (3 values a pixel) and W, A, S, D flags (4 values) for a 7-value ("act") checkpoint.
 
     `actions` [n, 4], one row a frame, every fourth used. Otherwise as `camera_embedding`.
-    Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError.
-    """
+    Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError."""
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames)
     rows = check_actions(actions)

@@ -19,8 +19,7 @@ FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 class PoseFolder:
     """The content of a pose folder: c2w [n, 4, 4], lens rows [n, 4] or [1, 4], actions [n, 4] if read, all float64.
 
-    `notes` report the parts of the files that are not used. Rotations are as stored, orthonormal to within 1e-3.
-    """
+    `notes` report the parts of the files that are not used. Rotations are as stored, orthonormal to within 1e-3."""
 
     c2w: np.ndarray
     intrinsics: np.ndarray
@@ -42,8 +41,7 @@ def read_pose_folder(
     `lens` replaces intrinsics.npy by another lens file or by lens rows. action.npy is read if it exists; `actions=True`
     requires it, False skips it. If the number of lens rows is neither 1 nor the number of poses, only the first row is
     kept, because the model uses no other. Poses and actions of unequal number are cut to the smaller one. Both cuts are
-    reported in `notes`. Raises CameraError.
-    """
+    reported in `notes`. Raises CameraError."""
     path = Path(path)
     if path.suffix.lower() == ".zip":
         return _read_zipped(path, lens, actions)

@@ -1,8 +1,7 @@
-"""Checks of pose, intrinsics and action arrays, and the number of frames that poses are enough for.
+"""Checks of pose, intrinsics and action arrays, and the length of a video with a given number of poses.
 
 Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward); intrinsics are
-fx, fy, cx, cy in pixels of an 832x480 image, whatever the size of the video.
-"""
+fx, fy, cx, cy in pixels of an 832x480 image, for a video of any size."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,8 +18,7 @@ def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> i
 
     A causal model processes the n + 1 latent frames in chunks; an incomplete `chunk` at the end is cut.
     Raises CameraError for fewer than five poses (two latent frames), for `requested` below 1, and for less than a
-    chunk.
-    """
+    chunk."""
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     if requested < 1:

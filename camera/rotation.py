@@ -1,7 +1,6 @@
 """Rotations [..., 3, 3] and rigid transforms [..., 4, 4] as float64 matrices.
 
-Functions import scipy when they are called, because the import is slow and a live walk does not need scipy.
-"""
+Functions import scipy when they are called, because the import is slow and a live walk does not need scipy."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,8 +43,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
     """Return right-handed rotations [n, 3, 3] by `degrees` [n] about one axis ("X", "Y", "Z"), or [n, k] about k axes.
 
-    "YX" is Y @ X. In OpenCV axes +x looks up, +y turns right and +z rolls clockwise from the camera's view.
-    """
+    "YX" is Y @ X. In OpenCV axes +x looks up, +y turns right and +z rolls clockwise from the camera's view."""
     angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
     rotations = np.tile(np.eye(3), (len(angles), 1, 1))
     for axis, angle in zip(axes, angles.T, strict=True):

@@ -21,8 +21,7 @@ class Rounding:
 
     `absolute` is half of the last decimal place. `relative` is the error of float16, of float32 or of the significant
     digits. Each is 0 for numbers without that kind of rounding. `decimals` is the number of decimal places, MOST_DIGITS
-    + 1 if the numbers have more.
-    """
+    + 1 if the numbers have more."""
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
         values = np.unique(numbers[:: max(1, len(numbers) // SAMPLE)])
@@ -37,7 +36,7 @@ class Rounding:
             self.relative = 0.5 * 10.0 ** (1 - digits)
 
     def at(self, size: float) -> float:
-        """Return the largest rounding error of a number of this size."""
+        """Return the largest rounding error of a number of the magnitude `size`."""
         return max(self.absolute, self.relative * size)
 
 
@@ -49,8 +48,7 @@ def place_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bo
     """Return the largest distance that rounding can create between two positions of a camera that stands still.
 
     `away` is the largest distance from the origin. A world-to-camera matrix (`inverted`) has the position -R^T t, so
-    rounded rotations (`exact_turns` is False) move the position in proportion to that distance.
-    """
+    rounded rotations (`exact_turns` is False) move the position in proportion to that distance."""
     shift = rounding.at(away)
     if inverted and not exact_turns:
         return 2 * (3 * rounding.at(1) * away + np.sqrt(3) * shift)
@@ -67,8 +65,7 @@ def settled(
 
     `numbers` [n, ...] are those in the file: matrices, or quaternions and translations. `inverted`: the file has
     world-to-camera matrices. The tolerance follows from the digits or `dtype` of the numbers, and from the distance to
-    the origin.
-    """
+    the origin."""
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))

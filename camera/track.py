@@ -46,8 +46,9 @@ class CameraTrack:
                 f"longer step. The units of this path are those of the first one: divide its translations by "
                 f"{times}, or use more frames."
             )
-        said = [*motion_warnings(self.poses), *lens_warnings(self.lens)] if self.given else []
-        return *notes, *said
+        if self.given:
+            notes += [*motion_warnings(self.poses), *lens_warnings(self.lens)]
+        return tuple(notes)
 
 
 def standing_still(frames: int) -> np.ndarray:
@@ -60,8 +61,7 @@ def begin_track(
 ) -> CameraTrack:
     """Return the track of a path [n, 4, 4] for a new video of `frames` frames; without a path the camera stands still.
     `lens` [4], None: the official examples' lens. `actions` [n, 4]: W, A, S, D flags for an action model; each latent
-    frame takes the flags of the nearest pose. Raises CameraError.
-    """
+    frame takes the flags of the nearest pose. Raises CameraError."""
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w
     lens = lens_from_fov() if lens is None else lens

@@ -16,7 +16,7 @@ from ..camera.formats.json_files import write_transforms
 from ..camera.rotation import OPENGL_TO_OPENCV
 from ..errors import InputError
 from ..measure.mapping import pycolmap
-from ..measure.tracks import brought_to_size, follow, opencv
+from ..measure.tracks import follow, opencv, resize
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
@@ -141,7 +141,7 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
     """Track points through TOGETHER exported frames from `begin` on. Write the points as keypoints, in pixels of the
     frames, and the pairs of frames that share points. Returns the number of points in each frame [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TOGETHER])
-    tracks = follow([brought_to_size(np.array(grey)) for grey in greys], 1)
+    tracks = follow([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])
     seen &= seen.sum(0) >= FEWEST_VIEWS
     scale = np.array(made.size[::-1]) / tracks.size

@@ -18,7 +18,7 @@ from ..weights.quantized import QuantizedWeight, find_quantized, quantization_of
 from ..weights.tensors import TensorEntry
 from . import diffusers_names
 from .lora import Changes, change_bytes, read_loras
-from .release import names_of, release_called, release_note, tell_release
+from .release import detect_release, names_of, release_called, release_note
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _PATCH = "patch_embedding.weight"
@@ -50,7 +50,7 @@ class Checkpoint:
     `tensors` are all tensors by official name, with the parts of quantized weights. `quantized` are the quantized
     weights. `shapes` is the logical shape of every parameter. `source` is the name of the folder that a quantizer read,
     if it noted one. `changes` are the LoRAs' changes to parameters. `release` is the release of a causal model, None
-    for an expert. `taken`: the user chose the release, instead of the files."""
+    for an expert. `chosen`: the user chose the release; otherwise it was detected."""
 
     path: Path
     config: ModelConfig
@@ -60,7 +60,7 @@ class Checkpoint:
     source: str = ""
     changes: Changes = field(default_factory=dict, repr=False)
     release: Release | None = None
-    taken: bool = False
+    chosen: bool = False
 
     @property
     def name(self) -> str:
@@ -76,28 +76,28 @@ class Checkpoint:
         """A causal model's release and licence, and messages about a guessed release or another shift."""
         if self.release is None:
             return ()
-        note = None if self.taken else release_note(self.names, self.config)
-        named, shift = f"{self.release.name} ({self.release.licence}): {self.name}", self.release.shift
-        stated = diffusers_names.stated_shift(self.path)
-        other = (
-            None
-            if stated in (None, shift)
-            else f"The scheduler's config next to it has shift {stated:g}; taken "
-            f"is {self.release.name}'s {shift:g}, unless `shift` names another."
-        )
-        return (named, *(line for line in (note, other) if line is not None))
+        lines = [f"{self.release.name} ({self.release.licence}): {self.name}"]
+        if not self.chosen and (note := release_note(self.names, self.config)) is not None:
+            lines.append(note)
+        shift, stated = self.release.shift, diffusers_names.stated_shift(self.path)
+        if stated not in (None, shift):
+            lines.append(
+                f"The scheduler's config next to it has shift {stated:g}; taken is {self.release.name}'s {shift:g}, "
+                "unless `shift` names another."
+            )
+        return tuple(lines)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return the same model with parameters of more bits than `dtype` rounded to it as they are read. So no device
-        and no buffer ever holds them in the file's dtype."""
+        """Return the same model, with parameters of more bits than `dtype` rounded to `dtype` while they are read. So
+        neither the device nor a buffer ever holds the file's dtype."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def taken_for(self, release: str) -> "Checkpoint":
-        """Return the same model as the causal release that an option names, regardless of its files. Raises
-        InputError."""
+        """Return the same model as the causal `release`, a key of RELEASES, instead of the detected one. Raises
+        InputError for another name."""
         config = dataclasses.replace(self.config, causal=True)
-        return dataclasses.replace(self, config=config, release=release_called(release), taken=True)
+        return dataclasses.replace(self, config=config, release=release_called(release), chosen=True)
 
     @property
     def kind(self) -> str:
@@ -155,7 +155,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     check_config(path.name, config, stated)
     meta = read_json(folder / "quantization_meta.json", optional=True)
     source = str(meta.get("source", ""))
-    release = tell_release(names_of(path, source), str(stated.get("_class_name") or ""), config)
+    release = detect_release(names_of(path, source), str(stated.get("_class_name") or ""), config)
     config = dataclasses.replace(config, causal=release is not None)
     changes = read_loras([lora for lora in loras if lora.strength], shapes)
     checkpoint = Checkpoint(path, config, tensors, quantized, shapes, source, changes, release)
@@ -169,14 +169,10 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
     official = _official_name(entries)
     _refuse_other_kinds(path.name, {official(key): entry for key, entry in entries.items()})
     tensors, quantized = find_quantized(path.name, entries, official)
-    return {name: _with_batch(name, entry) for name, entry in tensors.items()}, quantized
-
-
-def _with_batch(name: str, entry: TensorEntry) -> TensorEntry:
-    """Return a modulation's entry with the first size, 1, that some writers of GGUF leave out; other entries
-    unchanged."""
-    lacks = name.endswith("modulation") and len(entry.shape) == 2
-    return dataclasses.replace(entry, shape=(1, *entry.shape)) if lacks else entry
+    for name, entry in tensors.items():
+        if name.endswith("modulation") and len(entry.shape) == 2:  # some writers of GGUF leave the first size, 1, out
+            tensors[name] = dataclasses.replace(entry, shape=(1, *entry.shape))
+    return tensors, quantized
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:

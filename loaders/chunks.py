@@ -1,7 +1,7 @@
-"""The places of tensors in a device buffer, and the file chunks that fill them.
+"""The positions of tensors in a device buffer, and the file chunks that fill them.
 
-Tensors that share a buffer lie in it in file order, each at a 256-byte boundary. Only the scales and tables of 4-bit
-weights lie as close together as in the file, so that one copy moves forty of them."""
+Tensors that share a buffer are in file order, each at a 256-byte boundary. Only the scales and tables of 4-bit weights
+are as close together as in the file, so that one copy moves forty of them."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -36,8 +36,8 @@ def layer_of(name: str) -> str:
 
 
 class Target(NamedTuple):
-    """The bytes [start, start + nbytes) of a uint8 device buffer. `rounded`: the dtypes of file and buffer, where the
-    file's values are rounded during the copy."""
+    """The bytes [start, start + nbytes) of a uint8 device buffer. `rounded`: the dtypes in file and buffer if values
+    are rounded during the copy, else None."""
 
     buffer: Tensor
     start: int
@@ -57,7 +57,8 @@ class Target(NamedTuple):
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy from byte `start` of `staged` (uint8, host). With a non-blocking copy the GPU does the rounding."""
+        """Fill the target with the bytes of `staged` (uint8, host memory) from byte `start` on, rounded if needed. With
+        `non_blocking` the GPU rounds."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -120,8 +121,8 @@ def tensor_at(target: Target, entry: TensorEntry) -> Tensor:
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Return the entries with their first bytes in a buffer, and the buffer's size. `_JOINT` entries lie side by side,
-    the others in file order."""
+    """Return the entries with their first bytes in a buffer, and the buffer's size. `_JOINT` entries are adjacent, the
+    others in file order."""
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
@@ -163,8 +164,8 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
 
 
 def clipped(chunks: Iterable[Chunk], first: int, stop: int, buffer: Tensor) -> Iterator[Chunk]:
-    """Yield the parts of chunks for bytes [first, stop) of the buffer they fill, with targets from the start of another
-    `buffer`."""
+    """Yield the parts of chunks for bytes [first, stop) of the buffer that they fill. The parts fill another `buffer`
+    instead, from its start."""
     for chunk in chunks:
         copies: list[tuple[int, Target]] = []
         for begin, target in chunk.copies:
@@ -182,8 +183,8 @@ def _add(copies: list[tuple[int, Target]], start: int, target: Target) -> None:
     """Append a copy, or extend the last one by it."""
     if copies:
         begin, last = copies[-1]
-        beside = begin + last.file_bytes == start and last.start + last.nbytes == target.start
-        if beside and last.buffer is target.buffer and last.rounded == target.rounded:
+        adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start
+        if adjacent and last.buffer is target.buffer and last.rounded == target.rounded:
             copies[-1] = begin, last._replace(nbytes=last.nbytes + target.nbytes)
             return
     copies.append((start, target))

@@ -19,28 +19,17 @@ CAUSAL_CLASS = "CausalLingBotWorldTransformer3DModel"
 """The `_class_name` of LingBot-World Fast and 2.0."""
 
 _BLOCK = re.compile(r"blocks\.\d+\.")
-_OUTSIDE = {
-    "condition_embedder.time_embedder.linear_1.": "time_embedding.0.",
-    "condition_embedder.time_embedder.linear_2.": "time_embedding.2.",
-    "condition_embedder.text_embedder.linear_1.": "text_embedding.0.",
-    "condition_embedder.text_embedder.linear_2.": "text_embedding.2.",
-    "condition_embedder.time_proj.": "time_projection.1.",
-    "scale_shift_table": "head.modulation",
-    "proj_out.": "head.head.",
-}
-_IN_BLOCK = {
-    "scale_shift_table": "modulation",
-    "attn1.to_out.0.": "self_attn.o.",
-    "attn1.to_": "self_attn.",
-    "attn1.": "self_attn.",
-    "attn2.to_out.0.": "cross_attn.o.",
-    "attn2.to_": "cross_attn.",
-    "attn2.": "cross_attn.",
-    "norm2.": "norm3.",
-    "ffn.net.0.proj.": "ffn.0.",
-    "ffn.net.2.": "ffn.2.",
-}
-_INVERSE_IN_BLOCK = (
+_OUTSIDE = (
+    ("condition_embedder.time_embedder.linear_1.", "time_embedding.0."),
+    ("condition_embedder.time_embedder.linear_2.", "time_embedding.2."),
+    ("condition_embedder.text_embedder.linear_1.", "text_embedding.0."),
+    ("condition_embedder.text_embedder.linear_2.", "text_embedding.2."),
+    ("condition_embedder.time_proj.", "time_projection.1."),
+    ("scale_shift_table.", "head.modulation."),
+    ("proj_out.", "head.head."),
+)
+"""Pairs of diffusers' and the official prefix of names outside of the blocks."""
+_IN_BLOCK = (
     ("scale_shift_table.", "modulation."),
     ("attn1.to_out.0.", "self_attn.o."),
     ("attn1.norm_", "self_attn.norm_"),
@@ -52,31 +41,28 @@ _INVERSE_IN_BLOCK = (
     ("ffn.net.0.proj.", "ffn.0."),
     ("ffn.net.2.", "ffn.2."),
 )
-_INVERSE_OUTSIDE = tuple(
-    (f"{theirs.removesuffix('.')}.", f"{ours.removesuffix('.')}.") for theirs, ours in _OUTSIDE.items()
-)
+"""Pairs of diffusers' and the official prefix of names after `blocks.N.`; the first match counts."""
 _CONFIG = {"num_attention_heads": "num_heads", "in_channels": "in_dim", "out_channels": "out_dim"}
 
 
 def official_name(name: str) -> str:
-    """Return the official name of a transformer's tensor from its name in diffusers."""
-    block = _BLOCK.match(name)
-    start = block[0] if block else ""
-    rest = name.removeprefix(start)
-    for theirs, ours in (_IN_BLOCK if block else _OUTSIDE).items():
-        if rest.startswith(theirs):
-            return start + ours + rest.removeprefix(theirs)
-    return name
+    """Return the official name of a transformer's tensor or layer from its name in diffusers."""
+    return _translate(name, from_diffusers=True)
 
 
 def diffusers_name(name: str) -> str:
     """Return diffusers' name of a tensor or layer from its official name: the inverse of `official_name`."""
+    return _translate(name, from_diffusers=False)
+
+
+def _translate(name: str, *, from_diffusers: bool) -> str:
     block = _BLOCK.match(name)
     start = block[0] if block else ""
-    rest = f"{name.removeprefix(start)}."
-    for theirs, ours in _INVERSE_IN_BLOCK if block else _INVERSE_OUTSIDE:
-        if rest.startswith(ours):
-            return f"{start}{theirs}{rest.removeprefix(ours)}".removesuffix(".")
+    rest = f"{name.removeprefix(start)}."  # with a dot at the end, a whole name matches too
+    for theirs, ours in _IN_BLOCK if block else _OUTSIDE:
+        old, new = (theirs, ours) if from_diffusers else (ours, theirs)
+        if rest.startswith(old):
+            return f"{start}{new}{rest.removeprefix(old)}".removesuffix(".")
     return name
 
 

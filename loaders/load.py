@@ -53,9 +53,9 @@ def load_expert(
     """Load the expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
     The model is built on the meta device, so that no weight is allocated twice. On the CPU the weights are views of the
-    mapped file, or with `copy` in memory of their own. On another device they are uploaded, with calls of
-    `progress(bytes, total)`. Weights of more bits than `dtype` are rounded during the upload, chunk by chunk. Raises
-    CheckpointError for bad files, and any error of `progress`; then no part of the expert stays on the device.
+    mapped file, or copies with `copy`. On another device they are uploaded, with calls of `progress(bytes, total)`.
+    Weights of more bits than `dtype` are rounded during the upload, chunk by chunk. Raises CheckpointError for bad
+    files, and any error of `progress`; then no part of the expert stays on the device.
 
     For a GPU that is too small, only the first `resident_blocks` blocks stay there. The weights of the others come from
     the file in every forward (see offload.py), which then raises the errors of loading. With `shared_by`, each process
@@ -157,8 +157,8 @@ def state_tensors(
     DecodedParameters. The other parameters are decoded or cast to `dtype`.
 
     On the CPU they are views of the mapped file wherever no cast is needed. On another device, and on the CPU with
-    `copy`, they lie in memory of their own; names with the same `buffer_key` share a buffer. Raises CheckpointError for
-    scales that are not finite."""
+    `copy`, they are copies; names with the same `buffer_key` share a buffer. Raises CheckpointError for scales that are
+    not finite."""
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
     matrices = {name: weight for name, weight in weights.items() if len(weight.shape) == 2}
@@ -201,10 +201,9 @@ def _uploaded(
 
 
 def warm(checkpoint: Checkpoint) -> threading.Thread:
-    """Start reading the checkpoint's files into the page cache, in the background and without memory of our own.
+    """Start to read the checkpoint's files into the system's page cache, in a background thread.
 
-    Returns the thread, which needs no join. A file that cannot be read is skipped; the load of that file reports the
-    error."""
+    Returns the thread, which needs no join. A file that cannot be read is skipped; loading it reports the error."""
     thread = threading.Thread(target=_warm_files, args=(checkpoint.files,), daemon=True, name="lingbot-warm")
     thread.start()
     return thread

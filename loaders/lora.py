@@ -16,7 +16,7 @@ from ..options import LoraFile
 from ..weights.files import read_tensors
 from ..weights.quantized import PLAIN
 from ..weights.tensors import MappedFile, TensorEntry
-from .loras.names import SCALES, LayerNames, other_kind
+from .loras.names import OTHER_KINDS, SCALES, LayerNames
 from .loras.scale import StatedScale, stated_scale
 
 
@@ -102,7 +102,7 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
     strange, names = [], LayerNames(shapes)
     for key, entry in entries.items():
         part = names.part_of(key)
-        if part is not None and (kind := other_kind(part.name)) is not None:
+        if kind := next((kind for kind, parts in OTHER_KINDS.items() if part and part.name in parts), None):
             raise CheckpointError(f"{lora.path}: {kind} ({key}), and a plain LoRA is expected; it cannot be applied")
         if part is None or part.layer is None or entry.dtype not in PLAIN and part.name not in SCALES:
             strange.append(key)

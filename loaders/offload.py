@@ -1,5 +1,6 @@
-"""Support for an expert that is larger than the GPU: the weights of its last blocks pass through a few device buffers,
-the slots. They come from the file, or from the GPUs of several processes, each of which keeps a piece of every block.
+"""Streaming of an expert that is larger than the GPU: the weights of its last blocks are copied to a few device
+buffers, the slots, when the blocks run. They are read from the file, or gathered from the GPUs of several processes,
+each of which keeps a piece of every block.
 
 The parameters of a block are permanent views of one slot, so the model is an ordinary one. After a block has run, the
 next block of its slot is uploaded into the slot; after the last block follow the first ones, for the next step. The
@@ -30,8 +31,8 @@ SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Return the names of the linear weights of each block after the first `resident_blocks`, by block; none if it is
-    None.
+    """Return the names of the linear weights of each block after the first `resident_blocks`, by block. If
+    `resident_blocks` is None, all blocks stay on the device, and the result is empty.
 
     The rest of a block (biases, norms, modulation: 0.3 MB of 235) always stays on the device."""
     layers = checkpoint.config.num_layers
@@ -46,8 +47,8 @@ def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dic
 
 def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> list[str]:
     """Return the names of all parameters that are not in `streamed`."""
-    passing = {name for names in streamed.values() for name in names}
-    return [name for name in checkpoint.shapes if name not in passing]
+    names = {name for names in streamed.values() for name in names}
+    return [name for name in checkpoint.shapes if name not in names]
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:

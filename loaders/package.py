@@ -14,7 +14,7 @@ from ..options import RELEASES, LoraFile, PerExpert
 from ..weights.files import WEIGHT_SUFFIXES, download_left, hub_snapshot, read_json, visible
 from .checkpoint import Checkpoint, open_checkpoint
 from .lora import loras_for
-from .release import Role, names_of, noise_role, release_called, role_of, told_causal
+from .release import Role, names_of, noise_role, release_called, role_of, stated_causal
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
@@ -56,14 +56,14 @@ def find_package(
 ) -> Package:
     """Find the parts of a package by their names.
 
-    `high`, `low`, `text_encoder`, `tokenizer` and `vae` are paths of parts that lie elsewhere, `assets` a folder that
-    has the last three. `folder` may be None when both experts are named.
+    `high`, `low`, `text_encoder`, `tokenizer` and `vae` are paths of parts outside of `folder`; `assets` is a folder
+    with the last three. `folder` may be None if both experts are named.
 
-    The community NF4 layout, the official one and diffusers' are supported. Where an expert exists in both, the NF4 one
-    is used. `folder` may also be a causal model's (LingBot-World Fast, 2.0): its other parts lie in it, next to it, or
-    in a folder next to it, such as base-cam's. It may also hold a causal model's folder and no experts, or be a causal
-    model's one file. With a `release` (a key of RELEASES) the one model found is that causal release, regardless of its
-    files.
+    The community NF4 layout, the official one and diffusers' are supported. If a folder has an expert in NF4 and in
+    another format, NF4 is used. `folder` may also be the folder or the file of a causal model (LingBot-World Fast,
+    2.0), or contain its folder and no experts. The other parts are then searched in that folder, next to it, and in the
+    folders next to it, such as base-cam's. With a `release` (a key of RELEASES) the one model found is that causal
+    release, whatever its files indicate.
 
     Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a named
     part that does not exist. Other missing parts are None."""
@@ -84,7 +84,7 @@ def find_package(
     high, low = parts.pop("high"), parts.pop("low")
     causal = None if root is None or high or low else _causal_model(root, items, release)
     if causal is not None:
-        return Package(None, causal, **{part: path or _beside(causal, part) for part, path in parts.items()})
+        return Package(None, causal, **{part: path or _find_near(causal, part) for part, path in parts.items()})
     if high is None or low is None:
         raise _missing_experts(root, items, {"high": high, "low": low, **parts})
     return Package(PerExpert(high, low), None, **parts)
@@ -100,7 +100,7 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
             f"{file}: a file of one {kind}; give the package's folder, or, if it is a causal model, "
             f"`release` {', '.join(RELEASES)}"
         )
-    parts = {part: given.get(part) or _beside(file, part) or _beside(file.parent, part) for part in ASSETS}
+    parts = {part: given.get(part) or _find_near(file, part) or _find_near(file.parent, part) for part in ASSETS}
     return Package(None, file, **parts)
 
 
@@ -119,9 +119,9 @@ def _assets(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _beside(model: Path, part: str) -> Path | None:
-    """Return a part next to a causal model, or in the first folder there that has it; folders of LingBot-World come
-    first. Wan 2.2's other VAE is skipped."""
+def _find_near(model: Path, part: str) -> Path | None:
+    """Return a part in the folder around a causal model, or in the first of its subfolders that has the part; folders
+    of LingBot-World come first. Wan 2.2's other VAE is skipped."""
     parent = model.absolute().parent
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):
@@ -136,18 +136,18 @@ def is_causal_folder(folder: Path) -> bool:
     """Return whether a folder holds a causal model. Its config.json or a name decides, else its shapes."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
-    told = told_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
-    if told is None and any(folder.glob("*.safetensors")):
+    stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
+    if stated is None and any(folder.glob("*.safetensors")):
         with suppress(CheckpointError):  # opening the model reports the error
             return open_checkpoint(folder).config.causal
-    return bool(told)
+    return bool(stated)
 
 
 def is_causal_file(file: Path) -> bool:
     """Return whether a weight file holds a causal model. A name decides, else its shapes."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
-    if told_causal(names_of(file.absolute()), {}):
+    if stated_causal(names_of(file.absolute()), {}):
         return True
     with suppress(CheckpointError):  # opening the model reports the error
         return open_checkpoint(file).config.causal
@@ -172,17 +172,18 @@ def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerE
 
 
 def tokenizer_in(folder: Path) -> Path | None:
-    """Return the tokenizer's file directly inside a folder, or None."""
+    """Return the tokenizer's file in a folder itself, not in its subfolders; None without one."""
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 
 def is_expert_folder(path: str | Path) -> bool:
     """Return whether a folder holds the weights of one model, not a package of several."""
+    folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
-    return Path(path).is_dir() and (any(any(Path(path).glob(name)) for name in names) or _is_gguf_alone(Path(path)))
-
-
-def _is_gguf_alone(folder: Path) -> bool:
+    if not folder.is_dir():
+        return False
+    if any(any(folder.glob(name)) for name in names):
+        return True
     weights = [file for file in visible(folder) if file.suffix in WEIGHT_SUFFIXES and file.is_file()]
     return len(weights) == 1 and weights[0].suffix == ".gguf"
 
@@ -205,8 +206,8 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _expert(role: str, items: list[Path]) -> Path | None:
-    """Return the file or folder named for `role`. Diffusers calls the high-noise model of two `transformer`, the other
-    `transformer_2`."""
+    """Return the file or folder of the expert `role`, "high" or "low", by its name. In diffusers' packages of two
+    models `transformer` is the high-noise and `transformer_2` the low-noise one."""
     named = [
         item
         for item in items

@@ -61,8 +61,8 @@ def noise_role(name: str) -> Role | None:
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
     """Return the role that the name of a file or folder states; None if it states neither or both.
 
-    A bare "high" or "low" counts only where a file with the other role's name lies next to it, or is one of `others`:
-    low_poly is not a low-noise expert."""
+    A bare "high" or "low" counts only if a file with the other role's name is next to it, or among `others`: low_poly
+    is not a low-noise expert."""
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))
@@ -70,15 +70,10 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
         return None
     role = "high" if words == {"high"} else "low"
     known = {other.name for other in others}
-    twins = _twins(path.name, role)
-    return role if any(twin in known or path.with_name(twin).exists() for twin in twins) else None
-
-
-def _twins(name: str, role: Role) -> set[str]:
-    """Return the possible names of the other expert's file."""
     other = "low" if role == "high" else "high"
     spellings = ((role, other), (role.title(), other.title()), (role.upper(), other.upper()))
-    return {name.replace(word, twin) for word, twin in spellings} - {name}
+    counterparts = {path.name.replace(word, counterpart) for word, counterpart in spellings} - {path.name}
+    return role if any(name in known or path.with_name(name).exists() for name in counterparts) else None
 
 
 def named_release(names: Iterable[str]) -> str | None:
@@ -92,13 +87,13 @@ def named_release(names: Iterable[str]) -> str | None:
 
 def named_causal(names: Iterable[str]) -> bool:
     """Return whether the first name that states a causal model or an expert's role states a causal model."""
-    told = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
-    return noise_role(next(told, "high_noise")) is None
+    clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
+    return noise_role(next(clear, "high_noise")) is None
 
 
-def told_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether a model with these names and this content of a config.json (empty: no file) is causal; None where
-    the shapes have to decide."""
+def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
+    """Return whether a model with these names and this content of a config.json (empty: no file) is causal; None if
+    neither states it, so the shapes have to decide."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -107,7 +102,7 @@ def told_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
     return True if named_causal(names) else None
 
 
-def tell_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
+def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
     """Return the release of a model with these `names` (see `names_of`) and `_class_name` (empty: no config.json); None
     for an expert of the base model.
 
@@ -116,7 +111,7 @@ def tell_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:
         return RELEASES["v2-1.3b"]
-    if not told_causal(names, {"_class_name": class_name}):
+    if not stated_causal(names, {"_class_name": class_name}):
         return None
     if config.control is None and not class_name:
         raise CheckpointError(
@@ -152,13 +147,10 @@ def release_called(name: str) -> Release:
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
     """Return the name and licence of a base model of two experts, and a message about assumptions, or None."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
-        name, licence = "LingBot-World 2.0 bidirectional", RELEASES["v2"].licence
-        return (
-            name,
-            licence,
-            (
-                f"{name}: its files are those of the base model, so it runs as that does: steps, "
-                "shift, boundary and guidance are assumed, since none are published."
-            ),
+        name = "LingBot-World 2.0 bidirectional"
+        note = (
+            f"{name}: its files are those of the base model, so it runs as that does: steps, shift, boundary and "
+            "guidance are assumed, since none are published."
         )
+        return name, RELEASES["v2"].licence, note
     return "LingBot-World", RELEASES["v1"].licence, None

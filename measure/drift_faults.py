@@ -66,8 +66,8 @@ def _drifts(figures: Figures) -> list[Fault]:
 
 
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
-    """Yield the name of each kind of drift, the change of tracked content by frame, whether the full image exceeds its
-    own bound, the bound of the change, and a message."""
+    """Yield for each kind of drift: its name, the change of tracked content in each frame [f], a mask [f] of frames in
+    which the full image exceeds its bound, the bound of the change, and a message."""
     second = max(round(figures.fps), 2)
 
     def since(values: np.ndarray) -> np.ndarray:

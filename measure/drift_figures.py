@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError, require
+from ..errors import InputError
+from .tracks import opencv
 
 LONGER_SIDE = 480
 """The longer side, in pixels, to which a larger frame is downscaled."""
@@ -60,7 +61,7 @@ class _Frame(NamedTuple):
 
     @classmethod
     def of(cls, pixels: np.ndarray) -> "_Frame":
-        cv2 = require("cv2", "opencv-python-headless")
+        cv2 = opencv()
         scale = LONGER_SIDE / max(pixels.shape[:2])
         if scale < 1:
             size = [round(side * scale) for side in pixels.shape[1::-1]]
@@ -78,9 +79,9 @@ class _Frame(NamedTuple):
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     """Return the metrics of frames uint8 [H, W, 3], which are read once. Raises InputError for fewer than two frames,
     DependencyError without OpenCV."""
-    cv2 = require("cv2", "opencv-python-headless")
+    cv2 = opencv()
     rows, small, steps, shares = [], [], [], []
-    for number, (frame, before, earlier) in enumerate(_with_those_before(map(_Frame.of, frames))):
+    for number, (frame, before, earlier) in enumerate(_with_previous(map(_Frame.of, frames))):
         change = 0.0 if before is None else float(np.abs(frame.grey - before.grey).mean())
         sharpness = float(cv2.Laplacian(frame.grey, cv2.CV_32F).var() / (frame.grey.var() + 1))
         red, _, blue = (float(frame.colours[..., channel].mean()) for channel in range(3))
@@ -109,9 +110,9 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     )
 
 
-def _with_those_before(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame, the frame before it, and the last frame whose number is a multiple of STRIDE. Frames of another
-    size are None."""
+def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
+    """Yield each frame, the previous one, and the last earlier one with a number that is a multiple of STRIDE. An
+    earlier frame of another size is None."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):
@@ -132,7 +133,7 @@ def colourfulness(colours: np.ndarray) -> float:
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
     """Return a frame's change of brightness, its motion (columns, rows), and the residual after motion compensation."""
     flow = _flow(frame.small_grey, before.small_grey)
-    moved, inside = _moved(before.small_colours, flow)
+    moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < SEEN:
         return 0.0, 0.0, 0.0, float(np.abs(frame.grey - before.grey).mean())
     grey = (frame.small_colours - moved)[inside].mean(1)
@@ -152,17 +153,17 @@ def _shared(one: _Frame, two: _Frame) -> np.ndarray:
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
     """Compare `other`, warped by the flow `there`, with the frame `onto`, as in `_shared`. Pixels that the flow `back`
     does not return to within half a pixel are not compared."""
-    cv2 = require("cv2", "opencv-python-headless")
-    returned, inside = _moved(back, there)
+    cv2 = opencv()
+    returned, inside = _warp(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)
     alike = cv2.erode(alike.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(bool)
     if alike.mean() < SEEN:
         return np.zeros(3)
     size = onto.grey.shape[::-1]
     places = cv2.resize(alike.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST).astype(bool)
-    moved, _ = _moved(other.grey, 2 * cv2.resize(there, size))
+    moved, _ = _warp(other.grey, 2 * cv2.resize(there, size))
     sharp = [(cv2.Laplacian(grey, cv2.CV_32F)[places] ** 2).mean() + 0.02 for grey in (moved, onto.grey)]
-    colours = _moved(other.small_colours, there)[0][alike], onto.small_colours[alike]
+    colours = _warp(other.small_colours, there)[0][alike], onto.small_colours[alike]
     lively = [colourfulness(each) + 1 for each in colours]
     red, _, blue = np.median(colours[0] - colours[1], axis=0)
     return np.array([np.log(sharp[0] / sharp[1]), np.log(lively[0] / lively[1]), red - blue])
@@ -170,15 +171,16 @@ def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
     """Return the optical flow float32 [h, w, 2], columns and rows, from one uint8 image to the other."""
-    cv2 = require("cv2", "opencv-python-headless")
+    cv2 = opencv()
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)
     return cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST).calc(one, two, None)
 
 
-def _moved(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image float32 [h, w, ...] warped by a flow, and the mask of pixels whose source lies inside it."""
-    cv2 = require("cv2", "opencv-python-headless")
+def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return an image float32 [h, w, ...] warped by a flow [h, w, 2], and a mask [h, w] of the pixels that the flow
+    takes from inside the image."""
+    cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]
     inside = (x >= 0) & (y >= 0) & (x <= flow.shape[1] - 1) & (y <= flow.shape[0] - 1)

@@ -11,7 +11,7 @@ from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
 from ..camera.rotation import interpolate, inverse, nearest_rotation, unit
 from ..errors import CameraError
 from .mapping import NEAR, map_cameras, pycolmap
-from .tracks import SHORTER_SIDE, Tracks, brought_to_size, follow, opencv
+from .tracks import SHORTER_SIDE, Tracks, follow, opencv, resize
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
 """The usual stride of keyframes in frames, and the bounds on the number of keyframes that change it."""
@@ -23,8 +23,8 @@ FAR_APART, LEAST_PARALLAX = 4, 0.75
 """A camera moves if a rotation between keyframes FAR_APART leaves a residual above LEAST_PARALLAX pixels: the third
 quartile over points, the median over pairs. On known clips: at most 0.5 for rotations, 1.4 or more for moves."""
 LEAST_GAIN = 3.0
-"""A camera also moves only if a rotation leaves this many times the residual of a rotation and a translation: noise on
-a pure rotation gives 2 to 2.6."""
+"""A camera also counts as moving only if the residual of a rotation is at least this multiple of the residual of a
+rotation with a translation: noise on a pure rotation gives 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """An estimated lens is used if its focal length is within these image widths (118 to 19 degrees) and the camera rotates
 by LEAST_TURN_DEG: translation alone does not reveal the lens. On known clips the error is 0.3 to 3.6 %, 50 % without
@@ -55,7 +55,7 @@ class VideoCamera:
 
     @property
     def registered(self) -> np.ndarray:
-        """A mask [k] of the keyframes whose camera was found."""
+        """A mask [k] of the keyframes with a camera."""
         return ~np.isnan(self.c2w[:, 0, 0])
 
     @property
@@ -117,10 +117,9 @@ def find_camera(
 
     `lens` is the known lens: fx, fy, cx, cy [4] at 832x480, or the horizontal field of view in degrees with square
     pixels; None estimates it. Raises CameraError for a video of one frame, of more than 4000, or of frames of several
-    sizes; DependencyError without OpenCV or pycolmap.
-    """
+    sizes; DependencyError without OpenCV or pycolmap."""
     opencv(), pycolmap()
-    pictures, (height, width) = _read(frames)
+    pictures, (height, width) = _resize_all(frames)
     stride = stride or max(min(STRIDE, (len(pictures) - 1) // (FEWEST_KEYFRAMES - 1)), 1)
     tracks = follow(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
     tracks = replace(tracks, blown=max(1.0, SHORTER_SIDE / min(height, width)))
@@ -130,7 +129,7 @@ def find_camera(
         focal = lens_from_fov(DEFAULT_FOV_DEG if lens is None else lens)[0] * tracks.size[0] / LENS_WIDTH
         pixels = np.array([focal, focal, tracks.size[0] / 2, tracks.size[1] / 2])
     found = VideoCamera(np.empty(0), False, pixels, tracks, len(pictures), height, width)
-    turned = _only_turning(found, lens is None)
+    turned = _fit_rotating(found, lens is None)
     if not turned.moves:
         return turned
     if lens is None:
@@ -143,20 +142,20 @@ def find_camera(
     return turned if turned.registered.all() and mapped.off() > turned.off() / LEAST_GAIN else mapped
 
 
-def _only_turning(camera: VideoCamera, any_lens: bool) -> VideoCamera:
+def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
     """Fit a camera that only rotates. `any_lens` also estimates its lens. The result's `moves` is True if the fit is
     poor."""
-    c2w, moves = _turned(camera.tracks, camera.lens)
+    c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
         return turned
-    lens = _turning_lens(camera.tracks, camera.lens)
-    c2w, moves = _turned(camera.tracks, lens)
+    lens = _fit_lens(camera.tracks, camera.lens)
+    c2w, moves = _chain_rotations(camera.tracks, lens)
     other = replace(camera, c2w=c2w, moves=moves, lens=lens, lens_found=True)
     return turned if moves or other.turned_deg < LEAST_TURN_DEG else other
 
 
-def _turning_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
+def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
     """Return `lens` with the focal length for which rotations fit the points best."""
     from scipy.optimize import minimize_scalar  # slow to import
 
@@ -167,14 +166,14 @@ def _turning_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
         return np.array([np.exp(log_focal), np.exp(log_focal), *lens[2:]])
 
     def left(log_focal: float) -> float:
-        found = [_turn(tracks, with_focal(log_focal), first, first + apart) for first in firsts]
+        found = [_fit_rotation(tracks, with_focal(log_focal), first, first + apart) for first in firsts]
         return float(np.mean([np.median(each[1]) for each in found if each] or [0.0])) * float(np.exp(log_focal))
 
     bounds = np.log(np.array(FOCALS) * tracks.size[0])
     return with_focal(minimize_scalar(left, bounds=bounds, method="bounded", options={"xatol": 0.005}).x)
 
 
-def _read(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
+def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
     """Return the frames resized for tracking, and the video's height and width."""
     pictures: list[np.ndarray] = []
     shape: tuple[int, int] | None = None
@@ -185,33 +184,33 @@ def _read(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, in
         if number == MOST_FRAMES:
             raise CameraError(f"the video has more than {MOST_FRAMES} frames: give a part of it")
         shape = frame.shape[0], frame.shape[1]
-        pictures.append(brought_to_size(frame))
+        pictures.append(resize(frame))
     if len(pictures) < 2:
         raise CameraError(f"a video of {len(pictures)} frames: expected at least 2")
     assert shape is not None  # there was a frame
     return pictures, shape
 
 
-def _turned(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
+def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
     """Return camera-to-world [k, 4, 4] of a camera that only rotates, NaN from the first keyframe at which the points
     fit no rotation, and whether the points show that the camera moves."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
     for number in range(1, len(c2w)):
-        found = _turn(tracks, lens, number - 1, number)
+        found = _fit_rotation(tracks, lens, number - 1, number)
         if found is None or np.mean(found[1] * focal < NEAR * tracks.blown) < LEAST_AGREEING:
             c2w[0] = np.nan if number == 1 else c2w[0]
             break
         c2w[number] = c2w[number - 1]
         c2w[number, :3, :3] = c2w[number - 1, :3, :3] @ found[0]
     apart = min(FAR_APART, len(c2w) - 1)
-    far = [_turn(tracks, lens, first, first + apart) for first in range(len(c2w) - apart)]
+    far = [_fit_rotation(tracks, lens, first, first + apart) for first in range(len(c2w) - apart)]
     left = [np.quantile(found[1], 0.75) * focal for found in far if found is not None]
     return c2w, not left or float(np.median(left)) > LEAST_PARALLAX * tracks.blown**0.5
 
 
-def _turn(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
+def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the rotation [3, 3] between two keyframes that fits most points, and each point's residual angle [n]; None
     for too few points."""
     one, two = _shared_rays(tracks, lens, first, last)

@@ -37,12 +37,11 @@ def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarr
     """Return camera-to-world [k, 4, 4] of the keyframes, NaN for unregistered ones, and the lens [4] in pixels.
 
     A `known` lens is kept; otherwise the mapper refines the focal length, starting from `lens`. The unit of length is
-    arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
-    """
+    arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_database(folder, tracks, lens, known)
-        return _mapped(folder, len(tracks.frames), lens, known)
+        return _run_mapper(folder, len(tracks.frames), lens, known)
 
 
 def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool) -> None:
@@ -85,7 +84,7 @@ def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) 
     return images
 
 
-def _mapped(folder: Path, keyframes: int, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
+def _run_mapper(folder: Path, keyframes: int, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
     colmap = pycolmap()
     views = colmap.TwoViewGeometryOptions()
     views.ransac.max_error, views.ransac.random_seed = NEAR, 0

@@ -23,16 +23,18 @@ UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
 """The largest parallax of a pair that follows where the path only rotates: in pixels of the tracked frames, or as a
 fraction of the rotation in pixels, because a lens other than the path's looks like a little parallax."""
 ALIKE = 3.0
-"""A faulty pair is not judged if the path's motion leaves at most this many times the residual of the motion found,
-because the points fit both."""
+"""A faulty pair is not judged if the residual under the path's motion is at most this multiple of the residual under
+the motion that was found, because the points fit both."""
 FOLLOWING = 0.75
 """The fraction of pairs with a motion found that must follow."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of keyframes, frames `first` and `last`. `asked` [4, 4] is the path's second pose relative to its first;
-    `goes`: its step is long enough to judge the direction. `tracks` is the number of points visible in both frames.
+    """A pair of keyframes: the frames number `first` and `last`.
+
+    `asked` [4, 4] is the relative pose of the two frames on the path. `goes`: its translation is long enough to judge
+    the direction. `tracks` is the number of points visible in both frames.
 
     `found` [4, 4] is the measured relative pose in an arbitrary unit of length; None: no camera was found. `parallax`
     and the focal length `focal` are in pixels. `left` is the points' residual in pixels under the measured motion, and
@@ -178,8 +180,7 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
 
     The keyframes of a pair are `every` frames apart, None: 8. The lens is the path's first one, scaled to the frames as
     in `generate`. Raises CameraError for a video of one frame, of more frames than poses or of frames of several sizes,
-    and for `every` below 1; DependencyError without OpenCV or pycolmap.
-    """
+    and for `every` below 1; DependencyError without OpenCV or pycolmap."""
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
 
@@ -192,10 +193,10 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
                 )
             yield frame
 
-    return compared(find_camera(no_more_than_poses(), path.intrinsics[0], every), path, every or EVERY)
+    return compare(find_camera(no_more_than_poses(), path.intrinsics[0], every), path, every or EVERY)
 
 
-def compared(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
+def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
     """Compare a camera that was found with a path of at least as many frames."""
     keys = camera.tracks.frames
     starts = range(0, keys[-1], every)

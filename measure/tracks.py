@@ -20,7 +20,7 @@ FARTHEST_BACK = 0.3
 @dataclass(frozen=True)
 class Tracks:
     """The tracked points: `points` [k, n, 2] in pixels of an image of `size` (width, height), NaN where a point is not
-    visible; `frames` [k] are the keyframes' numbers. Pixel centres lie at .5, as in the intrinsics. `blown` is the
+    visible; `frames` [k] are the keyframes' numbers. Pixel centres are at .5, as in the intrinsics. `blown` is the
     factor, 1 or more, by which the frames were enlarged: subpixel errors grow by it."""
 
     frames: np.ndarray
@@ -38,7 +38,7 @@ def opencv() -> ModuleType:
     return require("cv2", "opencv-python-headless")
 
 
-def brought_to_size(frame: np.ndarray) -> np.ndarray:
+def resize(frame: np.ndarray) -> np.ndarray:
     """Resize a frame uint8 [H, W] to a shorter side of SHORTER_SIDE pixels."""
     cv2 = opencv()
     scale = SHORTER_SIDE / min(frame.shape)
@@ -51,8 +51,7 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     """Track points through `frames` (uint8 [H, W], of one size). Keyframes are `stride` apart, plus the last frame.
 
     Points are tracked frame by frame, then refined from keyframe to keyframe and back: points with a large
-    forward-backward error are dropped. Every keyframe adds new points in free areas.
-    """
+    forward-backward error are dropped. Every keyframe adds new points in free areas."""
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
     numbers, total = np.arange(len(here)), len(here)

@@ -23,34 +23,38 @@ VERDICTS = {
 
 
 def error_words(measured: Measurement) -> str:
-    """Return a message with the means and sums of RotErr and TransErr over the keyframes whose camera was found."""
+    """Return a message with the means and sums of RotErr and TransErr over all keyframes with a camera."""
     known = measured.camera.registered
-    said = f"The camera was found in {known.sum()} of {len(known)} keyframes"
+    coverage = f"The camera was found in {known.sum()} of {len(known)} keyframes"
     if not known.any():
-        return f"{said}."
+        return f"{coverage}."
     turns, steps = measured.rotation_errors_deg, measured.translation_errors
     turned = f"RotErr {turns.mean():.2f} degrees a frame ({np.deg2rad(turns).sum():.3f} rad in all)"
-    return f"{said}: {turned}, TransErr {steps.mean():.3g} of the path's units ({steps.sum():.3g} in all)."
+    return f"{coverage}: {turned}, TransErr {steps.mean():.3g} of the path's units ({steps.sum():.3g} in all)."
 
 
 def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
     """Return messages on a video's camera as a path: the coverage, scale, axes and lens."""
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
-    said = [f"{found}; the poses between them are interpolated."]
-    said += [FLAT] if camera.flat else []
+    messages = [f"{found}; the poses between them are interpolated."]
+    messages += [FLAT] if camera.flat else []
     if camera.moves:
-        said.append("Scale: a video has none. The longest step between latent frames has length 1, as for the model.")
+        messages.append(
+            "Scale: a video has none. The longest step between latent frames has length 1, as for the model."
+        )
     else:
-        said.append("The camera only turns, or all is far away: every position is the first one's.")
-    said.append("Axes: those of the first frame, x right, y down, z forward (OpenCV); the first pose is the identity.")
-    whose = "as given" if lens_given else "found in the video"
+        messages.append("The camera only turns, or all is far away: every position is the first one's.")
+    messages.append(
+        "Axes: those of the first frame, x right, y down, z forward (OpenCV); the first pose is the identity."
+    )
+    source = "as given" if lens_given else "found in the video"
     if not (lens_given or camera.lens_found):
-        whose = (
+        source = (
             f"assumed: the video shows none (the view has to turn by {LEAST_TURN_DEG:.0f} degrees or more, "
             f"here {camera.turned_deg:.0f}); if you know it, give it"
         )
-    return [*said, f"Lens: {path.fov_deg:.1f} degrees, {whose}; square pixels, centred."]
+    return [*messages, f"Lens: {path.fov_deg:.1f} degrees, {source}; square pixels, centred."]
 
 
 def table(measured: Measurement) -> list[str]:
@@ -61,7 +65,7 @@ def table(measured: Measurement) -> list[str]:
 def summary(measured: Measurement) -> list[str]:
     """Return messages: the verdict first, then the median errors, the faults, and pairs that were not judged."""
     judged, found, pairs = measured.judged, measured.found, measured.pairs
-    said = [
+    messages = [
         f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
         f"{len(pairs)} in {measured.camera.frames} frames."
     ]
@@ -69,21 +73,23 @@ def summary(measured: Measurement) -> list[str]:
         apart, (turn, direction) = np.median([pair.last - pair.first for pair in found]), median_errors_deg(found)
         directed = sum(not np.isnan(pair.direction_error_deg) for pair in found)
         also = f", direction {direction:.1f} degrees off in {directed} pairs" if directed else ""
-        said.append(f"Turn {turn:.2f} degrees off in the median{also}; the turn {turn / apart:.3f} degrees a frame.")
+        messages.append(
+            f"Turn {turn:.2f} degrees off in the median{also}; the turn {turn / apart:.3f} degrees a frame."
+        )
     notes = Counter(pair.note for pair in pairs if pair.note).most_common()
-    said += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in notes]
+    messages += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in notes]
     if not any(pair.goes for pair in pairs):
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
-        said.append(
+        messages.append(
             "The path stands still: measured is how still the video stands."
             if still
             else "The path only turns: no direction is judged."
         )
-    said += [FLAT] if measured.camera.flat else []
+    messages += [FLAT] if measured.camera.flat else []
     if measured.camera.frames < len(measured.path):
         used = f"the first {measured.camera.frames}, the video's, were used"
-        said.append(f"The path has {len(measured.path)} poses: {used}.")
-    return said
+        messages.append(f"The path has {len(measured.path)} poses: {used}.")
+    return messages
 
 
 def _line(pair: Pair) -> str:

@@ -17,8 +17,7 @@ class BlockCache:
     """A cache of two tensors for every block, all computed from one source tensor.
 
     A new source replaces the cached tensors. If sources alternate, no cached tensor is ever read again, so the cache
-    gives up and stays empty.
-    """
+    gives up and stays empty."""
 
     _source: Tensor | None
     """A copy of the source."""
@@ -63,8 +62,7 @@ class BlockCache:
         """Empty the cache unless it was filled from a source with the same values. Return whether to use the cache.
 
         If the source is the very same tensor and was not written to, the values are not compared, because a comparison
-        would wait for the GPU.
-        """
+        would wait for the GPU."""
         original, version = self._original
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):
@@ -117,10 +115,9 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Let the caller fill the cache inside the context; at its end restore the previous entries.
+        """Restore the current entries when the context ends, so that the caller may fill the cache inside.
 
-        The contents of the tensors are not restored.
-        """
+        The values of the tensors are not restored."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -161,8 +158,7 @@ class CameraCache(BlockCache):
     `prompt` caches the keys and values of the prompt. All of them depend on neither timestep nor latent. Pass each
     expert its own cache as `options["camera_cache"]`; the model fills it in the first step. Blocks that do not fit into
     `limit_bytes` recompute their tensors in every step. At 480x832x81 an expert needs 27.9 GB
-    (`memory.camera_cache_bytes`).
-    """
+    (`memory.camera_cache_bytes`)."""
 
     tokens: Tensor | None
     """The camera's embedded tokens [B, tokens, dim]; the model stores them here."""
@@ -198,8 +194,7 @@ class CameraCache(BlockCache):
     def has_room(self, nbytes: int) -> bool:
         """Return whether `nbytes` more bytes stay within the limit.
 
-        A cache that was emptied during a step has no room until the next step begins.
-        """
+        A cache that was emptied during a step has no room until the next step begins."""
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes

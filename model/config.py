@@ -26,8 +26,7 @@ class ModelConfig:
 
     `control` is the number of values per pixel that its camera layers take: 6 (camera), 7 (action), or None for a model
     without camera layers. `causal` is True for LingBot-World Fast and 2.0, which predict a video chunk by chunk, and
-    False for the experts of the base model. Their tensors have the same shapes.
-    """
+    False for the experts of the base model. Their tensors have the same shapes."""
 
     dim: int
     ffn_dim: int
@@ -53,8 +52,7 @@ class ModelConfig:
         """Read the sizes from logical (de-quantized) weight shapes under the official names.
 
         The shapes show neither the number of heads nor whether the model is `causal`. Without `num_heads` a head has
-        128 channels. Raises CheckpointError if the shapes are not those of an expert.
-        """
+        128 channels. Raises CheckpointError if the shapes are not those of an expert."""
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
             raise CheckpointError(f"not a LingBot-World expert: {', '.join(missing)} missing")
@@ -81,7 +79,7 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return the sizes as one of several processes' attention sees them: with this process's share of the heads."""
+        """Return the sizes of attention in one of several processes that share the heads equally."""
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property

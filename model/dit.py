@@ -40,8 +40,7 @@ class LingBotWorldModel(nn.Module):
     operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see layers/operations.py). attention: function of
     (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same. dtype: dtype of the
     parameters, and of GEMMs and attention (`compute_dtype`). in_step: set to True if other processes run a forward at
-    the same time and all wait for each other in it.
-    """
+    the same time and all wait for each other in it."""
 
     attention_8bit: Attention = staticmethod(attend_8bit)
     """The self-attention function of `set_attention("8bit")`. Hosts may override it."""
@@ -85,8 +84,7 @@ class LingBotWorldModel(nn.Module):
 
         "auto" is "bf16", the compute dtype; "8bit" is the 8-bit dtype that suits the weights' device. First and last
         layers, embeddings, norms, modulation, attention and the residual stream are unchanged. So are the keys and
-        values of the prompt, which has few tokens.
-        """
+        values of the prompt, which has few tokens."""
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
             if isinstance(layer, nn.Linear) and not name.endswith(("cross_attn.k", "cross_attn.v")):
@@ -95,8 +93,7 @@ class LingBotWorldModel(nn.Module):
     def set_attention(self, mode: AttentionMode) -> None:
         """Set how the video's tokens attend to each other (see attention/choose_8bit.py); "auto" is "exact".
 
-        Attention to the prompt, which has few tokens, stays exact.
-        """
+        Attention to the prompt, which has few tokens, stays exact."""
         self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
@@ -122,8 +119,7 @@ class LingBotWorldModel(nn.Module):
         is repeated. It is not repeated if keys and values would not be `repeatable` or other processes take part.
         torch.compile ignores the cache.
 
-        Raises InputError and CameraError for wrong shapes.
-        """
+        Raises InputError and CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
         history = options.get("kv_cache")
@@ -155,7 +151,9 @@ class LingBotWorldModel(nn.Module):
             options = {**options, "token_share": share}
         camera = None if camera is None else camera.to(x.device)
         embedded = None if camera is None else self.embed_camera(camera, options.get("camera_cache"), share)
-        prompts, lengths = self._embedded(context.to(x.device), len(x), None if embedded is None else embedded.cache)
+        prompts, lengths = self._embed_prompts(
+            context.to(x.device), len(x), None if embedded is None else embedded.cache
+        )
         history = options.get("kv_cache")
         first_frame = 0 if history is None else history.first_frame
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
@@ -169,24 +167,24 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the head's cells of this process's tokens: the part of a forward that depends on the latent."""
+        """Return the head's result for this process's tokens, [B, tokens, 4*16]: the part of a forward that depends on
+        the latent."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
         if self.blocks_alone(options):  # else the options stay the host's own object
             options = {**options, "residuals": rows, "prompt_lengths": given.lengths}
-            rows += residuals(x, self._all_wait(x, options))
+            rows += residuals(x, self._defers_all(x, options))
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)
         for row in rows:
             row.settle()
         return self.head(x, e)
 
-    def _all_wait(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether the sums of several batch elements may wait.
+    def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
+        """Return whether the residual additions of all batch elements are deferred to the next norm.
 
-        If q, k and v are quantized to 8 bits one by one, self-attention saves more memory than the waiting sums take.
-        """
+        If q, k and v are quantized to 8 bits one by one, self-attention saves more memory than these additions take."""
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -201,12 +199,11 @@ class LingBotWorldModel(nn.Module):
             kept[key] = self.embed_time(timestep)
         return kept[key]
 
-    def _embedded(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
+    def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
         """Return `embed_text` of a prompt for each of `rows` batch elements, and `_lengths`, from the cache if
         possible.
 
-        On a CPU one token stands for all padding tokens, as `attend_to_padded` expects, so short prompts are faster.
-        """
+        On a CPU one token stands for all padding tokens, as `attend_to_padded` expects, so short prompts are faster."""
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
@@ -220,8 +217,7 @@ class LingBotWorldModel(nn.Module):
         """Return the number of tokens of each batch element's prompt that are not padding, or None if attention ignores
         it.
 
-        Zeros at a prompt's end, which a host may have added, are embedded like padding.
-        """
+        Zeros at a prompt's end, which a host may have added, are embedded like padding."""
         config = self.config
         if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
             return None
@@ -250,8 +246,7 @@ class LingBotWorldModel(nn.Module):
     ) -> Tensor:
         """Return the residual stream after block `index`; x may be overwritten.
 
-        Hosts may override this. They call the block without `inplace` if x must stay unchanged.
-        """
+        Hosts may override this. They call the block without `inplace` if x must stay unchanged."""
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,13 +258,14 @@ class LingBotWorldModel(nn.Module):
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
         """Return the embedded prompts [B, tokens, dim].
 
-        Prompts [B, L, text_dim] are first padded to `tokens` (by default text_len) if they are shorter.
-        """
+        Prompts [B, L, text_dim] are first padded to `tokens` (by default text_len) if they are shorter."""
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Return the camera's tokens [1 or B, tokens, dim] of `share`; one batch element if all are equal."""
+        """Return the embedded camera [B, 384 or 448, F, H, W]: the tokens of `share`, [1 or B, tokens, dim].
+
+        If all batch elements have the same camera, it is embedded once, as one batch element."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):
@@ -323,7 +319,8 @@ class Head(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
 
     def forward(self, x: Tensor, e: Tensor) -> Tensor:
-        """Return cells [B, tokens, 4*16] of the residual stream x [B, tokens, dim] and time embedding e [B, dim]."""
+        """Return the velocity of each token's 2x2 latent cells, [B, tokens, 4*16], from the residual stream x
+        [B, tokens, dim] and the time embedding e [B, dim]."""
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
         with prepared(self.head, x) as project:
             return torch.stack(

@@ -37,8 +37,7 @@ class ForwardInputs(NamedTuple):
 
     `x` is the latent [B, 36, F, H, W] of this process's frames, `times` the time embedding [B, dim] and the blocks'
     modulation [B, 6, dim]. `context` are the embedded prompts [B, text_len, dim]. `lengths`, int32 [B], are the
-    prompts' lengths without padding; None if attention does not skip the padding.
-    """
+    prompts' lengths without padding; None if attention does not skip the padding."""
 
     x: Tensor
     times: Times
@@ -78,10 +77,8 @@ class ForwardRecorder(Protocol):
 
 
 class ForwardOptions(TypedDict, total=False):
-    """The options that a forward passes to its blocks and to the attention function; all are optional.
-
-    A host may add entries of its own.
-    """
+    """The options that a forward passes to its blocks and to the attention function. All are optional, and a host may
+    add others."""
 
     camera_cache: CameraCache | None
     """The camera's scales and shifts and the prompt's keys and values, from the previous forward."""
@@ -92,8 +89,7 @@ class ForwardOptions(TypedDict, total=False):
     token_share: TokenShare
     """This process's share of the tokens; the model sets it."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element. The model sets it if only the blocks read the stream between blocks.
-    """
+    """The residual stream of each batch element. The model sets it if no host code reads the stream between blocks."""
     prompt_lengths: Tensor | None
     """The number of tokens of each batch element's prompt that are not padding, int32 [B]. The model sets it if
     attention skips the padding."""

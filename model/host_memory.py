@@ -16,8 +16,7 @@ from ..errors import InputError
 def give_back_memory() -> None:
     """Return freed memory from glibc's allocator to the system.
 
-    Tensors of many sizes, made in several threads, leave holes that glibc otherwise keeps.
-    """
+    Tensors of many sizes, made in several threads, leave holes that glibc otherwise keeps."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -26,16 +25,14 @@ def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = Non
     """Return the tensor on the device.
 
     On CUDA the copy is non-blocking. On other devices it blocks, because some of them, such as MPS, would read the host
-    memory after it has been overwritten.
-    """
+    memory after it has been overwritten."""
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     """Return the tensor in pinned memory, if a CUDA device is to `upload` it.
 
-    A copy from unpinned memory blocks Python until all work queued before it is done.
-    """
+    A copy from unpinned memory blocks Python until all work queued before it is done."""
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
@@ -55,8 +52,7 @@ def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
     """Pin the tensors' memory with CUDA until `owner` is freed.
 
     torch's own pinned memory would take up to twice as much, because it rounds every request up to a power of two.
-    Raises InputError if the system refuses to pin that much memory.
-    """
+    Raises InputError if the system refuses to pin that much memory."""
     pinned: list[Tensor] = []
     weakref.finalize(owner, _unpin, pinned, device)
     _pin(tensors, pinned, sum(tensor.nbytes for tensor in tensors))

@@ -16,7 +16,7 @@ BF16 = Precision(torch.bfloat16)
 
 
 def token_count(frames: int, height: int, width: int) -> int:
-    """Return the number of tokens of a latent of that many frames, rows and columns."""
+    """Return the number of tokens of a latent with these numbers of frames, rows and columns of cells."""
     return frames * (height // 2) * (width // 2)
 
 
@@ -41,9 +41,8 @@ def activation_bytes(
 
     Processes share the tokens equally, and the result is for one process. With an 8-bit arithmetic a weight is decoded
     to one byte a value. 8-bit attention is counted for a kernel that takes q, k and v in the compute dtype. A kernel
-    that takes them in 8 bits needs less, but then the sums of all batch elements wait (see residual.py); this is
-    included.
-    """
+    that takes them in 8 bits needs less, but then the additions of all batch elements are deferred (see residual.py);
+    this is included."""
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
     tokens = -(-whole // processes)
@@ -56,7 +55,7 @@ def activation_bytes(
     shared = prompts + rope + camera * row + 8 * whole * eight_bit  # eight_bit: the places of transposed values
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     time = 6 * config.dim**2 * (size + residual_dtype(dtype).itemsize)  # the projection's weight, decoded and in fp32
-    waiting = 1 + (batch > 1 and eight_bit)  # batch elements with pending sums; a layer holds one of them
+    waiting = 1 + (batch > 1 and eight_bit)  # batch elements with deferred additions; a layer holds one of them
     embedding = max(time, camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
         _self_attention(config, tokens, keys or whole, precision)
@@ -75,8 +74,7 @@ def camera_cache_bytes(
     """Return the bytes of a full CameraCache.
 
     Included are every block's scale and shift for one camera, its keys and values for `batch` prompts, and a copy of
-    the fp32 camera. The camera's tokens are counted in `activation_bytes`.
-    """
+    the fp32 camera. The camera's tokens are counted in `activation_bytes`."""
     if config.control is None:
         return 0
     tokens = token_count(frames, height, width)
@@ -96,8 +94,7 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
     The first stage computes q, k and v. The second holds them with the result (one for each part if the keys are split,
     see attention/exact.py) and the softmax's fp32 sums. In 8 bits, quantized q, k, v and the results exist next to q, k
-    and v; the result is then written over q.
-    """
+    and v; the result is then written over q."""
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
     heads = config.num_heads // precision.processes
@@ -113,10 +110,9 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the bytes of a feed-forward: two weights, and the first layer's input and output or the second layer's.
+    """Return the peak bytes of a feed-forward: its two weights, and the input and output of one of its layers.
 
-    In 8 bits the second layer's input exists in both dtypes.
-    """
+    In 8 bits the input of the second layer exists in both dtypes."""
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
@@ -125,8 +121,8 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the bytes of the camera layers: four weights, and the hidden state, scale and shift of a part of the
-    tokens."""
+    """Return the peak bytes of the camera layers: four weights, and hidden state, scale and shift for the tokens that
+    are processed at once."""
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
@@ -136,8 +132,7 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
     """Return the bytes of an 8-bit product besides its result.
 
-    They are its quantized input with a scale for each token, and in int8 the int32 sums of a part of the tokens.
-    """
+    They are its quantized input with a scale for each token, and in int8 the int32 sums of a part of the tokens."""
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
@@ -149,11 +144,10 @@ def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the bytes of the camera's embedding.
+    """Return the peak bytes of embedding the camera: the larger of two stages.
 
-    First exist the camera in the compute dtype and its copy folded to tokens; then the embedding, three parts of it,
-    and the weights.
-    """
+    The first stage holds the camera in the compute dtype and its copy folded to tokens. The second holds the folded
+    copy, the embedded tokens, three temporary parts of them, and the weights."""
     channels = config.control_channels
     folded = tokens * 4 * channels * size
     weights = (4 * channels + 2 * config.dim) * config.dim * size

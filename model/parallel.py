@@ -2,8 +2,7 @@
 
 All layers of a block but its self-attention process each token on its own. So each process holds an equal share of the
 tokens through all blocks. For self-attention the processes exchange q, k and v: each process receives all tokens of
-some of the heads, attends, and sends the other processes their tokens back (DeepSpeed-Ulysses, arXiv:2309.14509).
-"""
+some of the heads, attends, and sends the other processes their tokens back (DeepSpeed-Ulysses, arXiv:2309.14509)."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
 class SequenceParallel:
     """The processes that compute a forward together; pass one to the model as `options["sequence_parallel"]`.
 
-    All processes call the model with the same arguments, and each receives the full result.
-    """
+    All processes call the model with the same arguments, and each receives the full result."""
 
     def __init__(self, group: distributed.ProcessGroup) -> None:
         self.group, self.size, self.rank = group, group.size(), group.rank()
@@ -73,8 +71,7 @@ class SequenceParallel:
         """Return this process's share of the tokens of a grid of frames, rows and columns.
 
         The shares are equal. If the tokens do not divide evenly, the last shares are padded with tokens of zeros, which
-        attention never sees.
-        """
+        attention never sees."""
         frames, frame = grid[0], grid[1] * grid[2]
         tokens = frames * frame
         length = -(-tokens // self.size)
@@ -85,7 +82,7 @@ class SequenceParallel:
 
 
 class WholeVideo:
-    """The share of a process that computes a forward alone: all tokens."""
+    """The token share of a process that computes a forward alone: all tokens, so every method returns its argument."""
 
     def latent(self, x: Tensor) -> Tensor:
         return x
@@ -133,10 +130,10 @@ class TokenShare(WholeVideo):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Return q, k and v [tokens, dim / size] of all tokens for this process's heads, from its shares [length, dim].
+        """Exchange tokens for heads: return q, k and v [tokens, dim / size], all tokens of this process's heads, from
+        [length, dim], this process's tokens with all heads.
 
-        Each tensor is exchanged while the next one is computed.
-        """
+        Each tensor is exchanged while the next one is computed."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -146,8 +143,8 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Return this share of the tokens with all heads [length, dim], from all tokens [tokens, dim / size] of this
-        process's heads."""
+        """Exchange heads for tokens: return [length, dim], this process's tokens with all heads, from [tokens, dim /
+        size], all tokens of this process's heads."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
@@ -179,10 +176,8 @@ class Exchanges:
     """A factory of exchanges. `between` runs functions between two kernels: at once, unless kernels are recorded."""
 
     IN_TURNS = 4
-    """The number of recorded exchanges with memory of their own: q, k, v and the result.
-
-    A block's exchanges are finished before the next block's start.
-    """
+    """The number of exchanges with separate memory in a recording: q, k, v and the result. All blocks use the same
+    memory, because a block's exchanges are finished before the next block's start."""
 
     between: Between
 

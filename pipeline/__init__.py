@@ -4,8 +4,7 @@
 generates the video chunk by chunk. `rollout_guided` runs a causal-pretrain model. A program that receives the camera
 path only while the video is generated uses `World`.
 
-Each name is imported on first use, because ComfyUI's nodes need only the sizes when ComfyUI starts.
-"""
+Each name is imported on first use, because ComfyUI's nodes need only the sizes when ComfyUI starts."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -40,8 +40,8 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLoop:
-    """The settings shared by all chunks of a video. `size`: height and width of the latent. `held`: the latent frames
-    whose keys and values are cached at once (`Window.held`). `chunk`: latent frames per chunk."""
+    """The settings shared by all chunks of a video. `size`: height and width of the latent. `held`: the number of
+    latent frames with cached keys and values (see `Window.held`). `chunk`: latent frames per chunk."""
 
     size: tuple[int, int]
     held: Window
@@ -99,8 +99,8 @@ class ChunkLoop:
                 yield given.latent
                 continue
             # 4. The cache is updated with the previous chunk, then this chunk is denoised step by step.
-            told = None if callback is None else partial(callback, number)
-            yield world.chunk(given.latent, given.y, given.camera, self.schedule, renoise, told)
+            forward_done = None if callback is None else partial(callback, number)
+            yield world.chunk(given.latent, given.y, given.camera, self.schedule, renoise, forward_done)
 
 
 def rollout(
@@ -126,8 +126,7 @@ def rollout(
     first `sink` of these are always the first frames of the video. chunk: latent frames generated at a time.
     `renoise(shape)` returns new standard normal noise; it is called before every step except a chunk's first.
     `sequence_parallel`: the processes that generate the video together, all called with the same arguments. Raises
-    InputError for a model that is not causal and for sizes that do not match.
-    """
+    InputError for a model that is not causal and for sizes that do not match."""
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(
         model,

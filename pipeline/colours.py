@@ -69,14 +69,15 @@ def as_players_take(frame: Any) -> Any:
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
     """Return an opaque image converted to sRGB, mode RGB, and notes on a profile that cannot be applied.
 
-    `source` is the image as it was opened, with its profile, EXIF data and PNG chunks.
-    """
+    `source` is the image as it was opened, with its profile, EXIF data and PNG chunks."""
     notes: list[str] = []
     data = source.info.get("icc_profile") or described(source, coding)
     if data:
+        from PIL import ImageCms  # here: ComfyUI's start has no use for it
+
         try:
-            return _transformed(colour, data), notes
-        except (OSError, ValueError) as error:
+            return _apply_profile(colour, data), notes
+        except (OSError, ValueError, ImageCms.PyCMSError) as error:
             notes.append(f"has a colour profile that cannot be applied ({str(error)[:80]}): taken for sRGB")
     if colour.mode == "CMYK":
         notes.append("is CMYK without a colour profile: converted without a press's colours")
@@ -84,8 +85,8 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile for colours that the file describes by other fields. Return None for sRGB and for files
-    without a description."""
+    """Return an ICC profile made from the fields of an image that describe its colours: `coding`, gAMA, cHRM or EXIF.
+    Return None for sRGB and for an image without such fields."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -114,15 +115,6 @@ def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> byte
     return matrix_profile((red, green, blue), None if usual else exponent, white)
 
 
-def _transformed(colour: Image.Image, data: bytes) -> Image.Image:
-    from PIL import ImageCms  # here: ComfyUI's start has no use for it
-
-    try:
-        return _apply_profile(colour, data)
-    except ImageCms.PyCMSError as error:
-        raise ValueError(str(error)) from error
-
-
 def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
     from PIL import ImageCms
 
@@ -148,7 +140,9 @@ def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[floa
     """Return an ICC 2.1 profile with these primaries (x, y) and one curve for all: a power, or sRGB's curve if `gamma`
     is None."""
     columns = _xyz(primaries, white).T
-    curve = b"curv" + struct.pack(">II", 0, 1024) + _curve(gamma).astype(">u2").tobytes()
+    values = np.linspace(0, 1, 1024)
+    light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    curve = b"curv" + struct.pack(">II", 0, 1024) + np.round(light * 65535).astype(">u2").tobytes()
     text = b"described by the file\0"
     tags = {
         b"desc": b"desc\0\0\0\0" + struct.pack(">I", len(text)) + text + b"\0" * 78,
@@ -169,13 +163,6 @@ def _xyz(primaries: _Primaries, white: tuple[float, float]) -> np.ndarray:
     return np.linalg.inv(BRADFORD) @ np.diag(cones) @ BRADFORD @ matrix
 
 
-def _curve(gamma: float | None) -> np.ndarray:
-    """Return the linear light, 0 to 65535, of 1,024 evenly spaced values."""
-    values = np.linspace(0, 1, 1024)
-    light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    return np.round(light * 65535)
-
-
 def _xyz_tag(values: np.ndarray) -> bytes:
     return b"XYZ \0\0\0\0" + b"".join(struct.pack(">i", round(float(value) * 65536)) for value in values)
 
@@ -193,7 +180,7 @@ def _packed(tags: dict[bytes, bytes]) -> bytes:
 
 
 def coding_of(head: bytes) -> Coding | None:
-    """Return the colour coding in the first bytes of a file, or None if the file has none."""
+    """Return the colour coding in the first bytes of a file; None for a file without one."""
     if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
         return Coding(head[at + 4], head[at + 5], head[at + 7] == 0)
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:

@@ -52,8 +52,7 @@ def output_geometry(
     A 480x832 image on 480*832 gives 464x832, as in the official code. `frames` is rounded to 4n+1 and limited by the
     number of poses; for a causal model the latent frames are cut to full chunks of `chunk` (3). Raises InputError when
     a side becomes too small or too large, CameraError for fewer than five poses, or for fewer frames than one chunk
-    has.
-    """
+    has."""
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
     if not all(STEP <= side <= LARGEST_SIDE for side in (width, height)):
@@ -77,8 +76,7 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
     """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1.
 
     The resize is bicubic (a = -0.75) without antialiasing and without clamping, as in the official code: values beyond
-    -1..1 reach the VAE.
-    """
+    -1..1 reach the VAE."""
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width

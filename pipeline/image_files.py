@@ -41,15 +41,15 @@ class Picture(NamedTuple):
     notes: tuple[str, ...]
 
 
-def open_picture(source: str | Path | BytesIO, formats: tuple[str, ...] | None = None) -> Image.Image:
+def open_picture(source: str | Path | BytesIO) -> Image.Image:
     """Open an image with Pillow; HEIC, and AVIF with an older Pillow, with pillow-heif.
 
-    Raises InputError if pillow-heif is needed and missing, and whatever Pillow raises.
-    """
+    Raises InputError if pillow-heif is needed and missing, and the errors of Pillow."""
     try:
-        return Image.open(source, formats=formats)
+        return Image.open(source)
     except Image.UnidentifiedImageError as error:
-        if formats is not None or not _is_heif(_head(source)):
+        head = _head(source)
+        if head[4:8] != b"ftyp" or head[8:12] not in HEIF_BRANDS:
             raise
         try:
             from pillow_heif import register_heif_opener
@@ -65,8 +65,7 @@ def open_picture(source: str | Path | BytesIO, formats: tuple[str, ...] | None =
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
     """Return an image as browsers show it: upright, in sRGB, on white. `head` holds the first bytes of its file.
 
-    16-bit grey is scaled to 8 bits. Raises InputError for pixels of 32 bits and for raw files of cameras.
-    """
+    16-bit grey is scaled to 8 bits. Raises InputError for pixels of 32 bits and for raw files of cameras."""
     _refuse_other_pixels(image, head)
     coding, notes = coding_of(head), _coding_notes(coding_of(head))
     upright = ImageOps.exif_transpose(image)
@@ -85,7 +84,7 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for pixels without a known white, and for a file whose first picture is a preview."""
+    """Raise InputError for pixels without a known white, and for a raw file of a camera."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
@@ -116,8 +115,7 @@ def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
 
 
 def picture_of(path: Path) -> Picture:
-    """Return the pixels of an image file, and notes that name the file. Raises InputError, and whatever Pillow
-    raises."""
+    """Return the pixels of an image file, and notes that name the file. Raises InputError and the errors of Pillow."""
     head = _head(path)
     with open_picture(path) as opened:
         try:
@@ -149,7 +147,3 @@ def _head(source: str | Path | BytesIO) -> bytes:
         return source.getvalue()[:HEAD]
     with Path(source).open("rb") as file:
         return file.read(HEAD)
-
-
-def _is_heif(head: bytes) -> bool:
-    return head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS

@@ -23,12 +23,11 @@ MARGIN = 1_000_000_000
 """The bytes left free on top of the estimate: cuDNN and cuBLAS workspaces, fragmentation, the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""Bytes per pixel of one frame and per unit of VAE width, in fp32. DECODE and ENCODE are the highest sum of living
-tensors while the network runs on meta tensors. The state between frames is 98.5 and 58.4 of these, so neither depends
+"""Bytes per pixel of one frame and per unit of VAE width, in fp32. DECODE and ENCODE are the highest sums of allocated
+tensors while the network runs on meta tensors. 98.5 and 58.4 of them are the state between frames, so neither depends
 on the number of frames. CONVOLUTION is room for cuDNN to copy a convolution's four frames of operands. The decoder of
-vae/pooled.py does not use that room: it stays a seventh below the sum. Its state, 107 with one free slot per pool,
-stays below the part that VAE_STATE stands for. Once the decoder is recorded, 129 to 143 stay allocated, including the
-rounding of torch and cuBLAS."""
+vae/pooled.py does not use that room: it stays a seventh below the sum. Once its kernels are recorded, 129 to 143 stay
+allocated, including the rounding of torch and cuBLAS."""
 VAE_STATE = 98.5
 """The part of VAE_DECODE that stays allocated between frames."""
 VAE_WEIGHTS = 13_770
@@ -51,7 +50,8 @@ class StageEstimate:
 
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
-    """Estimate the text encoder on two prompts of 512 tokens, with two of its bf16 blocks on the device at a time."""
+    """Return the estimate of the text encoder for two prompts of 512 tokens, with two of its bf16 blocks on the device
+    at a time."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -68,8 +68,8 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     holders: int = 1,
 ) -> StageEstimate:
-    """Estimate the steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None:
-    all). The other blocks are sharded over `holders` processes. The bytes are those of one process."""
+    """Return the estimate of the sampling steps for one process, with all `checkpoints` on the device at once and
+    `resident_blocks` blocks of each (None: all). The other blocks are sharded over `holders` processes."""
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
     step = activation_bytes(config, *cells, precision, batch=rows, camera=camera)
@@ -120,9 +120,11 @@ def free_memory(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Residency:
-    """The choice of what stays on the GPU during the steps. `both`: both experts, or one at a time.
-    `camera_cache_bytes`: the limit of the camera cache. `resident_blocks` of an expert's blocks stay (None: all). The
-    other blocks are read from the file in every step, or gathered from the processes that hold their shards."""
+    """The weights and caches that stay on the GPU during the steps.
+
+    `both`: both experts stay, instead of one at a time. `camera_cache_bytes`: the limit of the camera cache.
+    `resident_blocks`: the number of an expert's blocks that stay (None: all). The other blocks are read from the file
+    in every step, or gathered from the processes with their shards."""
 
     both: bool = False
     camera_cache_bytes: int = 0
@@ -142,8 +144,8 @@ class MemoryWishes:
 
 @dataclass(frozen=True)
 class SamplingWork:
-    """The properties of the base model's steps that determine their memory. `together`: the processes that compute a
-    step."""
+    """The properties of the base model's steps that determine their memory. `together`: the process groups that compute
+    a step together."""
 
     experts: PerExpert[Checkpoint]
     geometry: Geometry
@@ -182,8 +184,7 @@ def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.dev
 
     The mode "auto" gives memory to the camera cache first, as much of the cache as fits: the cache saves time in every
     step, while a second resident expert saves only the wait at the switch. If one expert does not fit, as many of its
-    blocks stay as fit. On the CPU weights are memory-mapped, so residency and cache gain nothing.
-    """
+    blocks stay as fit. On the CPU weights are memory-mapped, so residency and cache gain nothing."""
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:
         cache = work.camera_cache(wishes.camera_cache, free - work.needed(1, 0)) if on_gpu else 0

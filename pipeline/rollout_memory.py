@@ -1,7 +1,7 @@
 """The memory of a causal run: where keys and values are stored, which blocks stay on the GPU, how the VAE works.
 
-Both fronts plan with the same numbers (`RolloutWork`). For the command everything is decided here (`RolloutPlanner`).
-ComfyUI manages the weights itself, so for ComfyUI only the rest is chosen here (`choose_world`)."""
+Both fronts use the same estimates (`RolloutWork`). For the command, RolloutPlanner chooses all of it. ComfyUI manages
+the weights itself, so for ComfyUI `choose_world` chooses only the storage of keys and values and the caches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Free(NamedTuple):
 @dataclass(frozen=True)
 class RolloutWork:
     """The properties of a causal run's chunks that determine memory. `size`: height and width of the latent. `held`:
-    latent frames whose keys and values are cached. `guided`: keys and values are cached for two prompts."""
+    the number of latent frames with cached keys and values. `guided`: keys and values are cached for two prompts."""
 
     config: ModelConfig
     size: tuple[int, int]
@@ -84,8 +84,8 @@ class RolloutWork:
         """Return the bytes that a chunk's forward needs on top of weights and stored keys and values. If attention is
         8-bit and the stored keys and values are not in its format, each forward converts those of one block to 8
         bits."""
-        anew = self.precision.attention == "8bit" and not place.fp8
-        copies = 2 * self.held * self.tokens * self.local.dim if anew else 0
+        converts = self.precision.attention == "8bit" and not place.fp8
+        copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
@@ -125,10 +125,11 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
 
 @dataclass(frozen=True)
 class RolloutMemory:
-    """The storage choices of a causal run. `world`: keys and values, and the caches next to them. `resident_blocks`:
-    blocks whose weights stay on the GPU (None: all). `vae_tiling`: the VAE decodes in tiles. `park_decoder`: the VAE's
-    state waits in host memory between chunks. `decoded_blocks`: blocks that keep the decoded weights of their main
-    layers. Recorded kernels take the memory of a second forward."""
+    """The storage choices of a causal run.
+
+    `world`: the storage of keys and values, and of the caches. `resident_blocks`: the number of blocks with weights
+    that stay on the GPU (None: all). `vae_tiling`: the VAE decodes in tiles. `park_decoder`: the VAE's state is in host
+    memory between chunks. `decoded_blocks`: the number of blocks that keep the decoded weights of their main layers."""
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)
     resident_blocks: int | None = None
@@ -183,12 +184,12 @@ class RolloutPlanner:
             return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
         free_host = free.host // processes
         best: RolloutMemory | None = None  # the best of the choices that read the disk in every forward
-        for memory in self._ways(places):
+        for memory in self._choices(places):
             stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
             room = free.device - MARGIN - stage.total
             if room < 0 or (wishes.vae_tiling and not memory.vae_tiling):
                 continue
-            kept = self._with_what_is_left(memory, room)
+            kept = self._use_remaining(memory, room)
             pinned = self.work.key_values(kept.place).host
             if pinned > HOST_SHARE * free_host:
                 continue
@@ -207,7 +208,7 @@ class RolloutPlanner:
             f"{elsewhere}"
         )
 
-    def _ways(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
+    def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
         """Yield the storage choices, the best first. Streamed blocks cost about as much time as a tiled VAE, but an
         fp32 VAE without tiles takes the room of twice as many blocks as an fp16 one."""
         wishes = self.wishes
@@ -232,11 +233,11 @@ class RolloutPlanner:
         streamed = streamed_weights(self.checkpoint, resident).values()
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
-    def _with_what_is_left(self, memory: RolloutMemory, room: int) -> RolloutMemory:
+    def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
         """Return `memory` with a camera cache and, if all else is on the GPU, recorded kernels; then, if twice the
         margin stays free, decoded weights."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
-            return self._with_keys_and_values(memory, room)
+            return self._keep_keys_and_values(memory, room)
         work = self.work
         cache = work.camera_cache(self.wishes.camera_cache, room)
         whole = memory.resident_blocks is None and memory.place.in_place
@@ -251,7 +252,7 @@ class RolloutPlanner:
         world = WorldMemory(memory.place, cache, graphs)
         return replace(memory, world=world, decoded_blocks=decoded)
 
-    def _with_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
+    def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
         """Return `memory` with the keys and values of as many blocks on the GPU as fit. If all weights are offloaded,
         the blocks take precedence over a camera cache that was not requested."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place

@@ -77,8 +77,7 @@ class RolloutSpec:
 
     @property
     def held(self) -> Window:
-        """The largest number of latent frames with cached keys and values, and the number of them that are never
-        evicted."""
+        """The latent frames whose keys and values are cached at once, at most, and those that are never evicted."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
@@ -87,7 +86,7 @@ class RolloutSpec:
         return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
-        """Return the number of frames that this run's first `latent_frames` latent frames decode to."""
+        """Return the number of video frames that the first `latent_frames` latent frames of this run decode to."""
         return max(0, 4 * latent_frames - (0 if self.made else 3))
 
     def chunks(
@@ -101,9 +100,9 @@ class RolloutSpec:
     ) -> Iterator[Chunk]:
         """Yield the state's chunks, then this run's chunks, each when the loop requests it.
 
-        image: the start image and the grey frames after it as a latent [1, 16, n, h, w], up to where they repeat. noise
-        [1, 16, f, h, w]. context and negative [1, L, D]: the prompts of this run. `later`: from each of these chunks of
-        this run on, another context."""
+        image: the latent [1, 16, n, h, w] of the start image and the grey frames after it, up to where they repeat.
+        noise [1, 16, f, h, w]. context and negative [1, L, D]: the prompts of this run. later: the contexts of prompts
+        that replace the first one, by the number of the chunk of this run from which on each is used."""
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:
             yield from made_chunks(self.state, conditioning)
@@ -111,30 +110,20 @@ class RolloutSpec:
             part = slice(first, first + self.chunk)
             context = later.get(first // self.chunk, context)
             flags = None if track.flags is None else track.flags[part]
-            camera = (
-                None
-                if self.config.control is None
-                else pose_embedding(
-                    track.poses[part],
-                    track.lens[None],
-                    height=self.geometry.height,
-                    width=self.geometry.width,
-                    flags=flags,
-                )
-            )
+            camera = _embed_camera(self.config, track.poses[part], track.lens[None], self.frame, flags)
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
-        """Return the state after the first f latent frames of this run. `latent`: [1, 16, f, h, w]. If the run
-        continued a state, the result includes that state's frames. `prompts`: in the order of their use; the last one
-        gets the remaining chunks, whatever its `chunks`."""
+        """Return the state after the first f latent frames of this run, `latent` [1, 16, f, h, w]. If the run continued
+        a state, the result includes the frames of that state. `prompts` are in the order of their use; the last one was
+        used for all remaining chunks."""
         done, track, before = latent.shape[2], self.track, self.state
-        left, spoken = done // self.chunk, []
+        left, used = done // self.chunk, []
         for number, prompt in enumerate(prompts, 1):
             chunks = left if number == len(prompts) else min(left, prompt.chunks)
             left -= chunks
             if chunks:
-                spoken.append(replace(prompt, context=prompt.context.cpu(), chunks=chunks))
+                used.append(replace(prompt, context=prompt.context.cpu(), chunks=chunks))
         parts: dict[str, Tensor | None] = {
             "latent": latent,
             "poses": torch.from_numpy(track.poses[:done].copy()),
@@ -151,7 +140,7 @@ class RolloutSpec:
             frame=self.frame,
             last_pose=torch.from_numpy(track.world[done - 1].copy()),
             scale=track.scale,
-            prompts=(*(() if before is None else before.prompts), *spoken),
+            prompts=(*(() if before is None else before.prompts), *used),
             window=self.window,
             config=self.config,
             release=self.release,
@@ -160,26 +149,30 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """Yield a state's chunks, each with the prompt and the camera that it was made with. `conditioning` yields every
-    chunk's y."""
-    prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
+    """Yield a state's chunks, each with its own prompt and camera. `conditioning` yields the `y` of every chunk,
+    [1, 20, chunk, h, w]."""
+    prompts = (prompt for prompt in state.prompts for _ in range(prompt.chunks))
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
         flags = None if state.flags is None else state.flags[part].numpy()
-        camera = (
-            None
-            if state.config.control is None
-            else pose_embedding(
-                state.poses[part].numpy(), state.lens[part].numpy(), height=height, width=width, flags=flags
-            )
-        )
+        camera = _embed_camera(state.config, state.poses[part].numpy(), state.lens[part].numpy(), state.frame, flags)
         yield Chunk(state.latent[:, :, part], next(conditioning), camera, prompt.context, prompt.negative, made=True)
+
+
+def _embed_camera(
+    config: ModelConfig, poses: np.ndarray, lens: np.ndarray, frame: Tensor, flags: np.ndarray | None
+) -> Tensor | None:
+    """Return the camera input of a chunk for a video of the size of `frame`; None for a model without camera layers."""
+    if config.control is None:
+        return None
+    height, width = frame.shape[1:]
+    return pose_embedding(poses, lens, height=height, width=width, flags=flags)
 
 
 def plan_rollout(
     config: ModelConfig,
     release: Release,
-    asked: RolloutRequest,
+    request: RolloutRequest,
     path: AnyPath | None = None,
     frame: Tensor | None = None,
     state: WorldState | None = None,
@@ -187,26 +180,26 @@ def plan_rollout(
     """Check a request against the model of this `config` and return its specification. A video begins with `frame`
     [3, H, W], or continues `state`. Without a `path` the camera stands still. Raises InputError and CameraError."""
     check_causal(config)
-    shift, shift_notes = chosen_shift(asked.shift, release)
+    shift, shift_notes = chosen_shift(request.shift, release)
     schedule: Schedule
     if release.guided:
-        schedule = GuidedSchedule(asked.steps, shift, asked.guide_scale, asked.solver)
+        schedule = GuidedSchedule(request.steps, shift, request.guide_scale, request.solver)
         assert schedule.timesteps  # the property raises InputError for invalid settings
     else:
-        schedule = few_step_schedule(release.indices if asked.indices is None else asked.indices, shift)
-    chunk = chunk_of(asked.chunk, release, state)
-    window = (release if state is None else state).window.changed(asked.window, asked.sink, chunk)
+        schedule = few_step_schedule(release.indices if request.indices is None else request.indices, shift)
+    chunk = chunk_of(request.chunk, release, state)
+    window = (release if state is None else state).window.changed(request.window, request.sink, chunk)
     if state is not None:
-        state.check(config, asked.chunk, schedule.guide_scale != 1)
+        state.check(config, request.chunk, schedule.guide_scale != 1)
         frame = state.frame
     if frame is None:
         raise InputError("`image` is missing: the video's first frame; or name a state to `continue_from`")
     height, width = frame.shape[1:]
-    geometry = explicit_geometry(width, height, asked.frames, None if path is None else len(path.c2w), chunk=chunk)
+    geometry = explicit_geometry(width, height, request.frames, None if path is None else len(path.c2w), chunk=chunk)
     if state is not None:
         geometry = replace(geometry, frames=4 * geometry.lat_f)
-    track = _track(config, asked.frames, chunk, path, state)
-    notes = *shift_notes, *_notes(asked.frames, geometry, chunk, path, state), *track.notes
+    track = _track(config, request.frames, chunk, path, state)
+    notes = *shift_notes, *_notes(request.frames, geometry, chunk, path, state), *track.notes
     if state is not None:
         notes += state.notes(release.name, window)
     return RolloutSpec(
@@ -223,13 +216,15 @@ def plan_rollout(
     )
 
 
-def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> int:
-    """Return the latent frames of a chunk. Raises InputError for a number that no model was trained with."""
-    if asked is not None and asked not in CHUNKS:
-        raise InputError(f"`chunk` {asked}: expected {', '.join(map(str, CHUNKS[:-1]))} or {CHUNKS[-1]} latent frames")
-    if asked is not None:
-        return asked
-    return release.chunk if state is None else state.chunk
+def chunk_of(requested: int | None, release: Release, state: WorldState | None) -> int:
+    """Return the number of latent frames of a chunk: as `requested`, else the state's, else the release's. Raises
+    InputError for a number that is not in CHUNKS."""
+    if requested is None:
+        return release.chunk if state is None else state.chunk
+    if requested not in CHUNKS:
+        expected = f"{', '.join(map(str, CHUNKS[:-1]))} or {CHUNKS[-1]}"
+        raise InputError(f"`chunk` {requested}: expected {expected} latent frames")
+    return requested
 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
@@ -252,15 +247,15 @@ def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, s
 
 
 def _notes(
-    asked: int, geometry: Geometry, chunk: int, path: AnyPath | None, state: WorldState | None
+    requested: int, geometry: Geometry, chunk: int, path: AnyPath | None, state: WorldState | None
 ) -> tuple[str, ...]:
     notes = [] if path is not None else [STANDING_STILL]
-    if geometry.frames != asked:
+    if geometry.frames != requested:
         starts = ", ".join(str(4 * chunk * count - 3) for count in (1, 2, 3))
         reason = f"Frames come in whole chunks, so {starts} and so on"
         if state is not None:
             reason = f"Frames come in chunks of {4 * chunk} if a video continues"
-        if path is not None and len(path.c2w) < asked:
+        if path is not None and len(path.c2w) < requested:
             reason = f"The camera path holds {len(path.c2w)} poses"
-        notes.append(f"{reason}: the video has {geometry.frames} frames, not {asked}.")
+        notes.append(f"{reason}: the video has {geometry.frames} frames, not {requested}.")
     return tuple(notes)

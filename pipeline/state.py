@@ -2,8 +2,7 @@
 
 Neither keys and values nor the VAE's state are saved, because they would take 27 GB at 480x832. Both are recomputed
 from the latents, bit for bit: the keys and values by one forward per chunk, the VAE's state by decoding the last
-frames.
-"""
+frames."""
 
 import dataclasses
 import json
@@ -46,12 +45,12 @@ class Prompt:
     negative: Tensor | None = None
 
 
-def prompts_of(spoken: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
-    """Return the prompts of a run one after the other; `spoken`: the first chunk, the text and the embedding of each.
-    The last one has 0 chunks, because its end is not known."""
-    ends = [first for first, _, _ in spoken[1:]] + [spoken[-1][0]]
+def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
+    """Return the prompts of a run in the order of their use. `starts`: the first chunk, the text and the embedding
+    [1, L, D] of each. The last one has 0 chunks, because its end is not known."""
+    ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
     return [
-        Prompt(text, context, end - first, negative) for (first, text, context), end in zip(spoken, ends, strict=True)
+        Prompt(text, context, end - first, negative) for (first, text, context), end in zip(starts, ends, strict=True)
     ]
 
 
@@ -121,8 +120,8 @@ class WorldState:
     def continue_track(
         self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, actions: np.ndarray | None = None
     ) -> CameraTrack:
-        """Return a path's first `frames` poses over the next latent frames. Without a path the camera stands still;
-        without a `lens` it keeps the last one. Raises CameraError."""
+        """Return the track of a path's first `frames` poses [n, 4, 4], over the latent frames that follow this video.
+        Without a path the camera stands still; without a `lens` [4] the last one is kept. Raises CameraError."""
         lens = self.lens[-1].numpy() if lens is None else lens
         before = self.last_pose.numpy()
         return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
@@ -169,7 +168,7 @@ def last_prompt(path: str | Path) -> str:
     """Return the text of a state's last prompt without reading the tensors. Raises InputError for a file that is not a
     state."""
     path = Path(path)
-    _opened(path)
+    _read_entries(path)
     try:
         return str(_metadata(path)["prompts"][-1]["text"])
     except (KeyError, IndexError, TypeError) as error:
@@ -180,7 +179,7 @@ def load_state(path: str | Path) -> WorldState:
     """Read a file that `WorldState.save` wrote. Raises InputError for any other file, CheckpointError for a damaged
     one."""
     path = Path(path)
-    tensors = {name: entry.view().clone() for name, entry in _opened(path).items()}
+    tensors = {name: entry.view().clone() for name, entry in _read_entries(path).items()}
     metadata = _metadata(path)
     for name, (dtype, dimensions) in _TENSORS.items():
         tensor = tensors.get(name)
@@ -218,7 +217,7 @@ def load_state(path: str | Path) -> WorldState:
     return state
 
 
-def _opened(path: Path) -> dict[str, TensorEntry]:
+def _read_entries(path: Path) -> dict[str, TensorEntry]:
     """Return the entries of the file's tensors, from its header. Raises InputError if the file does not exist,
     CheckpointError if it is damaged."""
     if not path.is_file():

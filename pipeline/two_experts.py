@@ -57,8 +57,7 @@ def sample(
 
     Several processes may call this with the same arguments and get the same latent. The processes of
     `sequence_parallel` share the tokens of each forward. Of the two processes in a `guidance_group` one computes the
-    prompt, the other the negative prompt.
-    """
+    prompt, the other the negative prompt."""
     conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
     (latent,) = sample_videos(
         PerExpert(high, low),
@@ -140,8 +139,8 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents of several videos. Each expert is loaded once and does its steps of every video. `callback` is
-    called after each step of each video; the other arguments are those of `sample`."""
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once, and runs its steps of all
+    videos. `callback` is called after each step of each video; the other arguments are those of `sample`."""
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]
@@ -174,33 +173,33 @@ class _Run:
 
     def __init__(self, video: Video, steps: Steps, timesteps: list[int], callback: Callback | None) -> None:
         self._video, self._steps, self._timesteps, self._callback = video, steps, timesteps, callback
-        self._asked: tuple[int, Tensor, Tensor] | None = None
+        self._pending: tuple[int, Tensor, Tensor] | None = None
         self._latent: Tensor | None = None
-        self._go_on(lambda: next(steps))
+        self._resume(lambda: next(steps))
 
     def advance(self, high: bool, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
         """Run the next `count` steps, all by the same expert."""
         conditioning = self._video.conditioning()
         steps_left = len(self._timesteps)
         for _ in range(count):
-            assert self._asked is not None
-            step, x, sigma = self._asked
-            ask = partial(velocity, x, self._timesteps[step], conditioning)
-            denoised = x - sigma * self._video.reuse.velocity(float(sigma), high, steps_left - step, ask)
+            assert self._pending is not None
+            step, x, sigma = self._pending
+            predict_now = partial(velocity, x, self._timesteps[step], conditioning)
+            denoised = x - sigma * self._video.reuse.velocity(float(sigma), high, steps_left - step, predict_now)
             if self._callback is not None:
                 self._callback(step, x, denoised, sigma)
-            self._go_on(partial(self._steps.send, denoised))
+            self._resume(partial(self._steps.send, denoised))
 
     def result(self) -> Tensor:
         """Return the latent, after all steps."""
         assert self._latent is not None
         return self._latent
 
-    def _go_on(self, resume: Callable[[], tuple[int, Tensor, Tensor]]) -> None:
+    def _resume(self, run: Callable[[], tuple[int, Tensor, Tensor]]) -> None:
         try:
-            self._asked = resume()
+            self._pending = run()
         except StopIteration as end:
-            self._asked, self._latent = None, end.value
+            self._pending, self._latent = None, end.value
 
 
 def predict(

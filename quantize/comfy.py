@@ -52,13 +52,8 @@ def _nvfp4(weight: Tensor) -> Encoded:
         error += decoded.sub_(part).square_().sum().item()
         values.append(packed)
         blocks.append(params.block_scale)
-    return Encoded(
-        torch.cat(values), {"_scale": torch.cat([_bytes(each) for each in blocks]), "_scale_2": scale}, error
-    )
-
-
-def _bytes(scales: Tensor) -> Tensor:
-    return scales.view(torch.uint8)
+    scales = torch.cat([each.view(torch.uint8) for each in blocks])
+    return Encoded(torch.cat(values), {"_scale": scales, "_scale_2": scale}, error)
 
 
 def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterator[tuple[str, torch.dtype, list[int]]]:

@@ -21,8 +21,7 @@ from ..weights.tensors import MappedFile, TensorEntry
 from . import comfy
 from .journal import Journal, Written
 from .source import Source
-from .writer import QUANT, TensorFile
-from .writer import Source as Stored
+from .writer import QUANT, TensorFile, Values
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 """128 MB of pinned memory."""
@@ -65,8 +64,7 @@ def quantize_source(
     of its quantization_meta.json.
 
     `progress` counts the source's bytes, `checking` the file's tensors. Raises CheckpointError for weights that are not
-    finite, or for a file that does not read back as it was written.
-    """
+    finite, or for a file that does not read back as it was written."""
     with (
         Journal(journal_of(file), _task(source, options)) as journal,
         TensorFile(
@@ -137,9 +135,9 @@ def _write_missing(
     pending: deque[tuple[str, float | None, Future]] = deque()
     with ThreadPoolExecutor(WRITERS) as pool, torch.inference_mode():
         for name, tensors in _tensors(missing, device):
-            stored, error = _stored(source, name, _decoded(source, name, tensors, device), options)
-            pending.append((name, error, pool.submit(target.write, name, stored)))
-            del tensors, stored
+            values, error = _encode(source, name, _decode(source, name, tensors, device), options)
+            pending.append((name, error, pool.submit(target.write, name, values)))
+            del tensors, values
             if len(pending) > WRITERS:
                 _note(journal, target, *pending.popleft())
             done += sum(entry.nbytes for entry in missing[name])
@@ -175,7 +173,7 @@ def _tensors(
             yield name, tensors
 
 
-def _decoded(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
+def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
     """Return a parameter's values in 16 bits or more."""
     if name in source.packed:
         made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
@@ -184,7 +182,7 @@ def _decoded(source: Source, name: str, tensors: dict[str, Tensor], device: torc
     return tensor.float() if tensor.dtype.itemsize == 1 else tensor
 
 
-def _stored(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Stored, float | None]:
+def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
     """Return the values to write for a parameter, with LoRAs merged, and its relative error. If the searched scales are
     not better, the largest value is the scale."""
     changes = source.changes.get(name, ())

@@ -65,8 +65,7 @@ def meta_of(file: Path) -> Path:
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
     """Plan a quantization and check everything that headers can show. `source` is a model (folder, index, safetensors,
     torch.save file), a text encoder's file, or a package; `destination` is a folder that must not exist yet. Raises
-    InputError or CheckpointError.
-    """
+    InputError or CheckpointError."""
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
         raise InputError(f"{source}: no such file or folder")
@@ -147,10 +146,9 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
     """Run a plan. Return the content of each quantization_meta.json, keyed by its path.
 
-    A run that was stopped or killed is resumed when the same plan runs again. The destination appears when everything
-    is written and was read back. Raises InputError if the disk is full or not writable, CheckpointError, and whatever a
-    progress display raises.
-    """
+    A run that was stopped or killed is resumed when the same plan runs again. The destination appears when all files
+    are written and verified. Raises InputError if the disk is full or not writable, CheckpointError, and the errors of
+    the progress display."""
     with taken(plan.destination):
         return _quantize_alone(plan, show)
 
@@ -162,7 +160,7 @@ def _quantize_alone(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
         for part in plan.unfinished.rglob(f"*{PART}"):  # small files of a killed run
             part.unlink()
         _require_room(plan)
-        metas = {job.meta_file: _carry_out(job, plan.unfinished, show) for job in plan.jobs}
+        metas = {job.meta_file: _run_job(job, plan.unfinished, show) for job in plan.jobs}
         for target, source in plan.copies.items():
             _link(source, plan.unfinished / target)
         os.replace(plan.unfinished, plan.destination)
@@ -175,7 +173,7 @@ def _quantize_alone(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
     return metas
 
 
-def _carry_out(job: Job, folder: Path, show: ShowProgress) -> dict:
+def _run_job(job: Job, folder: Path, show: ShowProgress) -> dict:
     file = folder / job.file
     file.parent.mkdir(parents=True, exist_ok=True)
     with show(job.name, "B") as progress, show(f"{job.name}, read back", "tensors") as checking:

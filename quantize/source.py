@@ -55,8 +55,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
     Matrices with a size that is not a multiple of `multiple` stay as well.
 
     Raises CheckpointError for 4-bit weights of bitsandbytes, for an unknown model and for a LoRA that does not fit;
-    InputError for a name in `keep` that matches no layer, or if nothing is left to quantize.
-    """
+    InputError for a name in `keep` that matches no layer, or if nothing is left to quantize."""
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
     config = read_json(checkpoint.files[0].parent / CONFIG, optional=True)
@@ -65,7 +64,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
     parameters = _in_file_order({name: checkpoint.entries([name]) for name in checkpoint.shapes})
     changes, shapes = read_loras(loras, checkpoint.shapes), checkpoint.shapes
     fitting = {name: shape for name, shape in shapes.items() if not any(size % multiple for size in shape)}
-    return Source(path, parameters, shapes, _picked(fitting, keep), config, checkpoint.quantized, changes)
+    return Source(path, parameters, shapes, _choose_weights(fitting, keep), config, checkpoint.quantized, changes)
 
 
 def open_text_encoder(path: Path) -> Source:
@@ -95,7 +94,7 @@ def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, lis
     return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}
 
 
-def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> frozenset[str]:
+def _choose_weights(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> frozenset[str]:
     layers = {name: name.removesuffix(".weight") for name in linear_weights(shapes)}
     for pattern in keep:
         if not any(fnmatchcase(layer, pattern) for layer in layers.values()):

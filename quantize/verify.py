@@ -33,8 +33,7 @@ class Verified:
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
     """Check a package, or one model or text encoder. With `fast` only headers, shapes and scales are read.
 
-    Raises CheckpointError or TextError that names the fault; one message lists all damaged tensors of a file.
-    """
+    Raises CheckpointError or TextError that names the fault; one message lists all damaged tensors of a file."""
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
     if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, meta_of(alone).name}:
@@ -63,17 +62,19 @@ def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) ->
     named = named_role(checkpoint.path)
     role = role or (f"{named}-noise " if named else "")
     kind = f"{role}{checkpoint.kind}, {checkpoint.quantization or 'not quantized'}"
-    return _checked(checkpoint.files[0], kind, checkpoint.tensors, show, fast)
+    return _compare_checksums(checkpoint.files[0], kind, checkpoint.tensors, show, fast)
 
 
 def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> Verified:
     weights = open_weights(path)  # this checks the scales
     kind = f"umt5 text encoder, {weights.quantization or 'not quantized'}"
     kind += f"; {weights.note}" if weights.note else ""
-    return _checked(path, kind, weights.tensors, show, fast)
+    return _compare_checksums(path, kind, weights.tensors, show, fast)
 
 
-def _checked(file: Path, kind: str, tensors: Mapping[str, TensorEntry], show: ShowProgress, fast: bool) -> Verified:
+def _compare_checksums(
+    file: Path, kind: str, tensors: Mapping[str, TensorEntry], show: ShowProgress, fast: bool
+) -> Verified:
     meta = read_json(meta_of(file), optional=True)
     source = f", made from {meta['source']}" if isinstance(meta.get("source"), str) else ""
     stored = meta.get("sha256")
@@ -86,7 +87,7 @@ def _checked(file: Path, kind: str, tensors: Mapping[str, TensorEntry], show: Sh
             f"({', '.join(differing[:3])}); the files do not belong together"
         )
     if not fast:
-        wrong = _wrong(file.name, tensors, stored, show)
+        wrong = _find_damaged(file.name, tensors, stored, show)
         if wrong:
             raise CheckpointError(
                 f"{file}: {len(wrong)} of {len(tensors)} tensors are not what was written "
@@ -95,7 +96,9 @@ def _checked(file: Path, kind: str, tensors: Mapping[str, TensorEntry], show: Sh
     return Verified(file, kind + source, len(tensors), None if fast else len(tensors))
 
 
-def _wrong(name: str, tensors: Mapping[str, TensorEntry], stored: Mapping[str, str], show: ShowProgress) -> list[str]:
+def _find_damaged(
+    name: str, tensors: Mapping[str, TensorEntry], stored: Mapping[str, str], show: ShowProgress
+) -> list[str]:
     wrong, done, total = [], 0, sum(entry.nbytes for entry in tensors.values())
     with show(f"verify {name}", "B") as progress, ThreadPoolExecutor(_THREADS) as pool:
         for key, digest in zip(tensors, pool.map(_digest, tensors.values()), strict=True):

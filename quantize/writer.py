@@ -28,7 +28,8 @@ _READ_BYTES = 1 << 20
 QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
 """The value of `quant` in quantization_meta.json."""
 
-Source = Tensor | tuple[Tensor, Scales | dict[str, Tensor]]
+Values = Tensor | tuple[Tensor, Scales | dict[str, Tensor]]
+"""A parameter to write: a float tensor, or the encoded values and their scales."""
 Shapes = Mapping[str, tuple[int, ...]]
 Layout = dict[str, tuple[torch.dtype, list[int], int]]
 """The dtype, shape and byte offset of each tensor of the file, by key."""
@@ -39,8 +40,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
     The parameters in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, or a key of
     `comfy.FORMATS`), all others in `dtype`. With `resume` an existing file is kept, and its parameters need not be
-    written again. The header is missing until `finish`, so no reader mistakes an unfinished file for a complete one.
-    """
+    written again. The header is missing until `finish`, so no reader mistakes an unfinished file for a complete one."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class TensorFile(AbstractContextManager["TensorFile"]):
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, name: str, source: Source) -> dict[str, str]:
+    def write(self, name: str, values: Values) -> dict[str, str]:
         """Write a parameter: a float tensor or, if quantized, the result of `codec.encode` or `scaled.encode`. Return
         the SHA-256 of its tensors by key, including the quant_state."""
-        tensors = self._stored(name, source)
+        tensors = self._tensors_of(name, values)
         digests = {}
         for key, tensor in tensors.items():
             data = bytes_of(tensor)
@@ -119,14 +119,13 @@ class TensorFile(AbstractContextManager["TensorFile"]):
     def _start(self, key: str) -> int:
         return 8 + self._header_bytes + self._layout[key][2]
 
-    def _stored(self, name: str, source: Source) -> dict[str, Tensor]:
+    def _tensors_of(self, name: str, values: Values) -> dict[str, Tensor]:
         if name not in self._quantized:
-            return {name: cast(Tensor, source).to(self._dtype)}
-        packed, scales = cast(tuple[Tensor, Scales | dict[str, Tensor]], source)
-        if isinstance(scales, dict):
-            return {name: packed} | {name + suffix: scale for suffix, scale in scales.items()}
-        parts = components(scales, self._shapes[name], self._quant_type, self._dtype)
-        return {name: packed} | {name + suffix: component for suffix, component in parts.items()}
+            return {name: cast(Tensor, values).to(self._dtype)}
+        packed, scales = cast(tuple[Tensor, Scales | dict[str, Tensor]], values)
+        if not isinstance(scales, dict):
+            scales = components(scales, self._shapes[name], self._quant_type, self._dtype)
+        return {name: packed} | {name + suffix: part for suffix, part in scales.items()}
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:

@@ -3,12 +3,11 @@
 from .causal import FewStepSchedule, GuidedSchedule, chosen_shift, few_step_schedule, step_indices
 from .experts import first_low_step, guide, guide_scales, is_high_noise
 from .reuse import StepReuse
-from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
+from .schedule import flow_sigmas, flow_timesteps
 from .solvers import SOLVERS, solve
 
 __all__ = [
     "SOLVERS",
-    "TRAIN_TIMESTEPS",
     "FewStepSchedule",
     "GuidedSchedule",
     "StepReuse",

@@ -1,7 +1,6 @@
 """The schedules of the causal models for each chunk of a video.
 
-LingBot-World Fast and 2.0 use a few unguided steps; causal-pretrain, the quality release, uses many guided ones.
-"""
+LingBot-World Fast and 2.0 use a few unguided steps; causal-pretrain, the quality release, uses many guided ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,7 @@ class FewStepSchedule:
     """The schedule of a few steps without guidance.
 
     Each step has one of `timesteps` (integers) and of `sigmas` (float64, for x0 = x - sigma * velocity).
-    `renoise_sigmas` (float32) has one fewer: before every step but the first, noise is added to x0 up to this level.
-    """
+    `renoise_sigmas` (float32) has one fewer: before every step but the first, noise is added to x0 up to this level."""
 
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
@@ -39,8 +37,7 @@ class FewStepSchedule:
         """Return the clean latent x0 (float32) that these steps make with `predict` from the noise `x` (float32).
 
         `renoise(shape)` returns new standard normal noise; it is called before every step but the first. From pinned
-        memory the noise is copied to a GPU without blocking Python.
-        """
+        memory the noise is copied to a GPU without blocking Python."""
         denoised = x
         for step, timestep in enumerate(self.timesteps):
             if step > 0:
@@ -88,8 +85,7 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
     The official code finds a step's sigma by its truncated timestep, which several sigmas may share. It uses the first
     of them for x0, and the second, if there is one, for re-noising. This function does the same. Raises InputError for
-    invalid indices.
-    """
+    invalid indices."""
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
     if not indices or not rising or indices[0] < 0 or indices[-1] >= TABLE_STEPS:
@@ -111,8 +107,7 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
     """Return the step indices of a `schedule`: v1, v2 or indices such as 0,250,500,750; None for the release's own.
 
-    Raises InputError for any other text.
-    """
+    Raises InputError for any other text."""
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):

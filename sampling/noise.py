@@ -27,6 +27,7 @@ class StepNoise:
         return self.draw(self._shape)
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
+        """Return the float32 noise of the chunk's next step, on the CPU."""
         self._step += 1
         name = f"{self._seed} {self._chunk} {self._step}".encode()
         number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
@@ -36,8 +37,7 @@ class StepNoise:
 class PathNoise:
     """Noise for a path that is known in advance: first for all latent frames, then for the steps in order.
 
-    A Rollout of the same seed draws the same noise.
-    """
+    A Rollout of the same seed draws the same noise."""
 
     order = "video, then steps"
 
@@ -50,6 +50,7 @@ class PathNoise:
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
+        """Return the next float32 noise of the video, on the CPU."""
         return torch.randn(shape, generator=self._generator)
 
 

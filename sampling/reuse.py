@@ -4,8 +4,7 @@ During flow-matching sampling the velocity changes slowly and almost linearly wi
 straight line through the model's last two predictions. Each time the model predicts, the line is compared with the
 prediction: the error determines how many of the next steps may use the line. The method is our own. For comparison,
 EasyCache (Zhou et al. 2025, arXiv 2507.02860) repeats the last difference of output and input, and estimates its error
-from how far the input has moved.
-"""
+from how far the input has moved."""
 
 from collections.abc import Callable
 
@@ -27,8 +26,7 @@ class StepReuse:
     threshold: the largest error of the line, as a share of the velocity's norm, at which the line is used; 0 to 1. The
     error is an estimate from the last comparison, and may be exceeded where the velocity changes direction. At 0 the
     model predicts every step. `calls` counts the steps that the model has predicted. Raises InputError for a threshold
-    outside of 0 to 1.
-    """
+    outside of 0 to 1."""
 
     def __init__(self, threshold: float = 0.0) -> None:
         if not 0 <= threshold <= 1:
@@ -38,29 +36,28 @@ class StepReuse:
             )
         self.threshold, self.calls = threshold, 0
         self._expert: object = None
-        self._forget()
+        self._restart()
 
-    def velocity(self, sigma: float, expert: object, steps_left: int, ask: Callable[[], Tensor]) -> Tensor:
-        """Return the velocity at `sigma`, from `ask()`, which calls the model, or from the line.
+    def velocity(self, sigma: float, expert: object, steps_left: int, predict: Callable[[], Tensor]) -> Tensor:
+        """Return the velocity at `sigma`, either from `predict()`, which calls the model, or from the line.
 
-        expert: any value that differs between the two experts; the line restarts if it changes. steps_left: the number
-        of the run's steps from this one on. A batch of several videos shares one line.
-        """
+        expert: any value that differs between the two experts; if it changes, a new line begins. steps_left: the number
+        of the run's steps from this one on. A batch of several videos shares one line."""
         if expert != self._expert:
             self._expert = expert
-            self._forget()
+            self._restart()
         # The line's first step in a row counts the error of two steps, and each further step one more.
         will_do = self._error_per_step * (self._in_a_row + 2) <= self.threshold
         if will_do and steps_left > LAST and self._predicted >= FIRST and self._in_a_row < MOST:
             self._in_a_row += 1
             return self._line(sigma)
-        velocity = ask()
+        velocity = predict()
         self.calls += 1
         if self.threshold > 0:
             self._compare(sigma, velocity)
         return velocity
 
-    def _forget(self) -> None:
+    def _restart(self) -> None:
         self._known: list[tuple[float, Tensor]] = []  # (sigma, velocity) of the last two predictions
         self._error_per_step = float("inf")
         self._predicted = self._in_a_row = 0

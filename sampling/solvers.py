@@ -3,8 +3,7 @@
 Both predict x0 and integrate over `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 numbers computed on the
 CPU; tensors keep the shape, device and dtype of `x`. `callback(step, x, denoised, sigma)` is called after each model
 call with the `x` that the model received: the result of step i is the `x` of step i + 1. An exception raised in the
-callback ends the loop.
-"""
+callback ends the loop."""
 
 import math
 from collections.abc import Callable, Generator
@@ -24,8 +23,7 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
     """Run UniPC (Zhao et al. 2023, arXiv 2302.04867), order 2, B(h) = expm1(-h), corrector on every step but the first.
 
     `sigmas` float [steps + 1], falling. If the last one is 0, the result is the last x0. The first and the last step
-    have order 1. Each step calls the model once.
-    """
+    have order 1. Each step calls the model once."""
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read `before` and `current`
     for step in range(len(levels) - 1):
@@ -77,8 +75,7 @@ def _levels(sigmas: Tensor) -> list[float]:
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
     """Return x after the step between the last two of `levels`.
 
-    `current` is x0 at the step's start, `before` x0 one level earlier.
-    """
+    `current` is x0 at the step's start, `before` x0 one level earlier."""
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])

@@ -1,9 +1,7 @@
 """A umt5 encoder for prompts that holds at most two blocks in memory."""
 
-import ctypes
 import logging
 import os
-import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..loaders.uploader import Uploader, UploadSettings
+from ..model.host_memory import give_back_memory
 from ..options import Progress
 from .tokenizer import Tokenizer, load_tokenizer
 from .umt5 import bucket_of, encoder_block, rms_norm
@@ -46,10 +45,8 @@ def encode(
         weights = encoder if isinstance(encoder, UMT5Weights) else open_weights(encoder)
         check_vocabulary(tokenizer, weights)
         return encode_ids([tokenizer.encode(prompt, warn) for prompt in prompts], weights, device, dtype, progress)
-    finally:  # glibc keeps freed memory: a tokenizer's vocabulary leaves 250 MB
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-        if trim is not None:
-            trim(0)
+    finally:
+        give_back_memory()  # a tokenizer's vocabulary leaves 250 MB
 
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:

@@ -14,8 +14,7 @@ def clean_prompt(text: str) -> str:
     """Return the text cleaned as for Wan's tokenizer.
 
     Wrongly decoded and full-width characters are fixed (ftfy) and HTML entities resolved twice. Runs of white space
-    become single spaces, and both ends are stripped.
-    """
+    become single spaces, and both ends are stripped."""
     mended = require("ftfy").fix_text(text)
     plain = html.unescape(html.unescape(mended))
     return re.sub(r"\s+", " ", plain).strip()

@@ -2,8 +2,7 @@
 
 `tokenizer.json` through the tokenizers library gives the official ids. A sentencepiece model is `spiece.model`, or the
 `spiece_model` tensor in ComfyUI's umt5 files. Its ids differ only for special literals such as `</s>` inside a prompt
-and for characters missing from the vocabulary.
-"""
+and for characters missing from the vocabulary."""
 
 import logging
 from collections.abc import Callable
@@ -60,8 +59,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
     `path` is a `tokenizer.json`, a `spiece.model` or a safetensors file with a `spiece_model` tensor. It may also be a
     folder that contains one of them directly or in `tokenizer/` or `google/umt5-xxl/`. Raises TextError, which lists
-    the places searched, if none is found, or if the file cannot be read.
-    """
+    the places searched, if none is found, or if the file cannot be read."""
     file = find_tokenizer(path)
     try:
         if file.suffix == ".json":

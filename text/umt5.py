@@ -1,8 +1,7 @@
 """The umt5 encoder block as functions over tensors (Xue et al., mT5, arXiv 2010.11934; Chung et al., UniMax,
 arXiv 2304.09151): gated GELU, RMS norm, a relative position bias in every block, no scaling of the attention logits.
 
-The residual stream, norms and attention are float32; the matrix products run in the caller's dtype.
-"""
+The residual stream, norms and attention are float32; the matrix products run in the caller's dtype."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,8 +29,7 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
     """Return the bucket (int64) of each relative position, key minus query.
 
     Each direction has half of the buckets. Half of these are for exact distances and half grow logarithmically up to
-    128.
-    """
+    128."""
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()
     growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(MAX_DISTANCE / exact)
@@ -42,8 +40,7 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
     """Return each prompt [len, in] multiplied by the weight `name` [out, in] in `dtype`.
 
-    Only this one weight is converted at a time.
-    """
+    Only this one weight is converted at a time."""
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
     return [F.linear(x.to(dtype), weight) for x in prompts]
@@ -62,8 +59,7 @@ def encoder_block(
     """Return the float32 residual streams [len, dim] of several prompts after one block.
 
     Each prompt is computed separately, so its numbers do not depend on the others. `buckets` holds each prompt's
-    `bucket_of`, int64 [len, len].
-    """
+    `bucket_of`, int64 [len, len]."""
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
     bias = _float(block["pos_embedding.embedding.weight"])

@@ -100,8 +100,7 @@ class UMT5Config:
 class UMT5Weights:
     """An encoder on disk: its tensor entries under Wan's key names, and the quantized weights that some of them form.
 
-    The tensors are not loaded into memory. `unread` names the file's other tensors.
-    """
+    The tensors are not loaded into memory. `unread` names the file's other tensors."""
 
     path: Path
     config: UMT5Config
@@ -138,8 +137,7 @@ class UMT5Weights:
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """Return the arguments of `umt5.encoder_block`, made from one block's tensors on `device`.
 
-        Names lack `blocks.N.`. Quantized weights become DecodedParameters, which are decoded at each use.
-        """
+        Names lack `blocks.N.`. Quantized weights become DecodedParameters, which are decoded at each use."""
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
@@ -156,8 +154,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
     """Open a umt5 encoder file or folder, with official or Hugging Face key names; only headers are read.
 
     Raises CheckpointError for files that `read_tensors` cannot read. Raises TextError for tensors that are not a umt5
-    encoder's: the message lists all missing and mis-shaped keys.
-    """
+    encoder's: the message lists all missing and mis-shaped keys."""
     named = read_tensors(path, hint="t5")
     name = Path(path).name
     tensors, quantized = find_quantized(name, named, wan_key)
@@ -199,8 +196,7 @@ def huggingface_key(name: str) -> str:
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
     """Raise TextError if the file is not a umt5 encoder.
 
-    The embedding or the position bias decides, because an expert has `blocks.` too.
-    """
+    The embedding or the position bias decides, because an expert has `blocks.` too."""
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")

@@ -14,7 +14,7 @@ from .encoding import encode_first_frame
 from .pooled import records
 from .stripes import Stripe
 from .tiny import TINY_DECODER, PreviewDecoder, TinyDecoder, load_tiny_decoder
-from .weights import VAE, check_values, check_weights, is_vae, prepare, read_vae, vae_width
+from .weights import VAE, check_shapes, check_values, is_vae, prepare, read_vae, vae_width
 
 __all__ = [
     "TINY_DECODER",
@@ -43,11 +43,10 @@ def load_vae(
 ) -> VAE:
     """Return the VAE of a `.pth` (plain state dict) or `.safetensors` file, or of tensors, with the official key names.
 
-    Its width is read from the weights. Raises CheckpointError if they are not a Wan 2.1 VAE's, or not finite.
-    """
+    Its width is read from the weights. Raises CheckpointError if they are not a Wan 2.1 VAE's, or not finite."""
     source = "the VAE's tensors" if isinstance(weights, Mapping) else str(weights)
     if isinstance(weights, Mapping):
-        check_weights(source, weights)
+        check_shapes(source, {name: tuple(tensor.shape) for name, tensor in weights.items()})
     else:
         weights = read_vae(weights)
     made = prepare(weights, device, dtype)

@@ -21,8 +21,7 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
     """Return the normalised latent of a video of `frame` float32 [3, H, W] and `frames - 1` zero (grey) frames.
 
     The latent is float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the VAE's device. After 117 frames the latents
-    repeat and nothing more is computed.
-    """
+    repeat and nothing more is computed."""
     height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)
     latent = torch.empty(1, LATENT_CHANNELS, length, height, width, device=vae.device)

@@ -3,8 +3,7 @@
 Every convolution over time is causal: it sees a frame and the two before it, and zeros before the first. Here it is a
 2D convolution over the channels of these three frames, and only the two previous frames are stored between calls. So
 each frame passes through the full network before the next one, a video may have any length, and a video decoded in
-parts gives the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1.
-"""
+parts gives the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 class Network:
     """The layers that encoder and decoder share, and their state for one video.
 
-    `past` has, by layer, the last input frames of each layer over time, each [1, C, H, W].
-    """
+    `past` has, by layer, the last input frames of each layer over time, each [1, C, H, W]."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self.weights, self.past = weights, dict[str, list[Tensor]]()
@@ -77,8 +75,7 @@ class Decoder(Network):
 
     With a `stripe` this part of each frame is decoded. At the latent's own size the network processes the full frame,
     because attention sees all pixels and this is a twentieth of the work. From the first doubling on it processes the
-    stripe and the margin that its convolutions reach.
-    """
+    stripe and the margin that its convolutions reach."""
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
         super().__init__(weights)
@@ -115,8 +112,7 @@ class Decoder(Network):
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
         """Return two frames for one.
 
-        The video's first frame stays alone, and this layer does not store it.
-        """
+        The video's first frame stays alone, and this layer does not store it."""
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -129,8 +125,7 @@ class Encoder(Network):
     """The encoder: the first frame becomes a latent frame, and so does each group of four later frames.
 
     If the same tensor is passed repeatedly, as for the empty frames after a start image, a layer's state eventually
-    holds this tensor only. The layer then returns its previous result instead of computing it again.
-    """
+    holds this tensor only. The layer then returns its previous result instead of computing it again."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)

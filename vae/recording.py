@@ -1,7 +1,6 @@
 """The decoding of a latent frame as a CUDA graph: the GPU repeats recorded kernels, without Python between them.
 
-A GPU computes the kernels of a latent frame faster than Python launches them. Replayed, they run back to back.
-"""
+A GPU computes the kernels of a latent frame faster than Python launches them. Replayed, they run back to back."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class Recording:
 
     The first call decodes as usual. The second one records, and tests the recording: its latent, which differs from the
     recorded one, is replayed, and the result is compared with the decoding itself. Later calls replay. If recording or
-    the test fails, all calls decode as usual.
-    """
+    the test fails, all calls decode as usual."""
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
         """Create the recorder. `state` returns the tensors that decoding changes, which a test has to restore."""
@@ -47,14 +45,14 @@ class Recording:
             return decode(latent)
         if self._latent is None:
             self._latent = latent.clone()
-            return self._with_room(decode(latent))
+            return self._allocate(decode(latent))
         if self._graph is None:
             return self._record_and_try(decode, latent)
         self._latent.copy_(latent)
         self._graph.replay()
         return iter(self._frames)
 
-    def _with_room(self, frames: Iterator[Tensor]) -> Iterator[Tensor]:
+    def _allocate(self, frames: Iterator[Tensor]) -> Iterator[Tensor]:
         """Yield the frames; allocate memory for the frames of later calls."""
         for frame in frames:
             self._frames.append(torch.empty_like(frame))

@@ -22,8 +22,7 @@ class Slots:
     def take(self, layer: str) -> list[int]:
         """Return the slots of the layer's frames: the one before the last, the last, and the new one.
 
-        The first of these slots is free after this call.
-        """
+        The first of these slots is free after this call."""
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]
@@ -32,7 +31,7 @@ class Slots:
         return slots
 
 
-class _Walk(Decoder):
+class _LayerRecorder(Decoder):
     """A decoder that computes nothing and records the order of the causal layers."""
 
     def __init__(self, weights: Mapping[str, Tensor], first: bool) -> None:
@@ -70,9 +69,8 @@ def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
     """Return the names of the causal layers in the order in which they receive frames while a latent frame is decoded.
 
     A layer that receives several frames is listed as often. A video's `first` latent frame becomes one frame, and every
-    other latent frame four.
-    """
-    walk = _Walk(weights, first)
-    for _frame in walk.decode(torch.empty(0)):
+    other latent frame four."""
+    recorder = _LayerRecorder(weights, first)
+    for _frame in recorder.decode(torch.empty(0)):
         pass
-    return walk.layers
+    return recorder.layers

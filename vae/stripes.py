@@ -11,8 +11,7 @@ from ..options import CELL
 HALO = {2: 12, 4: 10, 8: 7}
 """The margin in pixels around a stripe that the decoder needs at the start of the doubled, fourfold and eightfold size.
 
-Each of the following convolutions reaches one pixel further: six at a size, one between two sizes, and the last one.
-"""
+Each of the following convolutions reaches one pixel further: six at a size, one between two sizes, and the last one."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class Stripe:
     def of(cls, height: int, width: int, index: int, count: int) -> Stripe:
         """Return stripe number `index` of `count` of a frame of `height` times `width` latent pixels.
 
-        The frame's longer side is divided. If it has fewer pixels than stripes, some stripes are empty.
-        """
+        The frame's longer side is divided. If it has fewer pixels than stripes, some stripes are empty."""
         length, dim = (width, -1) if width >= height else (height, -2)
         return cls(length * index // count, length * (index + 1) // count, length, dim)
 
@@ -42,8 +40,7 @@ class Stripe:
         """Return the part of x [..., h, w] that the decoder needs from here on.
 
         x has `scale` pixels to a latent pixel. It is the previously needed part, doubled; before the first doubling
-        that was the full frame.
-        """
+        that was the full frame."""
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)

@@ -17,8 +17,7 @@ Corner = tuple[int, int]
 class Tiling:
     """The tiles of a frame of `height` times `width` latent pixels, each identified by its top and left latent pixel.
 
-    A frame that is not split is one tile.
-    """
+    A frame that is not split is one tile."""
 
     height: int
     width: int
@@ -45,10 +44,10 @@ class Tiling:
 
 @dataclass
 class Blender:
-    """A blender of tiles, passed in the order of `tiling.corners`, into one image or many numbered ones.
+    """A blender of overlapping tiles into images. Tiles are added in the order of `tiling.corners`.
 
-    It only stores the blended overlaps, until the tiles to the right and below have been added.
-    """
+    Several images may be blended at a time, each with a number. Only the overlaps are stored, until the tiles to the
+    right and below have been added."""
 
     tiling: Tiling
     scale: int = 1
@@ -73,7 +72,7 @@ class Blender:
 
 
 def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
-    """Blend the last rows (or columns) of the tile before into the first ones of `tile`."""
+    """Blend the last rows (or columns) of the previous tile, `before`, into the first ones of `tile`, in place."""
     extent = min(before.shape[dim], tile.shape[dim])
     share = torch.arange(extent, device=tile.device, dtype=tile.dtype) / extent
     share = share.view(-1, 1) if dim == -2 else share

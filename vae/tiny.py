@@ -3,8 +3,7 @@
 A latent frame passes through three stages that each double height and width; the last two double time as well. Each
 stage has three memory blocks: a block sees a frame and the frame before, zeros before the first. Only the input of each
 block is stored between calls, so a video decoded in parts gives the same bits as in one call. Architecture: the TAEHV
-project's, MIT licence; our own code.
-"""
+project's, MIT licence; our own code."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ BEFORE_FIRST = 3
 SCALED = "lighttae"
 """The part of a file's name that marks a decoder for latents without normalisation, such as LightX2V's LightTAE.
 
-Its tensors have the names and shapes of taew2_1, so only the name distinguishes them.
-"""
+Its tensors have the names and shapes of taew2_1, so only the name distinguishes them."""
 
 
 def load_tiny_decoder(
@@ -41,8 +39,7 @@ def load_tiny_decoder(
 ) -> TinyDecoder:
     """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1, or of LightTAE's lighttaew2_1.
 
-    Weights of the encoder in the same file are ignored. Raises CheckpointError for a file of other tensors.
-    """
+    Weights of the encoder in the same file are ignored. Raises CheckpointError for a file of other tensors."""
     weights = {name: entry.view() for name, entry in read_tensors(path).items() if name.startswith("decoder.")}
     _check(str(path), weights)
     return TinyDecoder(
@@ -57,14 +54,14 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """A decoder of one video at a time. It stores the state of the decoded frames; `anew` starts the next video."""
+    """A decoder of one video, part by part. It stores the state of the decoded frames; `anew` returns a decoder for
+    another video."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
         """Create a decoder from checked `weights`, by name.
 
         If `scaled`, the latent is multiplied by the VAE's standard deviation and shifted by its mean before it is
-        decoded.
-        """
+        decoded."""
         self._weights, self._scaled = weights, scaled
         self._past: dict[int, Tensor] = {}
         self._first = True
@@ -86,8 +83,7 @@ class TinyDecoder:
         """Return the frames float32 [1, 3, n, 8h, 8w] from 0 to 1 of the video's next latent frames [1, 16, f, h, w].
 
         The latent is normalised, as the model outputs it; the frames are on the decoder's device. A video's first
-        latent frame becomes one frame, each other one four. Raises InputError for a latent of another shape.
-        """
+        latent frame becomes one frame, each other one four. Raises InputError for a latent of another shape."""
         if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
             raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
         if not latent.shape[2]:
@@ -105,7 +101,7 @@ class TinyDecoder:
         x = F.relu_(self._conv(1, x))
         for _channels, block, grows in STAGES:
             for number in range(block, block + 3):
-                x = self._remembering(number, x)
+                x = self._memory_block(number, x)
             x = F.conv2d(F.interpolate(x, scale_factor=2.0), self._weights[f"decoder.{block + 4}.conv.weight"])
             x = x.reshape(grows * len(x), -1, *x.shape[2:]).contiguous(memory_format=torch.channels_last)
             x = self._conv(block + 5, x)
@@ -113,7 +109,7 @@ class TinyDecoder:
         dropped, self._first = BEFORE_FIRST * self._first, False
         return frames[dropped:]
 
-    def _remembering(self, number: int, x: Tensor) -> Tensor:
+    def _memory_block(self, number: int, x: Tensor) -> Tensor:
         before = self._past.get(number)
         past = torch.cat([torch.zeros_like(x[:1]) if before is None else before, x[:-1]])
         self._past[number] = x[-1:].clone(memory_format=torch.preserve_format)
@@ -143,8 +139,8 @@ class PreviewDecoder:
     def decode(self, latent: Tensor, *, later: bool = False) -> Tensor:
         """Return the frames uint8 [n, H, W, 3] on the CPU of the next latent frames [1, 16, f, h, w].
 
-        With `later` the frames are only valid, and can be checked, after the GPU has finished the work queued so far.
-        """
+        With `later` the call does not wait for the GPU: call `check`, and read the frames, only after the GPU has
+        finished the work queued so far."""
         frames = self._decoder.decode(latent)[0].mul(255).round_().to(torch.uint8).permute(1, 2, 3, 0).contiguous()
         queued = later and self.device.type == "cuda"
         pixels = torch.empty(frames.shape, dtype=torch.uint8, pin_memory=queued).copy_(frames, non_blocking=queued)

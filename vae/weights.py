@@ -27,47 +27,18 @@ MULTIPLES = (1, 2, 4, 4)
 HALVES_TIME = (False, True, True)  # which of the encoder's three halvings halve time as well
 # The mean and standard deviation of each of the latent's channels.
 MEAN = (
-    -0.7571,
-    -0.7089,
-    -0.9113,
-    0.1075,
-    -0.1745,
-    0.9653,
-    -0.1517,
-    1.5508,
-    0.4134,
-    -0.0715,
-    0.5517,
-    -0.3632,
-    -0.1922,
-    -0.9497,
-    0.2503,
-    -0.2921,
+    *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
+    *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
 )
 STD = (
-    2.8184,
-    1.4541,
-    2.3275,
-    2.6558,
-    1.2196,
-    1.7708,
-    2.6052,
-    2.0743,
-    3.2687,
-    2.1526,
-    2.8652,
-    1.5579,
-    1.6382,
-    1.1253,
-    2.8251,
-    1.9160,
+    *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
+    *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
 """The rows (columns) of a 3x3 kernel over doubled pixels that meet the same pixel.
 
-The dimensions are [upper or lower pixel of two, the neighbour, row of the kernel].
-"""
+The dimensions are [upper or lower pixel of two, the neighbour, row of the kernel]."""
 
 
 @dataclass
@@ -91,7 +62,7 @@ class VAE:
 
     @cached_property
     def quarters(self) -> dict[str, Tensor]:
-        """The decoder's upsampling kernels made by `quarters`, by the names of the official ones."""
+        """The results of the function `quarters` for the decoder's upsampling kernels, by name of the kernel."""
         names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
         return {name: quarters(self.weights[name]) for name in names}
 
@@ -106,7 +77,7 @@ class VAE:
         return (latent.float() - mean) / std
 
     def denormalized(self, latent: Tensor) -> Tensor:
-        """Return a latent frame [1, 16, h, w] of the experts, denormalised for the decoder."""
+        """Return a latent frame [1, 16, h, w] of the experts, denormalised for the decoder, in the VAE's dtype."""
         mean, std = self._statistics()
         latent = latent.to(self.device, torch.float32) * std + mean
         return latent.to(self.dtype, memory_format=torch.channels_last)
@@ -122,8 +93,7 @@ class VAE:
 def read_vae(path: str | Path) -> dict[str, Tensor]:
     """Return the memory-mapped VAE tensors of a file, or of a diffusers folder, by official name.
 
-    Raises CheckpointError for files that are not a Wan 2.1 VAE.
-    """
+    Raises CheckpointError for files that are not a Wan 2.1 VAE."""
     entries = read_tensors(path)
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
@@ -151,8 +121,7 @@ def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[st
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the official weights in the network's layout.
 
-    Kernels are [out, 3 * in, h, w], the oldest frame first, channels last in memory; the norms' weights [channels].
-    """
+    Kernels are [out, 3 * in, h, w], the oldest frame first, channels last in memory; the norms' weights [channels]."""
     return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
 
 
@@ -165,11 +134,10 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return the 2x2 kernels [4 * out, 4 * C] equivalent to a 3x3 kernel [out, C, 3, 3] over an upsampled image.
+    """Return the four 2x2 kernels [4 * out, 4 * C] that replace a doubling and a 3x3 kernel [out, C, 3, 3].
 
-    The 3x3 kernel is for an image with each pixel doubled. The 2x2 kernels are for the image itself, one for each of
-    the four pixels that one becomes.
-    """
+    The 3x3 kernel is applied to an image in which each pixel is doubled along both axes. Each 2x2 kernel is applied to
+    the original image, and computes one of the four pixels that a pixel becomes."""
     share = SHARES.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)
@@ -191,19 +159,16 @@ def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
         )
 
 
-def check_weights(source: str, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError, naming `source`, unless these are the names and shapes of a Wan 2.1 VAE of some width."""
-    check_shapes(source, {name: tuple(tensor.shape) for name, tensor in weights.items()})
-
-
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, as `check_weights` does, for the shapes of weights by name."""
+    """Raise CheckpointError, naming `source`, unless the shapes `found` are those of a Wan 2.1 VAE of some width."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     expected = vae_shapes(math.prod(found[WIDTH_KEY]))
     missing, unexpected = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     other = [
-        f"{name} {found[name]} instead of {shape}" for name, shape in expected.items() if _differs(found, name, shape)
+        f"{name} {found[name]} instead of {expected[name]}"
+        for name in expected
+        if name in found and found[name] != expected[name]
     ]
     if missing or unexpected or other:
         raise CheckpointError(
@@ -212,12 +177,8 @@ def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
         )
 
 
-def _differs(found: Mapping[str, tuple[int, ...]], name: str, shape: tuple[int, ...]) -> bool:
-    return name in found and found[name] != shape
-
-
 def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of Wan 2.1's VAE of that base width, by official key."""
+    """Return the shapes of a Wan 2.1 VAE with this base width, by official key."""
     wide, narrow = width * MULTIPLES[-1], width * MULTIPLES[0]
     return {
         **_conv("encoder.conv1", 3, narrow),

@@ -35,8 +35,8 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
 """The tensors of a layer that are applied to its weight."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The tensors of a layer that change no weight, such as scales of activations, which have a scale for each token
-here."""
+"""The tensors of a layer that do not change its weight. Scales of activations are among them, because activations are
+quantized with a scale for each token here."""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
@@ -45,7 +45,7 @@ _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWi
 _TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 _TILE = 128
-"""The number of rows that store their block scales together."""
+"""The number of rows of a weight in a tile; the block scales of a tile are stored together."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _parsed(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return all weights in ComfyUI's formats by name, and the entries without the ones that only describe them.
+    """Return all weights in ComfyUI's formats by name, and the entries without the tensors that only describe a format.
 
     `stated` is the result of `stated_formats`, by the weights' names in `entries`. Raises one CheckpointError that
     lists every weight that cannot be read."""
@@ -251,9 +251,9 @@ def _weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
     """Return the weight, or the reason why it cannot be read."""
-    told = stated if isinstance(stated, dict) else {}
-    named, inner = told.get("format"), told.get("params")
-    told = (inner if isinstance(inner, dict) else {}) | told
+    description = stated if isinstance(stated, dict) else {}
+    named, inner = description.get("format"), description.get("params")
+    description = (inner if isinstance(inner, dict) else {}) | description
     if stated is not None and (not isinstance(named, str) or named not in FORMATS):
         return f"the format is {named!r:.50}, expected one of {', '.join(FORMATS)}"
     if SMOOTHED in parts:
@@ -262,7 +262,7 @@ def _weight(
         return "the weight itself is missing"
     if named in (NVFP4, MXFP8):
         return _other_values(values, named) or _in_blocks(named, values, parts)
-    return _other_values(values, named) or _in_rows(values, parts, named, told)
+    return _other_values(values, named) or _in_rows(values, parts, named, description)
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
@@ -275,7 +275,7 @@ def _other_values(values: TensorEntry, named: str | None) -> str | None:
 
 
 def _in_rows(
-    values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, told: Mapping[str, Any]
+    values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
     """Return a weight with one scale, or with one scale for each row, or the reason why it cannot be read."""
     scale = parts.get("weight_scale")
@@ -286,25 +286,22 @@ def _in_rows(
         return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
     if scale is None and _needs_scale(values):
         return f"its values go beyond {LARGEST_VALUE}, so its weight_scale is missing"
-    if values.dtype != torch.int8 or not told.get("convrot") or scale is None:
+    if values.dtype != torch.int8 or not description.get("convrot") or scale is None:
         return ScaledWeight(values, scale)
-    group = told.get("convrot_groupsize", 256)
-    if type(group) is not int or not _is_power_of_4(group) or len(values.shape) != 2 or values.shape[1] % group:
+    group = description.get("convrot_groupsize", 256)
+    power_of_4 = type(group) is int and group >= 4 and group.bit_count() == 1 and group.bit_length() % 2 == 1
+    if not power_of_4 or len(values.shape) != 2 or values.shape[1] % group:
         rotated = f"{list(values.shape)} rotated (convrot) in groups of {group!r:.20}"
         return f"{rotated}, expected a power of 4 that divides a row"
     return LayoutWeight(INT8, values, scale, group=group)
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return whether the first rows of an 8-bit float weight show that a scale was divided out of the values: no layer
-    has such large weights. Embeddings may."""
+    """Return whether the first rows of an 8-bit float weight hold larger values than any layer has, so that a scale
+    must exist. Embeddings may have such values."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)
-
-
-def _is_power_of_4(number: int) -> bool:
-    return number >= 4 and number.bit_count() == 1 and number.bit_length() % 2 == 1
 
 
 def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:

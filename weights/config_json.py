@@ -1,6 +1,6 @@
-"""The fields of a model's config.json: the ones that tensors cannot show, and the ones that contradict a model."""
+"""The fields of a model's config.json: values that tensors cannot show, and checks of the others against the
+tensors."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -45,7 +45,7 @@ def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "num_heads": (lambda value: _is_whole(value) and value <= 1024, "a whole number from 1 to 1024"),
         "text_len": (lambda value: _is_whole(value) and value <= 4096, "a whole number from 1 to 4096"),
-        "eps": (lambda value: _is_number(value) and 0 < value < 0.1, "a number between 0 and 0.1"),
+        "eps": (lambda value: isinstance(value, int | float) and 0 < value < 0.1, "a number between 0 and 0.1"),
     }
     known = {key: stated[key] for key in checks if stated.get(key) is not None}
     for key, value in known.items():
@@ -72,10 +72,6 @@ def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> N
         differing.append(f"control_type {stated['control_type']} (tensors: {kind or 'no camera layers'})")
     if differing:
         raise CheckpointError(f"{name}: its config.json belongs to another model: {', '.join(differing)}; {ADVICE}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _is_whole(value: Any) -> bool:

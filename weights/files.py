@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: one file, a set of shards or a folder, for experts, text encoder and VAE alike."""
+"""The tensors of an expert, a text encoder or a VAE, from one file, a set of shards or a folder."""
 
 import json
 import os

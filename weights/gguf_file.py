@@ -58,12 +58,6 @@ class BlockWeight:
         return frozen_parameter(load_block_layout().block_tensor(packed, self.kind, self.shape, dtype))
 
 
-def find_blocks(entries: Mapping[str, TensorEntry]) -> dict[str, BlockWeight]:
-    """Return all weights in blocks by name."""
-    packed = ((name, entry, entry.packed) for name, entry in entries.items())
-    return {name: BlockWeight(entry, found.kind, found.shape) for name, entry, found in packed if found is not None}
-
-
 def read_gguf(path: Path) -> dict[str, TensorEntry]:
     """Return the tensors of a GGUF file by name.
 
@@ -158,12 +152,8 @@ def _reader_class() -> type:
                 raise ValueError(f"a list of {count:,} values of type {kind} in its header")
             if count <= _LONGEST_ARRAY:
                 return super()._get_field_parts(orig_offs, raw_type)
-            return (
-                self._end_of_array(orig_offs + 12, kind, count) - orig_offs,
-                [],
-                [],
-                [array, gguf.GGUFValueType(kind)],
-            )
+            nbytes = self._end_of_array(orig_offs + 12, kind, count) - orig_offs
+            return nbytes, [], [], [array, gguf.GGUFValueType(kind)]
 
         def _end_of_array(self, at: int, kind: int, count: int) -> int:
             if kind != string:

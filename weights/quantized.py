@@ -1,4 +1,4 @@
-"""A file's quantized weights, of experts, text encoders and VAEs alike: found by name, checked, made into parameters.
+"""The quantized weights of a file, for experts, text encoders and VAEs: detection by name, checks, and parameters.
 
 comfy.py reads ComfyUI's formats, gguf_file.py GGML's blocks, and this module bitsandbytes' 4 bits. bitsandbytes' 4-bit
 `X.weight` has its scales and tables in tensors named `X.weight.*`, and JSON in a quant_state."""
@@ -18,7 +18,7 @@ from ..model.quantized.codec import CODES, NESTED_BLOCKSIZE, Scales, decode_rows
 from ..model.quantized.parameters import FourBitParameter, frozen_parameter, load_layouts
 from ..options import BLOCK_SIZES
 from .comfy import FLOAT8, LayoutWeight, ScaledWeight, find_scaled, scale_owner, stated_formats
-from .gguf_file import BlockWeight, find_blocks
+from .gguf_file import BlockWeight
 from .tensors import TensorEntry
 
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
@@ -116,7 +116,12 @@ def find_quantized(
             named[name] = replace(entry, name=name)
     stated = {name: told for layer, told in stated_formats(entries).items() if (name := name_of(f"{layer}.weight"))}
     scaled, tensors = find_scaled(file, named, stated)
-    quantized = {**find_four_bit(file, tensors), **scaled, **find_blocks(tensors)}
+    blocks = {
+        name: BlockWeight(entry, entry.packed.kind, entry.packed.shape)
+        for name, entry in tensors.items()
+        if entry.packed is not None
+    }
+    quantized = {**find_four_bit(file, tensors), **scaled, **blocks}
     owned = {entry.name for weight in quantized.values() for entry in weight.entries}
     for key, entry in tensors.items():
         if key not in owned and component_owner(key) is None and entry.dtype not in PLAIN:
@@ -230,24 +235,17 @@ def _read_state(name: str, entry: TensorEntry, suffix: str) -> dict:
         kind, dtype = str(kind), str(dtype)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name}: unreadable quant_state ({error})") from error
-    _need(
-        kind in CODES and kind == suffix, name, f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4"
-    )
+    sizes = isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)
+    fits = kind in CODES and kind == suffix
+    _need(fits, name, f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4")
     _need(blocksize in BLOCK_SIZES, name, f"block size {blocksize}, expected one of {BLOCK_SIZES}")
     _need(dtype in _STATE_DTYPES, name, f"dtype {dtype!r}, expected one of {', '.join(_STATE_DTYPES)}")
-    _need(
-        isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape),
-        name,
-        f"shape {shape}, expected two positive sizes",
-    )
+    _need(sizes, name, f"shape {shape}, expected two positive sizes")
     if "nested_blocksize" in state or "nested_offset" in state:
-        _need(state.get("nested_blocksize") in BLOCK_SIZES, name, f"nested block size {state.get('nested_blocksize')}")
-        offset = state.get("nested_offset")
-        _need(
-            isinstance(offset, float | int) and math.isfinite(offset),
-            name,
-            f"nested offset {offset}, expected a finite number",
-        )
+        blocksize, offset = state.get("nested_blocksize"), state.get("nested_offset")
+        finite = isinstance(offset, float | int) and math.isfinite(offset)
+        _need(blocksize in BLOCK_SIZES, name, f"nested block size {blocksize}")
+        _need(finite, name, f"nested offset {offset}, expected a finite number")
     return state
 
 

@@ -53,23 +53,23 @@ _DEPTH = 3
 class MappedFile:
     """A weight file, mapped into memory at the first view of a tensor.
 
-    Its pages lie in the page cache and count as file memory. A write to a view changes a private copy of the page,
+    Its pages are in the page cache and count as file memory. A write to a view changes a private copy of the page,
     never the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, str] = {}
         """The metadata of a safetensors header."""
-        self._written = _written(path.stat())
+        self._version = _version(path.stat())
 
     def open(self) -> io.FileIO:
         """Open the file for reading. Raises CheckpointError if the file was replaced or changed since its header was
-        read, because its tensors may lie elsewhere."""
+        read, because the byte ranges of its tensors may differ."""
         try:
             file = self.path.open("rb", buffering=0)
         except OSError as error:
             raise unreadable(self.path, error) from error
-        if _written(os.fstat(file.fileno())) == self._written:
+        if _version(os.fstat(file.fileno())) == self._version:
             return file
         file.close()
         raise CheckpointError(f"{self.path}: was replaced or changed since its header was read; run it again")
@@ -121,7 +121,7 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
     return CheckpointError(f"{path}: cannot be read ({error.strerror or error}); check its rights, and the disk")
 
 
-def _written(status: os.stat_result) -> tuple[int, int]:
+def _version(status: os.stat_result) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
@@ -183,13 +183,13 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError that lists every tensor of 16 to 64-bit floats (scale or table) of `entries` with NaN or
-    infinity.
+    """Raise CheckpointError, listing the tensors, if scales or tables of 16 to 64-bit floats among the `entries` hold
+    NaN or infinity.
 
-    Reads these components only: some 5 MB of a double-quantized expert."""
+    Other entries are not read: the scales and tables of a double-quantized expert take some 5 MB."""
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
-    for joined in _joined(entry for entry in entries if entry.dtype == torch.float32):
+    for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
         first, values = joined[0], joined[0].view()
         if len(joined) > 1 and isinstance(first.source, MappedFile):
             values = first.source.view(first.offset, (sum(entry.nbytes for entry in joined) // 4,), torch.float32)
@@ -202,7 +202,7 @@ def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
         )
 
 
-def _joined(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
+def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
     """Group the entries that touch each other in their file, so that the check takes one call per group, not
     thousands."""
     lists: list[list[TensorEntry]] = []

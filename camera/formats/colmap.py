@@ -52,8 +52,7 @@ class _Camera(NamedTuple):
 def read_colmap(path: Path) -> Recording:
     """Read COLMAP's images and cameras, .bin or .txt, from a file or folder; the frames are ordered by image name.
 
-    In a project's folder the model is found in sparse/0, sparse, colmap/sparse/0, colmap or 0. Raises CameraError.
-    """
+    In a project's folder the model is found in sparse/0, sparse, colmap/sparse/0, colmap or 0. Raises CameraError."""
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"

@@ -29,8 +29,7 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
     """Sort frames by their file names: by the integer or decimal number that varies from name to name.
 
-    Names without numbers are sorted as text. Raises CameraError if no number rises in even steps.
-    """
+    Names without numbers are sorted as text. Raises CameraError if no number rises in even steps."""
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     if not all(re.search(r"\d", each) for each in names):
         return sorted(frames, key=lambda frame: words_and_numbers(name(frame)))
@@ -49,8 +48,7 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
     """Sort frames by the first of the `keys` that all frames have. Without such a key their order is unchanged.
 
-    With `even`, raises CameraError if the times do not rise in even steps.
-    """
+    With `even`, raises CameraError if the times do not rise in even steps."""
     for key in keys:
         if all(key in frame for frame in frames):
             times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])

@@ -76,8 +76,7 @@ def read_transforms(path: Path) -> Recording:
     """Read nerfstudio's or instant-ngp's transforms.json, or the folder with it: camera-to-world, OpenGL axes.
 
     Frames are ordered by name, else by time. The lens is common or one a frame, in pixels of a w x h image. Raises
-    CameraError.
-    """
+    CameraError."""
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
     frames = entries_of(data, "frames", path)
@@ -186,8 +185,7 @@ def read_matrices(path: Path, convention: Convention) -> Recording:
     """Read a list of 4x4 or 3x4 matrices or of 16 numbers each, or {"matrices": [...], "fps": ..., "lens": ...}.
 
     The lens is Blender's `lens` and `sensor_width` in millimetres, or `angle_x` in radians, or `fov_deg`. Raises
-    CameraError.
-    """
+    CameraError."""
     data = read_json(path)
     if not isinstance(data, Mapping):
         return Recording(to_opencv(data, convention, str(path)))

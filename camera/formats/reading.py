@@ -19,8 +19,7 @@ class Recording:
     [n, 4]; None for a part that the file lacks.
 
     `notes` report fields that the model cannot use. `lens_fault` is the reason why the lens is unreadable or not a
-    pinhole; the user must then supply a field of view.
-    """
+    pinhole; the user must then supply a field of view."""
 
     c2w: np.ndarray
     intrinsics: np.ndarray | None = None

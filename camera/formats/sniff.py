@@ -139,4 +139,4 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".csv": _text,
     ".tum": _text,
 }
-"""The detection for each suffix."""
+"""The function that detects a file's format, by suffix. It returns None for an unknown format."""

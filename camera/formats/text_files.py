@@ -51,8 +51,7 @@ def read_realestate10k(path: Path) -> Recording:
     """Read a line for each frame: time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and
     world-to-camera 3x4 by row, OpenCV axes.
 
-    The first line may be the video's address. Raises CameraError.
-    """
+    The first line may be the video's address. Raises CameraError."""
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), CONVENTIONS["opencv_w2c"], str(path))
@@ -79,8 +78,7 @@ def read_kitti(path: Path) -> Recording:
 def read_tum(path: Path) -> Recording:
     """Read a line for each frame: time, position, quaternion x, y, z, w; camera-to-world, OpenCV axes, without a lens.
 
-    Poses at uneven times, such as a SLAM system's keyframes, are resampled at even times. Raises CameraError.
-    """
+    Poses at uneven times, such as a SLAM system's keyframes, are resampled at even times. Raises CameraError."""
     order = tum_columns(read_text(path).splitlines())
     rows = _rows(path, 8) if order is None else _rows(path, order.total)[:, order.columns]
     check_quaternions(rows[:, 4:], str(path))
@@ -111,8 +109,7 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 def _rows(path: Path, *columns: int) -> np.ndarray:
     """Return the numbers [n, k] of all lines, without empty lines, comments, and text on the first line.
 
-    `columns` are the accepted values of k. Raises CameraError.
-    """
+    `columns` are the accepted values of k. Raises CameraError."""
     lines = [(number, split_columns(line)) for number, line in _lines(path)]
     if lines and not is_number(lines[0][1][0]):
         lines = lines[1:]
@@ -136,8 +133,7 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
     """Return the columns of a trajectory, from a header that names all of them or has the order w, x, y, z.
 
     The header is the last line of text before the numbers, with or without a comment sign. Return None for a file
-    without such a header.
-    """
+    without such a header."""
     header = ""
     for line in lines:
         text = line.strip().lstrip("#").strip()

@@ -7,8 +7,7 @@ Keyframes are camera-to-world, OpenCV axes. Frame i of the path is the keyframes
 (frames - 1) * ease(i / (frames - 1)). Between keyframes positions follow `keyframes.spline` and rotations slerp; before
 the first and after the last keyframe the camera stands still. With `loop`, a copy of the first keyframe takes the last
 frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ has the same code in JavaScript,
-and the tests of both use tests/data/editor_cases.json.
-"""
+and the tests of both use tests/data/editor_cases.json."""
 
 import json
 import math

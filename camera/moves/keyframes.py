@@ -16,9 +16,8 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return [n, d], the cubic spline through `values` [k, d] at `knots` [k], k > 1, evaluated at `times` [n].
 
-    Times lie between the first and the last knot. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the
-    ends (Catmull-Rom).
-    """
+    Times are between the first and the last knot. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the
+    ends (Catmull-Rom)."""
     from scipy.interpolate import CubicHermiteSpline
 
     before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
@@ -30,8 +29,7 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
     """Interpolate `rotations` [k, 3, 3] at the knots, k > 1, to [n, 3, 3] at `times` [n]: slerp, or squad if `smooth`.
 
-    Squad (Shoemake 1987) is a cubic on the sphere, so the angular velocity is continuous at the knots.
-    """
+    Squad (Shoemake 1987) is a cubic on the sphere, so the angular velocity is continuous at the knots."""
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
@@ -55,8 +53,7 @@ def path_through(
 ) -> CameraPath:
     """Return the path at `times` [n] through keyframes at rising `knots` [k]: positions [k, 3], rotations [k, 3, 3].
 
-    The camera stands still before the first and after the last keyframe. `smooth_turns` uses squad, else slerp.
-    """
+    The camera stands still before the first and after the last keyframe. `smooth_turns` uses squad, else slerp."""
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
     times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])
     if len(knots) == 1:
@@ -87,8 +84,7 @@ def path_from_load3d(
 
     `spacing` is "even" in time or "distance". The horizontal field of view is `fov_deg`, else from the first camera's
     field of view and zoom, else 79 degrees. The world is rotated so that y points down. Raises CameraError, which names
-    the wrong camera.
-    """
+    the wrong camera."""
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
     poses = [_load3d_pose(camera, f"camera {index + 1}") for index, camera in enumerate(cameras)]

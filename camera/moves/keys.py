@@ -1,8 +1,7 @@
 """Camera keys: `w a s d` walk in the ground plane, `i j k l` look up, left, down, right.
 
 A script is a list such as "w-10,iw-15,none-10": the keys that are held together, and the number of frames. Steps equal
-the official act2cam's: 0.05 units and 2 degrees a frame, pitch within 85 degrees.
-"""
+the official act2cam's: 0.05 units and 2 degrees a frame, pitch within 85 degrees."""
 
 import re
 
@@ -21,8 +20,7 @@ def held_keys(script: str) -> np.ndarray:
     """Return which of w a s d i j k l are held in each frame: bool [frames, 8], padded with idle frames to 4n+1, at
     least 5.
 
-    Raises CameraError, which quotes the invalid part of the script.
-    """
+    Raises CameraError, which quotes the invalid part of the script."""
     rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
         raise CameraError(f"key script {script[:60]!r}: {len(rows)} frames, expected 1 to {MOST_FRAMES}")
@@ -38,8 +36,7 @@ def actions_from_keys(script: str) -> np.ndarray:
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
     """Return camera-to-world poses float64 [frames + 1, 4, 4] of a key script; the first is the identity.
 
-    `step` in world units and `turn_deg` in degrees a frame. A pitch step that would cross 85 degrees is dropped.
-    """
+    `step` in world units and `turn_deg` in degrees a frame. A pitch step that would cross 85 degrees is dropped."""
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)
@@ -54,8 +51,7 @@ def path_from_keys(
     """Return the path of a key script with its actions, one pose a frame.
 
     `poses_from_keys` returns one pose more than there are frames. They are resampled evenly to the number of frames, as
-    in the official pipeline.
-    """
+    in the official pipeline."""
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
     held = np.concatenate([actions, actions[-1:]])

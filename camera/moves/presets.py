@@ -1,8 +1,7 @@
 """Camera moves under their film names, in the axes of the first frame (x right, y down, z forward).
 
 A pan, tilt or roll turns the camera on the spot; a dolly, truck or pedestal moves it without turning; an orbit, arc,
-crane or spiral moves it and keeps a point in view.
-"""
+crane or spiral moves it and keeps a point in view."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,8 +30,7 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 class Preset:
     """A camera move: its description, the unit of its amount, the default amount, and the function `move`.
 
-    c2w [n, 4, 4] = move(progress [n] from 0 to 1, amount, subject [3]).
-    """
+    c2w [n, 4, 4] = move(progress [n] from 0 to 1, amount, subject [3])."""
 
     description: str
     unit: str
@@ -59,9 +57,8 @@ def preset_path(
     """Return the path of the move `name` over `frames` frames (rounded down to 4n+1), starting at the identity.
 
     `amount` is in the preset's unit, None: its default. `radius` is the distance, in world units, to the point straight
-    ahead that orbits and cranes keep in view. `shake` adds a seeded handheld shake of that many degrees. Raises
-    CameraError.
-    """
+    ahead that orbits and cranes keep in view. `shake` is the size in degrees of an added handheld shake, seeded by
+    `seed`. Raises CameraError."""
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
     preset = PRESETS[name]

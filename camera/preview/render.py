@@ -30,8 +30,7 @@ def render_preview(
     """Draw the path from above, from the side and at an angle, the path as the model receives it, and the warnings.
 
     `frames` is the video's length, None: the full path; `size` is in pixels, 400x250 to 4096x4096; `light` draws for a
-    light page. Returns an RGB image. Raises CameraError for fewer than five poses or another size.
-    """
+    light page. Returns an RGB image. Raises CameraError for fewer than five poses or another size."""
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))
     sheet = Sheet(size)

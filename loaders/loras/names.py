@@ -8,19 +8,8 @@ from ...fields import Field
 from ..diffusers_names import diffusers_name
 
 PREFIXES = (
-    "base_model.model.",
-    "model.diffusion_model.",
-    "diffusion_model.",
-    "pipe.dit.",
-    "transformer.",
-    "module.",
-    "model.",
-    "unet.",
-    "dit.",
-    "lora_unet__",
-    "lora_unet_",
-    "lora_transformer_",
-    "lycoris_",
+    *("base_model.model.", "model.diffusion_model.", "diffusion_model.", "pipe.dit.", "transformer.", "module."),
+    *("model.", "unet.", "dit.", "lora_unet__", "lora_unet_", "lora_transformer_", "lycoris_"),
 )
 """The prefixes of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun, OneTrainer and LyCORIS."""
 DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
@@ -29,7 +18,7 @@ SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
 """The parts that are added without a product, and the kind of parameter that each changes: a weight, a bias or a
 modulation."""
-OTHER_KINDS = {
+OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
     "DoRA": ("dora_scale", "lora_magnitude_vector"),
@@ -85,26 +74,15 @@ class LayerNames:
         match = _PART.match(key)
         if match is None:
             return None
-        raw = without_prefixes(match["layer"])
-        name = match["part"]
+        raw, name = match["layer"], match["part"]
+        while (prefix := next((each for each in PREFIXES if raw.startswith(each)), None)) is not None:
+            raw = raw.removeprefix(prefix)
         name = "down" if name in DOWN else "up" if name in UP else WHOLE.get(name, name)
         if name in ("down", "up") and match["end"] == "bias":
             name = f"{name}_bias"
         tried = (f"{raw}.modulation", raw) if name == "diff_m" else (raw,)
         found = (self._official.get(_flat(each)) for each in tried)
         return Part(next((layer for layer in found if layer is not None), None), name, raw)
-
-
-def without_prefixes(name: str) -> str:
-    """Return a layer's name without the prefixes of trainers and programs."""
-    while (prefix := next((each for each in PREFIXES if name.startswith(each)), None)) is not None:
-        name = name.removeprefix(prefix)
-    return name
-
-
-def other_kind(part: str) -> str | None:
-    """Return the name of the adapter kind that a part belongs to; None for a plain LoRA."""
-    return next((kind for kind, parts in OTHER_KINDS.items() if part in parts), None)
 
 
 def _flat(name: str) -> str:

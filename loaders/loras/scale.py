@@ -21,14 +21,8 @@ UNKNOWN = ("None", "Dynamic")
 """The values of kohya's header that state no number; a resized LoRA has "Dynamic"."""
 PATTERNS = ("alpha_pattern", "rank_pattern")
 REFUSED = (
-    "use_dora",
-    "fan_in_fan_out",
-    "use_qalora",
-    "layer_replication",
-    "trainable_token_indices",
-    "use_bdlora",
-    "alora_invocation_tokens",
-    "arrow_config",
+    *("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora"),
+    *("alora_invocation_tokens", "arrow_config"),
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """The initializations of a LoRA that change the model's own weights."""
@@ -52,8 +46,8 @@ _QUANTIFIERS = re.compile(r"[*+?{]")
 
 
 class StatedScale(NamedTuple):
-    """The scale values that a file states: alpha and rank, exceptions by layer, and whether alpha is divided by the
-    root of the rank."""
+    """The scale that a file states: `alpha` and `rank`, exceptions `alphas` and `ranks` by layer, and whether alpha is
+    divided by the root of the rank (`by_root`). `where` names the file in errors."""
 
     where: str
     alpha: float | None = None
@@ -79,8 +73,8 @@ class StatedScale(NamedTuple):
 
 
 def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA's safetensors `header` states, else the one of the adapter_config.json next to
-    `file`. `keys` are the file's tensors.
+    """Return the scale that a LoRA's safetensors `header` states, or else the adapter_config.json next to `file`.
+    `keys` are the names of the file's tensors.
 
     Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs."""
     if _is_converted(header, keys):
@@ -89,8 +83,10 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
     if config:
         return _scale_of(config, f"{file} (header)")
     side = file.with_name(SIDE_FILE)
-    if side.is_file() and _belongs(side, file):
-        return _scale_of(read_json(side), str(side))
+    if side.is_file():
+        weights = [each for each in side.parent.iterdir() if each.suffix in WEIGHT_SUFFIXES]
+        if file.stem.startswith("adapter_model") or len(weights) == 1:  # PEFT's own name, or the only weight file
+            return _scale_of(read_json(side), str(side))
     return StatedScale(str(file))
 
 
@@ -124,13 +120,6 @@ def _parsed(value: Any) -> Any:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return None if value in UNKNOWN else value
-
-
-def _belongs(side: Path, file: Path) -> bool:
-    """Return whether a side file belongs to `file`: the file has PEFT's own name, or is the only weight file in the
-    folder."""
-    others = [each for each in side.parent.iterdir() if each.suffix in WEIGHT_SUFFIXES]
-    return file.stem.startswith("adapter_model") or len(others) == 1
 
 
 def _scale_of(config: Mapping[str, Any], where: str) -> StatedScale:

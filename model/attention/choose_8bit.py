@@ -1,8 +1,7 @@
 """Self-attention in 8 bits, by this project's kernel or by another package's kernel for the card at hand.
 
 Only this feature needs the other packages. On the CPU, and if a kernel fails, plain torch attends exactly to the
-operands that cuDNN's kernel would receive.
-"""
+operands that cuDNN's kernel would receive."""
 
 import logging
 import sys
@@ -26,7 +25,7 @@ from .exact import exact_attention, random_attention
 from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
 from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
 from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
-from .streams import NOT_RECORDED, follows_stream, on_default_stream
+from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
@@ -36,9 +35,6 @@ TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
 
 STREAM_TOKENS = 256
 """The number of tokens in the test on a stream that is not the default one."""
-
-Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""A function (q, k, v: [B, L, heads*head_dim], heads) -> [B, L, heads*head_dim]; q may be overwritten."""
 
 
 class Kernel(NamedTuple):
@@ -59,8 +55,7 @@ def attend_8bit(
     """Return attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim] in 8 bits. q may be overwritten.
 
     For a single batch element k and v may be Operands, if the device `takes_operands`. Raises InputError if no kernel
-    serves the device; `choose_attention` checks this in advance.
-    """
+    serves the device; `choose_attention` checks this in advance."""
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
             return _in_compiled_code_to(q, [k.values, *k.scaling[:3]], [v.values, *v.scaling[:3]], heads, v.across or 0)
@@ -73,11 +68,10 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention of a single batch element with queries in 8 bits too.
+    """Return attention of one batch element, [L, heads*head_dim], whose queries, keys and values are all in 8 bits.
 
     The result is in `dtype`, or in 8 bits with one scale a token. `shares` as in `exact.attend_to_frames`; if given,
-    cuDNN's errors are raised.
-    """
+    cuDNN's errors are raised."""
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
@@ -127,8 +121,7 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Run sageattention on k minus its mean.
 
-    sageattention would subtract the mean in place, but k may be a cache's.
-    """
+    sageattention would subtract the mean in place, but k may be a cache's."""
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -166,8 +159,7 @@ queries in 8 bits."""
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
     """Return the self-attention of a model on a device: 8 bits only if `wanted` requests them.
 
-    Raises InputError if no 8-bit kernel serves the device.
-    """
+    Raises InputError if no 8-bit kernel serves the device."""
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -178,8 +170,7 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
     """Return whether a causal model's cache may hold keys and values as Operands of attention in this mode.
 
-    Our kernel, cuDNN's and the CPU's path take Operands. `choose_attention` must have allowed the mode.
-    """
+    Our kernel, cuDNN's and the CPU's path take Operands. `choose_attention` must have allowed the mode."""
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
 
@@ -234,8 +225,7 @@ def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConf
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
     """Return a note about 8-bit self-attention on this device; None in other modes.
 
-    `choose_attention` must have allowed the mode.
-    """
+    `choose_attention` must have allowed the mode."""
     if mode != "8bit":
         return None
     if device.type == "cpu":
@@ -248,8 +238,7 @@ def check_8_bits(
 ) -> tuple[str, ...]:
     """Return notes about a requested arithmetic and attention.
 
-    Raises InputError if the device or the model's sizes do not allow them.
-    """
+    Raises InputError if the device or the model's sizes do not allow them."""
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

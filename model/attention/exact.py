@@ -24,8 +24,7 @@ Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 TILE = 128
 """The number of queries and keys in a tile of cuDNN's kernel.
 
-If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 instead of 35.5 ms on an H200).
-"""
+If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 instead of 35.5 ms on an H200)."""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
 """The number of keys from which it is faster to attend to the remainder (keys % TILE) in a second call."""
@@ -34,14 +33,12 @@ PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
 """The limits of key splitting: a part's smallest length, the largest number of parts, and each part's overhead as a
 share of the time.
 
-On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406 us.
-"""
+On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406 us."""
 
 FRAMES_BYTES = 2**28
 """The limit of the results' size up to which attention runs frame by frame.
 
-Such chunks have few tokens, so a GPU finishes before Python launches the next kernel.
-"""
+Such chunks have few tokens, so a GPU finishes before Python launches the next kernel."""
 
 HOPPER = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""
@@ -62,19 +59,18 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
     later cuDNN's first (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash, then the memory-efficient
     kernel. A kernel that refused a device, dtype and head size is not tried again.
 
-    Hosts' attention functions receive the same `options`. Their "unlike", int32 [1], is for a batch element of its own:
-    all keys from this index on are equal. Our kernel skips them.
-    """
+    The attention function of a host receives the same `options`. For a single batch element, options["unlike"] (int32
+    [1]) may hold the index from which on all keys are equal, as the keys of padding are. Our kernel then skips them."""
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
         return made[0][None] if len(made) == 1 else torch.stack(made)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
-    attend = _on_processor if q.device.type == "cpu" else _attend
+    attend = _attend_on_cpu if q.device.type == "cpu" else _attend
     return attend(q, k, v).transpose(1, 2).flatten(2)
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel supports such queries."""
+    """Return whether our own kernel attends for q [..., heads*head_dim]: bf16 on a Hopper GPU, with heads of 128."""
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
 
@@ -99,8 +95,7 @@ def _serves_ours(device: torch.device) -> bool:
 def compile_ahead(device: torch.device) -> None:
     """Compile our own kernel in a thread while weights are read, if the device supports the kernel.
 
-    A compile error is raised again when the kernel is tested.
-    """
+    A compile error is raised again when the kernel is tested."""
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 
@@ -130,8 +125,7 @@ def ours_works(device: torch.device) -> bool:
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
     """Return attention of q [L, heads*head_dim] to k and v [S, heads*head_dim] and `missing` more tokens.
 
-    Each of these equals the last token, so the logarithm of their number is added to its logits.
-    """
+    Each of these equals the last token, so the logarithm of their number is added to its logits."""
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
@@ -142,17 +136,15 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 def multiplies_bf16() -> bool:
     """Return whether the CPU has instructions that multiply bf16: AMD since Zen 4, Xeons since Sapphire Rapids.
 
-    Return False if torch cannot tell.
-    """
+    Return False if torch cannot tell."""
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
-def _on_processor(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return attention of [B, heads, L, head_dim] on the CPU.
 
     torch's kernel multiplies bf16 as fp32: 144 queries to 2,592 keys in 4 heads take one core 4.9 ms. Products in bf16
-    for each head take 1.5 ms; the scores are rounded to bf16, so the error doubles.
-    """
+    for each head take 1.5 ms; the scores are rounded to bf16, so the error doubles."""
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
     out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
@@ -183,19 +175,15 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def key_parts(
-    queries: int, keys: int, heads: int, processors: int = HOPPER, tile: int = TILE, cost: float = PART_COST
-) -> int:
+def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
     """Return the number of parts into which to split the keys, so that few queries fill the multiprocessors (SMs).
 
-    `tile`: queries that a kernel processes at once. `cost`: the overhead of each part but the first, as a share of the
-    time. An SM processes one tile of queries with all its keys. The last round of tiles is often nearly empty: 144
-    tiles on 132 SMs take as long as 264. Splitting the keys makes more and shorter rounds.
-    """
-    tiles = -(-queries // tile) * heads
+    An SM processes one tile of queries with all its keys. The last round of tiles is often nearly empty: 144 tiles on
+    132 SMs take as long as 264. Splitting the keys makes more and shorter rounds."""
+    tiles = -(-queries // TILE) * heads
 
     def time(parts: int) -> float:
-        return -(-tiles * parts // processors) / parts * (1 + cost * (parts - 1))
+        return -(-tiles * parts // processors) / parts * (1 + PART_COST * (parts - 1))
 
     return min(range(1, max(1, min(MOST_PARTS, keys // PART_KEYS)) + 1), key=time)
 
@@ -208,8 +196,7 @@ def part_length(keys: int, parts: int) -> int:
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return cuDNN's attention of q, k and v [B, heads, L, head_dim], with split keys if that is faster.
 
-    Raises cuDNN's errors.
-    """
+    Raises cuDNN's errors."""
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
     each = part_length(keys, parts)
@@ -226,9 +213,8 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
     """Return attention of q [tokens, heads*head_dim] to some frames of k and v [frames * frame tokens, heads*head_dim].
 
-    `shares`, fp32 [frames], are 0 for the frames to attend to, which come first, and -inf for the others. Raises
-    cuDNN's errors.
-    """
+    `shares`, fp32 [frames], is 0 for each frame to attend to and -inf for the other frames, which are the last ones.
+    Raises cuDNN's errors."""
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
     q, k, v = (
@@ -240,7 +226,7 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes of `attend_to_frames` for this many query tokens: a result for each frame."""
+    """Return the bytes of the results of `attend_to_frames` for `tokens` query tokens: one result for each frame."""
     return frames * tokens * dim * dtype.itemsize
 
 
@@ -271,8 +257,7 @@ def processors(device: torch.device) -> int:
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return attention and the logarithm of the softmax's denominator.
 
-    Attention is a view [B, L, heads, head_dim] with the strides of the inputs; the logarithm is fp32 [B, heads, L].
-    """
+    Attention is a view [B, L, heads, head_dim] with the strides of the inputs; the logarithm is fp32 [B, heads, L]."""
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)
 
@@ -297,8 +282,7 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
     """Return q [1, rows, dim], k and v [1, keys, dim] in bf16 and the number of heads, for a test.
 
-    One channel of each head is large in all keys, as in the real model.
-    """
+    One channel of each head is large in all keys, as in the real model."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
     q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)

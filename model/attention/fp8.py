@@ -2,8 +2,7 @@
 
 Each tensor has one scale, because cuDNN supports no more. The means of keys and values over the tokens are subtracted
 first. The keys' mean adds the same amount to all scores of a query, so the softmax does not change; the values' mean is
-added to the result. So a channel that is large in all tokens costs no precision.
-"""
+added to the result. So a channel that is large in all tokens costs no precision."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -25,15 +24,13 @@ MOST_QUERY, MOST_KEY = 11.0, 36.0
 """The magnitudes to which queries and keys are scaled in 8 bits if no norm bounds them.
 
 With 128 channels a head, the scaled vectors are at most as long as vectors that a norm bounds (`plain.QUERY_LENGTH`).
-The choice costs no precision, because a float has the same relative precision at any magnitude.
-"""
+The choice costs no precision, because a float has the same relative precision at any magnitude."""
 SAMPLE = 512
 """The minimum number of evenly spaced tokens that are sampled for the maximum and for the keys' mean."""
 HEADROOM = 4.0
 """The factor by which a value may exceed the sampled maximum.
 
-A float is equally precise at any magnitude, so this only costs values below 1/3584 of that maximum.
-"""
+A float is equally precise at any magnitude, so this only costs values below 1/3584 of that maximum."""
 
 
 class Scaling(NamedTuple):
@@ -41,8 +38,7 @@ class Scaling(NamedTuple):
 
     `scale` is 1 / factor; scale and factor [1], mean [dim], in fp32. If `reach` [1] is known, no decoded number exceeds
     it. The scale is a power of two. So a value becomes the same float whichever heads share the scale, in one process
-    or several, unless the value is subnormal.
-    """
+    or several, unless the value is subnormal."""
 
     scale: Tensor
     factor: Tensor
@@ -55,7 +51,7 @@ class Scaling(NamedTuple):
         return self.mean, self.factor
 
     def with_reach(self) -> "Scaling":
-        """Return a copy with its reach."""
+        """Return a copy with `reach` computed from mean and scale."""
         return self._replace(reach=self.mean.abs().amax() + LARGEST[FP8] * self.scale)
 
 
@@ -63,8 +59,7 @@ class Operand(NamedTuple):
     """A tensor [tokens, dim] in 8 bits. Tokens of zeros may follow the true ones.
 
     If `across` is set, the values are transposed to [dim, tokens and zeros]; `across` is the number of tokens, which
-    are in the order of `places_across`.
-    """
+    are in the order of `places_across`."""
 
     values: Tensor
     scaling: Scaling
@@ -82,8 +77,7 @@ class Operand(NamedTuple):
 def places_across(tokens: Tensor) -> Tensor:
     """Return the columns of transposed tokens.
 
-    Of every 16 tokens, the order is 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on, as the Hopper kernel requires.
-    """
+    Of every 16 tokens, the order is 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on, as the Hopper kernel requires."""
     return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
 
 
@@ -95,8 +89,7 @@ def sample(x: Tensor) -> Tensor:
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
     """Return the scaling for x [tokens, dim] minus the mean of the tokens `mean_of`.
 
-    Numbers up to `headroom` times a sample's maximum fit.
-    """
+    Numbers up to `headroom` times a sample's maximum fit."""
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
 
@@ -110,8 +103,7 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 def scaling_of_keys(turning: Turning, mean_of: Tensor) -> Scaling:
     """Return the scaling for all keys that this norm bounds, minus the mean of the tokens `mean_of` [tokens, dim].
 
-    A mean is at most as long as the longest key, so a difference is at most twice as long.
-    """
+    A mean is at most as long as the longest key, so a difference is at most twice as long."""
     length = turning.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
@@ -120,11 +112,10 @@ def scaling_of_keys(turning: Turning, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unturned, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return the first keys [tokens, dim] after norm and RoPE, and the scalings of keys and values, also for later
-    ones.
+    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and values for all
+    chunks.
 
-    `headroom`: the factor by which later ones may be larger if no norm bounds them.
-    """
+    `headroom`: the factor by which values, and keys that no norm bounds, may be larger in later chunks."""
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unturned):
         turned = keys.turned()
@@ -139,8 +130,7 @@ def _mean(x: Tensor, mean_of: Tensor | None) -> Tensor:
 def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
     """Return the scale and 1 / scale for x [tokens, dim] minus mean [dim], fp32 [1] each.
 
-    The scale is the smallest power of two with which `headroom` times the largest magnitude fits into float8_e4m3fn.
-    """
+    The scale is the smallest power of two with which `headroom` times the largest magnitude fits into float8_e4m3fn."""
     least, most = x.aminmax(dim=0)
     largest = torch.maximum(most - mean, mean - least).amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
@@ -177,7 +167,7 @@ def queries_in_8_bits(q: Tensor) -> Operand:
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return queries with the scale from their norm's bound: see `scatter.turned_fp8`."""
+    """Return an Operand of queries that `scatter.turned_fp8` has quantized, with its scale and factor."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 
@@ -190,8 +180,7 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
     """Return queries, keys and values [B, tokens, dim] in 8 bits, with `zeros` tokens of zeros after keys and values.
 
     All B elements share a scale and a mean. The keys' mean is sampled. The values' mean is exact, because a query that
-    attends to all values alike returns little more than this mean.
-    """
+    attends to all values alike returns little more than this mean."""
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
     return queries_in_8_bits(q), keys, operand(v, scaling(v, v), zeros)

@@ -1,7 +1,6 @@
 """Attention of float8_e4m3fn operands by a kernel that cuDNN's Python package builds.
 
-cuDNN's result is in 8 bits too: on Hopper no other dtype is supported.
-"""
+cuDNN's result is in 8 bits too: on Hopper no other dtype is supported."""
 
 import atexit
 from functools import lru_cache
@@ -17,7 +16,7 @@ from .exact import TILE, key_parts, part_length, processors
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
 
 PADDED_KEYS = 256
-"""The largest share of added keys of zeros is one in this many keys, see `padding`."""
+"""The smallest number of keys for which one key of zeros may be added (see `padding`)."""
 NUMERATORS = 256.0
 """The factor of the softmax's numerators, at most 1, before the kernel converts them to 8 bits."""
 
@@ -28,8 +27,7 @@ def padding(keys: int) -> int:
     The scores of such a key are 0. The scores of a query's true keys are 0 on average, because the keys' mean was
     subtracted; so the sum of their exponentials is at least their number. So added keys have at most their share of the
     keys in the result, and pull it towards the values' mean. If more than one key in PADDED_KEYS would be added, none
-    are.
-    """
+    are."""
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
 
@@ -37,8 +35,7 @@ def padding(keys: int) -> int:
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Return attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim].
 
-    A contiguous q is overwritten with the result. Raises cuDNN's errors if it has no such kernel.
-    """
+    A contiguous q is overwritten with the result. Raises cuDNN's errors if it has no such kernel."""
     rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
         in_8_bits = operands(q, k, v, zeros)
@@ -56,8 +53,7 @@ def cudnn_attention_of(
 ) -> Rows:
     """Return attention of q over k and v in `dtype`, or in 8 bits with one scale a token.
 
-    `shares` as in `exact.attend_to_frames`.
-    """
+    `shares` as in `exact.attend_to_frames`."""
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
         if shares is None:
@@ -72,8 +68,7 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
     """Compute attention into `out`; a single batch element's keys are split if that is faster (see exact.py).
 
     Two parts share the last tile, because a separate call takes longer (486 us for 960 queries, 17,280 keys and 40
-    heads, 453 us if shared). For bf16's kernel sharing is slower.
-    """
+    heads, 453 us if shared). For bf16's kernel sharing is slower."""
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
     parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1
@@ -94,8 +89,7 @@ class Shape(NamedTuple):
     """The shape of a graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens.
 
     `in_parts`: the batch elements are parts of the keys with the same queries, and the graph also returns the
-    logarithms of the softmax's denominators.
-    """
+    logarithms of the softmax's denominators."""
 
     rows: int
     queries: int
@@ -179,8 +173,7 @@ class _Graph:
         """Return the result in 8 bits [rows, queries, heads, head_dim], to be multiplied by v's scale, and the
         logarithms.
 
-        The logarithms of the softmax's denominators are fp32 [rows, heads, queries], empty unless `in_parts`.
-        """
+        The logarithms of the softmax's denominators are fp32 [rows, heads, queries], empty unless `in_parts`."""
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)

@@ -20,8 +20,7 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Return attention of q [B, L, heads*128] over k and v [B, S, heads*128].
 
     A single batch element's contiguous q in bf16 is overwritten with the result. Raises RuntimeError or OSError if the
-    kernel cannot be compiled or launched, and ValueError for heads of another size.
-    """
+    kernel cannot be compiled or launched, and ValueError for heads of another size."""
     if q.shape[-1] != 128 * heads:
         raise ValueError(f"heads of {q.shape[-1] // heads}, expected 128")
     with torch.cuda.device_of(q):
@@ -46,8 +45,7 @@ def hopper_attention_of(
 ) -> Rows:
     """Return attention of q over k and v in `dtype`, or in 8 bits with one scale a token.
 
-    `shares` as in `exact.attend_to_frames`.
-    """
+    `shares` as in `exact.attend_to_frames`."""
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:
             return _attend_to_8_bits(q, k, v, heads, shares)
@@ -59,8 +57,7 @@ def hopper_attention_of(
 def puts_across(device: torch.device) -> bool:
     """Return whether the device transposes values exactly as plain torch does.
 
-    The test transposes random values of tokens that are adjacent and of tokens that are not.
-    """
+    The test transposes random values of tokens that are adjacent and of tokens that are not."""
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]
     apart = 100 + torch.randperm(200, device=device, generator=generator)[:100]
@@ -80,8 +77,7 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
     """Return attention [tokens, heads*128] in 8 bits with one scale, repeated for every token.
 
-    A float is equally precise at any magnitude, so a separate scale for each token would gain nothing.
-    """
+    A float is equally precise at any magnitude, so a separate scale for each token would gain nothing."""
     from ..kernels.hopper.attention import attend
 
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))

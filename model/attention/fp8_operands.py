@@ -1,7 +1,6 @@
 """Conversion of q, k and v from their layers directly to 8 bits, for attention without a cache.
 
-Each tensor is read once: one kernel does norm, RoPE and conversion, as for the cache (kv/cache.py).
-"""
+Each tensor is read once: one kernel does norm, RoPE and conversion, as for the cache (kv/cache.py)."""
 
 from functools import lru_cache
 
@@ -16,15 +15,15 @@ from .fp8_cudnn import padding
 
 
 def own_queries(given: Unturned) -> Operand:
-    """Return queries with the scale from their norm's bound."""
+    """Return queries after norm and RoPE in 8 bits. The norm bounds them, and the bound gives their scale."""
     return by_norm(*turned_fp8(given))
 
 
 def own_keys(given: Unturned, head_dim: int) -> Operand:
-    """Return the keys minus their mean, with the scale from their norm's bound.
+    """Return keys after norm and RoPE, minus their mean, in 8 bits. The norm bounds them, and the bound gives their
+    scale.
 
-    The mean is estimated from a sample of tokens, after norm and RoPE.
-    """
+    The mean is estimated from a sample of tokens."""
     some = _sampled(given).turned()
     made, count, device = scaling_of_keys(given.turning, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_values_across(device, head_dim) else _zeros(given.x))

@@ -1,8 +1,7 @@
 """Synchronization of CUDA streams for other packages' kernels.
 
 Some packages, such as SageAttention 2.x, launch their kernels on CUDA's default stream, whatever the current one is. On
-another stream such a kernel reads its inputs before they are computed.
-"""
+another stream such a kernel reads its inputs before they are computed."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""A function (q, k, v: [B, L, heads*head_dim], heads) -> [B, L, heads*head_dim]; q may be overwritten."""
 
 NOT_RECORDED = "%s runs on CUDA's default stream alone, so forwards with it are not recorded, and take longer."
 DELAY = 20_000_000
@@ -22,8 +22,7 @@ DELAY = 20_000_000
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
     """Return whether `attend` gives the same result on a separate stream if its inputs arrive late.
 
-    q, k, v: [B, L, heads*head_dim] on a GPU.
-    """
+    q, k, v: [B, L, heads*head_dim] on a GPU."""
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     stream.wait_stream(torch.cuda.current_stream(q.device))
@@ -42,8 +41,7 @@ def on_default_stream(attend: Function) -> Function:
     """Return `attend` for kernels that always run on CUDA's default stream: it and the current stream wait for each
     other.
 
-    A recording still misses such a kernel; the recording's test detects that (model/graphs).
-    """
+    A recording still misses such a kernel; the recording's test detects that (model/graphs)."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         current, default = torch.cuda.current_stream(q.device), torch.cuda.default_stream(q.device)

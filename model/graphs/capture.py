@@ -11,8 +11,7 @@ def failure_of(work: Callable[[], object]) -> str:
     """Run work that is being recorded. Return the error message, or an empty string.
 
     An exception would keep tensors alive until the recording ends. If they are freed then, CUDA's own allocator, which
-    ComfyUI chooses, ends the process.
-    """
+    ComfyUI chooses, ends the process."""
     try:
         work()
     except Exception as reason:

@@ -2,8 +2,7 @@
 
 A chunk's forwards run the same kernels on the same memory; only their inputs differ. If the chunk is small, the CPU
 slow, or several GPUs share a chunk, a GPU finishes a kernel before Python has launched the next one. Replaying a
-recording is faster then.
-"""
+recording is faster then."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class _Recording:
     """The kernels of a forward as CUDA graphs, and the actions between two graphs, in order.
 
     `out` receives their result. It was allocated before the recording, because CUDA's own allocator warns if memory
-    that a recording has allocated is freed. `filled`: the tensors that the kernels write to the camera cache.
-    """
+    that a recording has allocated is freed. `filled`: the tensors that the kernels write to the camera cache."""
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
@@ -77,8 +75,7 @@ class ForwardGraphs:
     A host that moves weights passes `options["weights"]`: recordings made with other weights are dropped.
 
     If several processes compute together, their exchanges are not recorded: a replay starts and awaits each exchange
-    between two graphs. If a recording or its test fails in one process, all processes run later forwards as usual.
-    """
+    between two graphs. If a recording or its test fails in one process, all processes run later forwards as usual."""
 
     def __init__(self) -> None:
         self._recordings: dict[Hashable, _Recording] = {}
@@ -137,8 +134,7 @@ class ForwardGraphs:
     ) -> Tensor:
         """Return `compute(given, options)`. Keep the recording if its replay gives the same result.
 
-        The forward itself runs last, so its keys, values and camera tensors stay in the caches.
-        """
+        The forward itself runs last, so its keys, values and camera tensors stay in the caches."""
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
@@ -161,7 +157,8 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Stop recording and replaying for good. `reason` is logged; it is empty if another process failed."""
+        """Free all recordings, and record nothing from now on. `reason` is logged; it is empty if another process
+        failed."""
         if reason:
             logging.warning("%s", reason)
         self._failed = True

@@ -20,8 +20,7 @@ class Kernel:
     """A kernel, launched like Triton's: `kernel[grid](*arguments)`.
 
     Triton checks with CUDA that the address of each tensor is valid. While a graph is recorded, CUDA's own allocator,
-    which ComfyUI chooses, returns addresses that are only valid during replays. Triton accepts integers unchecked.
-    """
+    which ComfyUI chooses, returns addresses that are only valid during replays. Triton accepts integers unchecked."""
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
         """Create a kernel. Triton does not recompile it for other values of the `unspecialized` numbers."""

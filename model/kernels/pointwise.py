@@ -1,8 +1,7 @@
 """Triton kernels of pointwise.py: each reads and writes a token once. Imported on GPUs with Triton only.
 
 One program computes one token, or a part of a token if no statistics are needed. Arithmetic is fp32. The kernels of
-8-bit numbers are in matrix_8bit.py, those of 4-bit weights in weights_4bit.py.
-"""
+8-bit numbers are in matrix_8bit.py, those of 4-bit weights in weights_4bit.py."""
 
 import torch
 import triton

@@ -1,8 +1,7 @@
 """A Triton kernel of the block formats of GGUF files, for quantized/decoding.py. Imported on GPUs with Triton only.
 
 A thread computes one value: the bytes of its bits and scales are in the multiprocessor's cache, because neighbouring
-threads read them too. Arithmetic is fp32; each product and each sum is rounded, as in plain torch.
-"""
+threads read them too. Arithmetic is fp32; each product and each sum is rounded, as in plain torch."""
 
 import math
 
@@ -39,8 +38,7 @@ def _half(start, at):
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
     """Return the number of BITS bits of each value.
 
-    A GROUP of bytes holds one number per byte in its lowest bits, then one in the next bits, and so on.
-    """
+    A GROUP of bytes holds one number per byte in its lowest bits, then one in the next bits, and so on."""
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
@@ -69,8 +67,7 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
     """Return number `group` of eight 6-bit numbers.
 
     Four numbers are in the low bits of bytes from `first` on. The others have their low bits in bytes from 12 on, and
-    their high bits in the high bits of the first four numbers' bytes.
-    """
+    their high bits in the high bits of the first four numbers' bytes."""
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))

@@ -16,7 +16,7 @@ from ..attention.fp8_operands import own_keys, own_queries, own_values
 from ..cache import Pair
 from ..config import ModelConfig
 from ..forward import ForwardOptions, Rope
-from ..ops.linear_8bit import input_dtype, taken
+from ..ops.linear_8bit import as_input, input_dtype
 from ..ops.pointwise import Rows, Turning, rms_norm_
 from ..ops.scatter import Unturned
 from .operations import Layer, Operations, joined, norm_parameters, prepared_layers
@@ -37,8 +37,7 @@ class _Attention(nn.Module):
 class SelfAttention(_Attention):
     """Self-attention; q and k are normed over all heads together and rotated by position (RoPE).
 
-    `in_8_bits`: whether `attention` computes in 8 bits, as `attend_8bit` or a host's wrapper of it does.
-    """
+    `in_8_bits`: whether `attention` computes in 8 bits, as `attend_8bit` or a host's wrapper of it does."""
 
     in_8_bits = False
 
@@ -57,20 +56,20 @@ class SelfAttention(_Attention):
         GEMMs and attention run in the dtype of `reference`. A causal model has one batch element; `extend(queries,
         keys, values)` returns its queries, and its keys and values together with those of earlier frames. If several
         processes compute a forward together, x has this process's tokens, options["token_share"]; attention and
-        `extend` receive this process's heads.
-        """
+        `extend` receive this process's heads."""
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
             for row, (shift, scale, gate) in in_turn(rows, modulation):
                 y = row.normed(scale, shift, self.eps, reference.dtype, *layers)
-                projected = self._projected(y, layers, norms, rope, options)
+                projected = self._project(y, layers, norms, rope, options)
                 del y
-                y = self._attended(projected, extend, options, input_dtype(to_out) or reference.dtype)
+                y = self._attend(projected, extend, options, input_dtype(to_out) or reference.dtype)
                 row.add(to_out(y), gate)
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute the only batch element's keys and values and pass them to `extend`. Arguments as in `update_`."""
+        """Compute the keys and values of the only batch element and pass them to `extend`. Arguments as in
+        `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -80,14 +79,13 @@ class SelfAttention(_Attention):
     def _norms(self, x: Tensor) -> Pair:
         return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
 
-    def _projected(
+    def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
         """Yield q, k and v of y [tokens, dim], each computed on demand.
 
         For a causal model in a single process, the cache applies norm and RoPE to q and k. If q, k and v become
-        Operands one by one, each is freed before the next is computed.
-        """
+        Operands one by one, each is freed before the next is computed."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
@@ -106,8 +104,7 @@ class SelfAttention(_Attention):
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
         """Return whether q, k and v become Operands one by one.
 
-        They do for 8-bit attention without a cache and without other processes.
-        """
+        They do for 8-bit attention without a cache and without other processes."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
@@ -116,13 +113,12 @@ class SelfAttention(_Attention):
         `LingBotWorldModel.blocks_alone`)."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
-    def _attended(
+    def _attend(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
-        """Return attention's result for this process's tokens, computed by all processes that share them.
+        """Return the result of attention for this process's tokens. Processes that share the tokens exchange heads.
 
-        `dtype`: the next layer's input dtype, for attention that can write 8 bits.
-        """
+        `dtype`: the next layer's input dtype, for attention that can write 8 bits."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -144,8 +140,7 @@ class SelfAttention(_Attention):
 class CrossAttention(_Attention):
     """Cross-attention to all of the prompt's tokens, including padding, as in training.
 
-    If the prompt has fewer tokens than text_len, the last token stands for the missing ones.
-    """
+    If the prompt has fewer tokens than text_len, attention counts the last token as often as tokens are missing."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
@@ -154,8 +149,7 @@ class CrossAttention(_Attention):
     def project(self, context: Tensor, stream: Tensor) -> Pair:
         """Return normed keys and values of the prompts [B, text_len, dim], both of the same shape.
 
-        The norm is computed in the dtype of the residual stream.
-        """
+        The norm is computed in the dtype of the residual stream."""
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
@@ -167,8 +161,7 @@ class CrossAttention(_Attention):
         """Add attention(norm(x), prompts) to x for every batch element.
 
         `norm` is the norm's weight and bias; `keys_values` are the keys and values of the prompts `context`. GEMMs run
-        in the dtype of `context`.
-        """
+        in the dtype of `context`."""
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
@@ -181,7 +174,7 @@ class CrossAttention(_Attention):
                     unlike = {} if lengths is None else {"unlike": lengths[number : number + 1]}
                     y = self.attention(q[None], k[None], v[None], self.heads, {**options, **unlike})[0]
                 del q
-                y = taken(y, to_out)
+                y = as_input(y, to_out)
                 row.add(to_out(y))
                 del y
 
@@ -189,8 +182,7 @@ class CrossAttention(_Attention):
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
     """Yield each layer's result for y.
 
-    Joined layers run as one product, and their results are strided views. Other layers run one by one, on demand.
-    """
+    Joined layers run as one product, and their results are strided views. Other layers run one by one, on demand."""
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)

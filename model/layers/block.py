@@ -1,8 +1,7 @@
 """One block of the transformer: self-attention, camera, cross-attention, feed-forward.
 
 The batch elements are the prompts of classifier-free guidance. A layer prepares its weight once for all of them;
-activations exist for one element at a time, which saves memory. The residual stream is fp32 and written in place.
-"""
+activations exist for one element at a time, which saves memory. The residual stream is fp32 and written in place."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ from .residual import Residual, in_turn, residuals
 FFN_TOKENS = 32768
 """The number of tokens in the feed-forward at once: all tokens of a video of 480x832x81.
 
-Two halves would make the step 1 % slower and save nothing, because the self-attention needs more memory.
-"""
+Two halves would make the step 1 % slower and save nothing, because the self-attention needs more memory."""
 
 CAMERA_TOKENS = 32768
 """The number of tokens in the camera layers at once. A longer video's scale and shift are computed part by part."""
@@ -87,8 +85,7 @@ class Block(nn.Module):
         e0: time modulation [B, 6, dim] in the dtype of x. context: embedded prompts [B, text_len, dim]; GEMMs and
         attention run in their dtype. options are passed to the attention function. "kv_cache" may hold a KeyValueCache:
         for a clean chunk the last block only computes its keys and values. "residuals" are the streams of x: then x is
-        overwritten, and the last addition may wait for the next block.
-        """
+        overwritten, and the last addition may wait for the next block."""
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()
         rows = given or residuals(x)
@@ -125,8 +122,7 @@ class Block(nn.Module):
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
         """Return the keys and values of the prompts, from the cache if possible.
 
-        Otherwise compute them, and cache them if there is room.
-        """
+        Otherwise compute them, and cache them if there is room."""
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
         cached = cache.prompt.get(self.index)

@@ -2,8 +2,7 @@
 
 A host may provide its own namespace with the names of `TorchOperations`. Its layers may keep their weights on another
 device, in another dtype or quantized, and may add LoRAs to them. So the model never reads `layer.weight`: it calls
-`prepared` for a linear layer and `norm_parameters` for a norm. Both prepare a weight once for several uses.
-"""
+`prepared` for a linear layer and `norm_parameters` for a norm. Both prepare a weight once for several uses."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,8 +26,7 @@ Operations: TypeAlias = Any
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
     """Return the weight as a plain tensor with the device and dtype of `reference`; a quantized weight is decoded.
 
-    A quantized weight is a DecodedParameter, which has a `decode`, or comfy_kitchen's QuantizedTensor.
-    """
+    A quantized weight is a DecodedParameter, which has a `decode`, or comfy_kitchen's QuantizedTensor."""
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
     weight = weight.to(device=reference.device, dtype=reference.dtype)
@@ -44,8 +42,7 @@ class Linear(torch.nn.Linear):
 
     `prepared` computes in its `arithmetic`; `forward`, which hooks and other packs call, in the input's dtype. Each of
     `changes`, a matrix or a product of two, is added to the weight at each use. With changes the layer always computes
-    in the input's dtype.
-    """
+    in the input's dtype."""
 
     arithmetic: Arithmetic = "bf16"
     changes: Sequence[tuple[Tensor, Tensor | None]] = ()
@@ -105,8 +102,7 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
 
     Its weight is cast, decoded or quantized to 8 bits once, and freed when the context ends. A host's layer does this
     in its own method `prepared(reference)`. A layer of an unknown class, or one with hooks or a replaced `forward`, is
-    yielded unchanged, so that the hooks run: it prepares its weight in every call.
-    """
+    yielded unchanged, so that the hooks run: it prepares its weight in every call."""
     own = getattr(layer, "prepared", None)
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
         yield layer
@@ -146,8 +142,7 @@ class ExactLayer:
     def gelu(self, x: Tensor) -> Tensor:
         """Return GELU (tanh form) of the layer's result for x [tokens, in].
 
-        On Nvidia GPUs the product's own kernel computes it in fp32, so only the GELU's result is rounded.
-        """
+        On Nvidia GPUs the product's own kernel computes it in fp32, so only the GELU's result is rounded."""
         weight, bias = self.parts
         nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
         if nvidia and bias is not None and x.element_size() == 2:
@@ -177,8 +172,7 @@ def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
 def joined(*layers: Any) -> Layer | None:
     """Return one layer that computes the results of all layers, concatenated; None if that is impossible.
 
-    The layers must be of one kind, with weights and biases adjacent in memory (see `parameters.keep_together`).
-    """
+    The layers must be of one kind, with weights and biases adjacent in memory (see `parameters.keep_together`)."""
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
@@ -205,8 +199,7 @@ def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, 
     """Return a norm's weight and bias on the device of `reference`.
 
     They keep their own dtype or take the dtype of `reference`, because the fused kernels accept both. A host's layer
-    returns them from its own method `norm_parameters(reference)`.
-    """
+    returns them from its own method `norm_parameters(reference)`."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

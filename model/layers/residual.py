@@ -21,8 +21,7 @@ class Residual:
 
     If it `waits`, additions and the camera's scale and shift are deferred to the next norm, which may be in the next
     block: one kernel then does all of it and reads x once. A layer's result stays in memory until then. Call `settle`
-    before reading x.
-    """
+    before reading x."""
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
         self._x, self._waits, self.last = x, waits, True
@@ -56,14 +55,14 @@ class Residual:
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
         """Return `layer_norm` of x for the `layers` that use it: in their 8-bit input dtype, or else in `dtype`."""
-        added, affine = self._taken()
+        added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
         return sum_normed(self._x, added, affine or (None, None), weight, bias, eps, dtype, *layers)
 
     def settle(self) -> Tensor:
         """Apply the deferred operations and return x."""
-        (y, gate), affine = self._taken()
+        (y, gate), affine = self._take_deferred()
         if y is not None:
             gated_add_(self._x, y, gate)
         if affine is not None:
@@ -80,29 +79,27 @@ class Residual:
             return self
         return Residual(self.settle()[tokens], "never")
 
-    def _taken(self) -> tuple[tuple[Tensor | None, Tensor | None], Pair | None]:
+    def _take_deferred(self) -> tuple[tuple[Tensor | None, Tensor | None], Pair | None]:
         """Return the deferred addition, scale and shift, and clear them."""
-        taken = self._added, self._affine
+        deferred = self._added, self._affine
         self._added, self._affine = (None, None), None
-        return taken
+        return deferred
 
 
-def residuals(x: Tensor, all_wait: bool = False) -> list[Residual]:
-    """Return the streams of x [B, tokens, dim].
+def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
+    """Return the residual stream of each batch element of x [B, tokens, dim].
 
-    The additions of a single batch element always wait. Of several batch elements all wait if `all_wait`, else only the
-    last one.
-    """
-    waits: Waits = "always" if all_wait or len(x) == 1 else "last"
+    The additions of a single batch element are always deferred. Of several batch elements, the additions of all are
+    deferred if `defer_all`, else only those of the last one."""
+    waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 
 
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield each batch element with its items of `given`, in the order in which a layer processes them.
 
-    A residual stream with a waiting result comes first, because its norm frees the memory of the result. So a layer may
-    leave the result of its last stream waiting: the next layer begins with this stream.
-    """
+    A residual stream with a deferred addition is first, because its norm frees the memory of the addition. So a layer
+    may defer the addition of its last batch element: the next layer begins with that element."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

@@ -29,8 +29,7 @@ def rope_table(
 
     `grid` is the number of frames, rows and columns of tokens; its first frame is latent frame `first_frame` of the
     video. Of a head's d channels, 2*(d//6) are for the row, as many for the column, the others for the frame. Angles
-    are computed in fp64, so a video may have any number of frames. The last four tables are cached.
-    """
+    are computed in fp64, so a video may have any number of frames. The last four tables are cached."""
     side = 2 * (head_dim // 6)
     widths = head_dim - 2 * side, side, side
     starts = first_frame, 0, 0

@@ -2,8 +2,7 @@
 
 A weight has a scale for each output channel, an activation for each token. An activation that several layers take is
 quantized to 8 bits once, and norms and activation functions write 8 bits directly. comfy-kitchen's products are an
-exception, because their kernels quantize the inputs.
-"""
+exception, because their kernels quantize the inputs."""
 
 from typing import Any, Literal, cast
 
@@ -40,8 +39,7 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
     """Return the arithmetic of a model on a device: 8 bits only if `wanted` requests them.
 
     "8bit" is the 8-bit arithmetic that suits the card. Raises InputError if the device or the model's sizes do not
-    allow the request.
-    """
+    allow the request."""
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -59,8 +57,7 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
     """Return the arithmetic that "8bit" means on a device; any other arithmetic unchanged.
 
     On server GPUs since Hopper it is fp8, because int8 gains nothing there. Elsewhere it is int8, which is more precise
-    and is faster on GeForce, Radeon and Ampere.
-    """
+    and is faster on GeForce, Radeon and Ampere."""
     if wanted != "8bit":
         return wanted
     return "fp8" if capability(device)[0] in (9, BLACKWELL_OF_SERVERS) else "int8"
@@ -95,8 +92,7 @@ class EightBitLayer:
     """A linear layer as a function of its input, which is quantized to 8 bits unless it already is.
 
     `weight` [out, in]; `bias` [out] in the dtype of the result. `input_dtype`: the 8-bit dtype of its input; None if
-    the product's own kernel quantizes the input.
-    """
+    the product's own kernel quantizes the input."""
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._weight, self._bias, self.dtype = weight, bias, dtype
@@ -123,8 +119,7 @@ class EightBitLayer:
 def encodes_inputs(values: Tensor) -> bool:
     """Return whether the product with this weight takes inputs in 16 or 32 bits, and quantizes them by itself.
 
-    This holds for int8 weights if `choose_arithmetic` found comfy-kitchen's kernels to be the fastest on this card.
-    """
+    This holds for int8 weights if `choose_arithmetic` found comfy-kitchen's kernels to be the fastest on this card."""
     if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
         return False
     return _INT8_BY.get(_indexed(values.device)) == KITCHEN
@@ -148,7 +143,7 @@ def input_dtype(*layers: Any) -> torch.dtype | None:
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return `layer_norm` of x in the layers' 8-bit dtype, else in `dtype`."""
+    """Return `layer_norm` of x, quantized to the 8-bit input dtype of the layers; in `dtype` if they have none."""
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
@@ -165,18 +160,18 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Return `add_norm` of x in the layers' 8-bit dtype, else in `dtype`."""
+    """Return `add_norm` of x, quantized to the 8-bit input dtype of the layers; in `dtype` if they have none."""
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
-def taken(x: Tensor, layer: Any) -> Rows:
-    """Return x in the layer's 8-bit dtype, else unchanged."""
+def as_input(x: Tensor, layer: Any) -> Rows:
+    """Return x quantized to the 8-bit input dtype of the layer; x itself if the layer has none."""
     eight_bit = input_dtype(layer)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return an activation function of x in the layer's 8-bit dtype, else computed in place."""
+    """Return the activation of x, quantized to the 8-bit input dtype of the layer; computed in place if it has none."""
     eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
@@ -184,7 +179,7 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added in the layers' 8-bit dtype, else computed in place."""
+    """Return x + added, quantized to the 8-bit input dtype of the layers; computed in place if they have none."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
@@ -193,8 +188,7 @@ def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfi
     """Return a note with the kernel of an 8-bit arithmetic on a device and a warning if it gains little; None for 16
     bits.
 
-    `choose_arithmetic` must have allowed the arithmetic.
-    """
+    `choose_arithmetic` must have allowed the arithmetic."""
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":
         return None

@@ -1,8 +1,7 @@
 """Matrices in 8 bits, and operations on them in plain torch.
 
 Functions write into their first arguments; `pointwise` documents them, and uses the kernels of kernels/matrix_8bit.py
-instead if possible.
-"""
+instead if possible."""
 
 from typing import Literal, NamedTuple
 

@@ -12,8 +12,7 @@ from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
 """The largest length of a head's query and key in 8 bits, if a norm bounds them.
 
-Our kernel for Hopper GPUs has scores in fp16, up to 65504. Rounding to 8 bits may lengthen either by 1/16.
-"""
+Our kernel for Hopper GPUs has scores in fp16, up to 65504. Rounding to 8 bits may lengthen either by 1/16."""
 
 
 class Turning(NamedTuple):

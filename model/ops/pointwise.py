@@ -3,8 +3,7 @@
 Every function takes the tokens of one batch element, [tokens, dim]. A function whose name ends in _ writes into its
 first argument. `LINGBOT_POINTWISE` chooses the implementation: `triton` (hand-written kernels, on a GPU), `compile`
 (torch.compile), `eager` (plain torch, 2048 tokens at a time, so that fp32 temporaries stay small), or `auto` (triton if
-it works, else eager). Tests compare the three.
-"""
+it works, else eager). Tests compare the three."""
 
 import logging
 import os
@@ -59,8 +58,7 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
     """Replace x by x + y * gate; gate [dim] in x's dtype or None for ones.
 
-    torch's `add_` of bf16 to fp32 takes 5/3 of the time.
-    """
+    torch's `add_` of bf16 to fp32 takes 5/3 of the time."""
     return run("gated_add_", x, y, gate)
 
 
@@ -72,8 +70,7 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
     """Return a block's shift, scale and gate, twice, [B, 6, dim] in the dtype of `times`.
 
-    They are the sum of `times` [B, 6, dim] and the block's `weights` [1, 6, dim], plus 1 for the scales.
-    """
+    They are the sum of `times` [B, 6, dim] and the block's `weights` [1, 6, dim], plus 1 for the scales."""
     return run("modulated", times, weights)
 
 
@@ -88,8 +85,7 @@ def add_norm(
 ) -> Rows:
     """Apply `gated_add_` of `added` to x, then `affine_`, each unless it is None; return the `layer_norm` of x.
 
-    The result is in `dtype`, or in 8 bits with one scale a token.
-    """
+    The result is in `dtype`, or in 8 bits with one scale a token."""
     out = empty_rows(x, dtype)
     run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
     return out
@@ -104,8 +100,7 @@ def encode_8bit(
 ) -> EightBit:
     """Return x [tokens, heads*head_dim], or an activation function of x, plus `added`, in 8 bits.
 
-    The largest magnitude of each token and head becomes the largest number of `dtype`.
-    """
+    The largest magnitude of each token and head becomes the largest number of `dtype`."""
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
     return out
@@ -139,8 +134,7 @@ def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor to `out`, float8_e4m3fn; x [tokens, dim], shift [dim] and factor [1] in fp32.
 
-    Values beyond the dtype's largest number are clamped to it.
-    """
+    Values beyond the dtype's largest number are clamped to it."""
     return run("to_fp8_", out, x, shift, factor)
 
 
@@ -159,8 +153,7 @@ def merge_fp8_(
 ) -> R:
     """Write `from_fp8_` of the `merge_` of fp8 `parts` and a `rest` to `out` [tokens, dim].
 
-    Without `log_sums` there is only one part. An EightBit gets one scale a token.
-    """
+    Without `log_sums` there is only one part. An EightBit gets one scale a token."""
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
 
@@ -172,8 +165,7 @@ def merge_(
 
     `out` may be the first part. `parts` [n, tokens, heads, head_dim], contiguous, has a result for each part of the
     keys; `log_sums` [n, heads, tokens], fp32, are the logarithms of the softmax's denominators. `rest` is one more part
-    with its own.
-    """
+    with its own."""
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 
 
@@ -181,8 +173,7 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
     """Write products * scales * weight_scales + bias to `out` [tokens, dim].
 
     `products` are int32 sums of int8 products. The fp32 scales are one for each token [tokens, 1] and one for each
-    channel [dim]; bias is [dim] or None.
-    """
+    channel [dim]; bias is [dim] or None."""
     return run("rescale_", out, products, scales, weight_scales, bias)
 
 
@@ -245,20 +236,16 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run on all tokens at once: the function makes no fp32 copies or takes other arguments first than tokens."""
+    """Run on all tokens at once, for a function that makes no fp32 copies or has no tokens as its first argument."""
     return plain(x, *arguments)
 
 
-def _eager_rows(plain: Callable[..., Tensor], out: Tensor, rows: Tensor, *arguments: Any) -> Tensor:
+def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Run part by part: `outputs` tensors to write to, the rows to write, then arguments with a row for each token."""
+    out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
-        plain(out, rows[part], *(_tokens_of(argument, part) for argument in arguments))
-    return out
-
-
-def _eager_own(plain: Callable[..., Tensor], out: Tensor, values_out: Tensor, rows: Tensor, *arguments: Any) -> Tensor:
-    for part in slices(len(rows), EAGER_TOKENS):
-        plain(out, values_out, rows[part], *(_tokens_of(argument, part) for argument in arguments))
-    return out
+        plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
+    return out[0]
 
 
 _EAGER: dict[str, Callable[..., Tensor]] = {
@@ -270,8 +257,8 @@ _EAGER: dict[str, Callable[..., Tensor]] = {
     "put_across_": _eager_whole,
     "merge_": _eager_whole,
     "merge_fp8_": _eager_whole,
-    "put_turned_": _eager_rows,
-    "put_own_": _eager_own,
+    "put_turned_": partial(_eager_rows, 1),
+    "put_own_": partial(_eager_rows, 2),
 }
 
 

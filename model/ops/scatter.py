@@ -1,8 +1,7 @@
 """The element-wise operations on a chunk's own queries, keys and values before attention.
 
 They apply norm, RoPE and 8-bit conversion, and scatter into the cache that attention reads. They run like the
-operations of pointwise.py.
-"""
+operations of pointwise.py."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor
 def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write `to_fp8_` of x [tokens, dim], transposed, to the columns `places` (int64 [tokens]) of `out`.
 
-    `out` [dim, columns] is float8_e4m3fn.
-    """
+    `out` [dim, columns] is float8_e4m3fn."""
     return pointwise.run("put_across_", out, places, x, shift, factor)
 
 
@@ -53,16 +51,14 @@ def put_turned_(
 ) -> Tensor:
     """Write `given` after norm and RoPE to the `rows` (int64 [tokens]) of `out`; `given` may be overwritten.
 
-    With `scaling`, a shift and a factor, the result is converted by `to_fp8_`.
-    """
+    With `scaling`, a shift and a factor, the result is converted by `to_fp8_`."""
     return pointwise.run("put_turned_", out, rows, given.x, given.turning, *scaling)
 
 
 def turned_fp8(given: Unturned) -> tuple[Tensor, Tensor, Tensor]:
     """Return `given` after norm and RoPE in float8_e4m3fn, its scale [1], and 1 / scale; `given` may be overwritten.
 
-    The scale is the smallest power of two with which no token overflows, because the norm bounds its result.
-    """
+    The scale is the smallest power of two with which no token overflows, because the norm bounds its result."""
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
     return pointwise.run("turned_fp8_", out, scale, factor, given.x, given.turning), scale, factor
@@ -78,8 +74,7 @@ def put_own_(
 
     Keys after norm and RoPE, and values, are written to these `rows` of `out`. Queries after norm and RoPE are
     returned. With `scalings`, the shift and factor of keys and of values, the results are in 8 bits as in `turned_fp8`
-    and `put_fp8_`; otherwise queries are rotated in place. If `out` has no tensor for values, they are not written.
-    """
+    and `put_fp8_`; otherwise queries are rotated in place. If `out` has no tensor for values, they are not written."""
     (q, *_), (k, *_), v = given
     made = None
     if scalings is not None:

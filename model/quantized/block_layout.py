@@ -20,8 +20,7 @@ class BlockParams(BaseLayoutParams):
     """The weight's format and shape.
 
     `scale` is 1, because the blocks contain the scales. `orig_shape` is reversed when `transposed`; the bytes never
-    move.
-    """
+    move."""
 
     kind: str = "Q4_0"
     transposed: bool = False

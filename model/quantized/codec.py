@@ -2,8 +2,7 @@
 
 A weight is stored as its row-major flat values, two to a byte, the high nibble first; each nibble indexes a table of 16
 values (`code`). Every `blocksize` values share a scale (`absmax`). With double quantization the scales are bytes:
-`absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`.
-"""
+`absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`."""
 
 import json
 import math
@@ -18,40 +17,15 @@ from torch.nn.functional import pad
 from ..ops.matrix_8bit import LARGEST, EightBit
 
 NF4_CODE = (
-    -1.0,
-    -0.6961928009986877,
-    -0.5250730514526367,
-    -0.39491748809814453,
-    -0.28444138169288635,
-    -0.18477343022823334,
-    -0.09105003625154495,
-    0.0,
-    0.07958029955625534,
-    0.16093020141124725,
-    0.24611230194568634,
-    0.33791524171829224,
-    0.44070982933044434,
-    0.5626170039176941,
-    0.7229568362236023,
-    1.0,
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+    *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+    *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
 FP4_CODE = (
-    0.0,
-    0.0052083334885537624,
-    0.6666666865348816,
-    1.0,
-    0.3333333432674408,
-    0.5,
-    0.1666666716337204,
-    0.25,
-    0.0,
-    -0.0052083334885537624,
-    -0.6666666865348816,
-    -1.0,
-    -0.3333333432674408,
-    -0.5,
-    -0.1666666716337204,
-    -0.25,
+    *(0.0, 0.0052083334885537624, 0.6666666865348816, 1.0, 0.3333333432674408, 0.5),
+    *(0.1666666716337204, 0.25, 0.0, -0.0052083334885537624, -0.6666666865348816, -1.0),
+    *(-0.3333333432674408, -0.5, -0.1666666716337204, -0.25),
 )
 CODES = {"nf4": NF4_CODE, "fp4": FP4_CODE}
 NESTED_BLOCKSIZE = 256
@@ -105,8 +79,7 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """Return the weight `shape` in 8 bits with a scale for each row, from the largest scale of the row's blocks.
 
-    A row's values must fill whole blocks.
-    """
+    A row's values must fill whole blocks."""
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
     scaled = scales._replace(absmax=(per_row * row_scales.reciprocal()).view(-1), nested_absmax=None)
@@ -117,8 +90,7 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return `rows` (int64) of a weight [n, width] as float32 [len(rows), width].
 
-    If `width` is a multiple of the block size, only these rows are read.
-    """
+    If `width` is a multiple of the block size, only these rows are read."""
     height, width = shape
     if width % scales.blocksize:
         return decode(packed, scales, shape, torch.float32)[rows]
@@ -204,8 +176,7 @@ def encode(
 
     With `search` a block's scale is the candidate, negative ones included, with the least error. The error is the sum
     of the squared errors plus `sums` times the square of their sum. The values are the nearest ones under the quantized
-    scale: the same format with 9 % less error.
-    """
+    scale: the same format with 9 % less error."""
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
     starts, step = _starts(flat.numel(), blocksize, _encoded_at_a_time(weight))
@@ -247,8 +218,7 @@ def _largest(blocks: Tensor) -> Tensor:
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
     """Return the uint8 index of the table value nearest to each value divided by its block's scale.
 
-    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1.
-    """
+    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1."""
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -285,8 +255,7 @@ def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
 def _nearest_table(code: Tensor) -> Tensor:
     """Return float32 [8193]: the table value nearest to each of as many numbers from -1 to 1.
 
-    One look-up is several times faster than a search among 16, and precise enough to compare scales.
-    """
+    One look-up is several times faster than a search among 16, and precise enough to compare scales."""
     ordered = code.sort().values
     return ordered[torch.bucketize(torch.linspace(-1, 1, 8193, device=code.device), (ordered[:-1] + ordered[1:]) / 2)]
 

@@ -32,7 +32,7 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 @cache
 def fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our Triton kernel of that name on GPUs where Triton works, else `plain`."""
+    """Return our Triton kernel `name` on a GPU with Triton, else `plain`."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
     from ..kernels import weights_4bit, weights_blocks

@@ -55,8 +55,7 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return `rows` (int64) of a matrix [n, width] as float32 [len(rows), width].
 
-    If `width` is a multiple of the block size, only these rows' bytes are read.
-    """
+    If `width` is a multiple of the block size, only these rows' bytes are read."""
     height, width = shape
     if width % BLOCKS[kind].values:
         return decode(packed, kind, shape, torch.float32)[rows]
@@ -71,8 +70,7 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
     """Return numbers of `bits` bits as uint8 [blocks, values].
 
-    Each `group` of bytes holds one number per byte in its lowest bits, then one in the next bits, and so on.
-    """
+    Each `group` of bytes holds one number per byte in its lowest bits, then one in the next bits, and so on."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
@@ -90,29 +88,9 @@ def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tens
     return (groups if least is None else groups - least.unsqueeze(-1)).reshape(len(values), -1)
 
 
-def _q4_0(blocks: Tensor) -> Tensor:
-    return _scaled(_unpacked(blocks[:, 2:], 4, 16).to(torch.int8) - 8, _half(blocks, 0))
-
-
-def _q4_1(blocks: Tensor) -> Tensor:
-    return _scaled(_unpacked(blocks[:, 4:], 4, 16), _half(blocks, 0)) + _half(blocks, 2)
-
-
 def _five_bits(blocks: Tensor, at: int) -> Tensor:
     """Return 5-bit values as uint8 [blocks, 32]; their fifth bits begin at byte `at`."""
     return _unpacked(blocks[:, at + 4 :], 4, 16) | (_single_bits(blocks[:, at : at + 4]) << 4)
-
-
-def _q5_0(blocks: Tensor) -> Tensor:
-    return _scaled(_five_bits(blocks, 2).to(torch.int8) - 16, _half(blocks, 0))
-
-
-def _q5_1(blocks: Tensor) -> Tensor:
-    return _scaled(_five_bits(blocks, 4), _half(blocks, 0)) + _half(blocks, 2)
-
-
-def _q8_0(blocks: Tensor) -> Tensor:
-    return _scaled(blocks[:, 2:].view(torch.int8), _half(blocks, 0))
 
 
 def _q2_k(blocks: Tensor) -> Tensor:
@@ -136,10 +114,6 @@ def _six_bit_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return _half(blocks, 0) * scales, _half(blocks, 2) * least
 
 
-def _q4_k(blocks: Tensor) -> Tensor:
-    return _scaled(_unpacked(blocks[:, 16:], 4, 32), *_six_bit_scales(blocks))
-
-
 def _q5_k(blocks: Tensor) -> Tensor:
     values = _unpacked(blocks[:, 48:], 4, 32) | (_unpacked(blocks[:, 16:48], 1, 32) << 4)
     return _scaled(values, *_six_bit_scales(blocks))
@@ -151,14 +125,14 @@ def _q6_k(blocks: Tensor) -> Tensor:
 
 
 _DECODERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q5_0": _q5_0,
-    "Q5_1": _q5_1,
-    "Q8_0": _q8_0,
+    "Q4_0": lambda blocks: _scaled(_unpacked(blocks[:, 2:], 4, 16).to(torch.int8) - 8, _half(blocks, 0)),
+    "Q4_1": lambda blocks: _scaled(_unpacked(blocks[:, 4:], 4, 16), _half(blocks, 0)) + _half(blocks, 2),
+    "Q5_0": lambda blocks: _scaled(_five_bits(blocks, 2).to(torch.int8) - 16, _half(blocks, 0)),
+    "Q5_1": lambda blocks: _scaled(_five_bits(blocks, 4), _half(blocks, 0)) + _half(blocks, 2),
+    "Q8_0": lambda blocks: _scaled(blocks[:, 2:].view(torch.int8), _half(blocks, 0)),
     "Q2_K": _q2_k,
     "Q3_K": _q3_k,
-    "Q4_K": _q4_k,
+    "Q4_K": lambda blocks: _scaled(_unpacked(blocks[:, 16:], 4, 32), *_six_bit_scales(blocks)),
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
 }

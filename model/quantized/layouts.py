@@ -2,8 +2,7 @@
 
 There are two layouts, because torch's compile cache distinguishes quantized tensors by their layout's name and fields
 only: NATIVE decodes with bitsandbytes' functional calls, PLAIN in torch. Linear4bit and Params4bit are not used,
-because the first repacks weights in place on some CPUs and the second loses its state on clone and detach.
-"""
+because the first repacks weights in place on some CPUs and the second loses its state on clone and detach."""
 
 import dataclasses
 import importlib
@@ -63,8 +62,7 @@ def bitsandbytes_functional() -> Any:
 class FourBitParams(BaseLayoutParams):
     """The parameters of a 4-bit weight. `scale` is absmax.
 
-    `orig_shape` is the logical shape, reversed when `transposed`; the bytes never move.
-    """
+    `orig_shape` is the logical shape, reversed when `transposed`; the bytes never move."""
 
     code: Tensor
     nested_absmax: Tensor | None
@@ -187,8 +185,7 @@ def four_bit_tensor(
 
     No byte is copied: the tensors may be views of a mapped file or slices of a GPU buffer. `standard_code`: whether the
     table is the format's own, which bitsandbytes has built in (`codec.CODES`). `state_dtype` is the weight's dtype
-    before quantization; `state_dict` writes it back.
-    """
+    before quantization; `state_dict` writes it back."""
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
     params = _params(scales, tuple(shape), quant_type, state_dtype, dtype)
@@ -200,8 +197,7 @@ def core_tensor(
 ) -> QuantizedTensor:
     """Return a weight of one of comfy_kitchen's own layouts that reports the dtype `dtype`. No byte is copied.
 
-    `fields` are the other fields of the layout's Params. `shape` is the weight's shape; None: the shape of `values`.
-    """
+    `fields` are the other fields of the layout's Params. `shape` is the weight's shape; None: the shape of `values`."""
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
@@ -233,7 +229,8 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype of the plain operand: weights are decoded to it, whatever dtype they declare."""
+    """Return the dtype of the operand that is not quantized. Weights are decoded to it, not to the dtype they
+    declare."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

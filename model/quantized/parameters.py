@@ -20,8 +20,7 @@ class DecodedParameter(torch.nn.Parameter):
     """The base of quantized weights in a model outside ComfyUI.
 
     It needs torch only, because importing comfy_kitchen and bitsandbytes takes six seconds, half of it for torch's
-    compiler. In ComfyUI, weights are QuantizedTensors instead, which the host can move and patch.
-    """
+    compiler. In ComfyUI, weights are QuantizedTensors instead, which the host can move and patch."""
 
     _kept: dict[torch.dtype, Any] | None = None
     _place: "Place | None" = None
@@ -31,13 +30,24 @@ class DecodedParameter(torch.nn.Parameter):
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`."""
+        """Return the weight in `dtype`, from the cache if `keep` was called."""
+        return self._kept_or_made(dtype, self._decode)
+
+    def recode(self, dtype: torch.dtype) -> EightBit:
+        """Return the weight in 8 bits (int8 or float8_e4m3fn) with a scale for each row, from the cache if `keep` was
+        called."""
+        return self._kept_or_made(dtype, self._recode)
+
+    def _decode(self, dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
 
-    def _kept_or_made(self, dtype: torch.dtype, make: Callable[[], T]) -> T:
+    def _recode(self, dtype: torch.dtype) -> EightBit:
+        return encode_8bit(self._decode(torch.float32), dtype=dtype)
+
+    def _kept_or_made(self, dtype: torch.dtype, make: Callable[[torch.dtype], T]) -> T:
         kept = {} if self._kept is None else self._kept
         if dtype not in kept:
-            made = make()
+            made = make(dtype)
             kept[dtype] = made if self._place is None else self._place.put(made)
         return kept[dtype]
 
@@ -45,8 +55,7 @@ class DecodedParameter(torch.nn.Parameter):
 class Place:
     """The part of one weight in a shared tensor, where decoded weights of the same shape are adjacent.
 
-    One product can then use all of them.
-    """
+    One product can then use all of them."""
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
@@ -76,7 +85,7 @@ def keep_together(*weights: DecodedParameter) -> None:
 
 
 class WideParameter(DecodedParameter):
-    """A weight of 16 bits or more, which 8-bit arithmetic recodes."""
+    """A weight of 16 bits or more, which 8-bit arithmetic recodes. The result of `decode` is not cached."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
@@ -87,13 +96,12 @@ class WideParameter(DecodedParameter):
         """Return the weight in `dtype`."""
         return self.data.to(dtype)
 
-    def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
-        return self._kept_or_made(dtype, lambda: encode_8bit(self.data, dtype=dtype))
+    def _recode(self, dtype: torch.dtype) -> EightBit:
+        return encode_8bit(self.data, dtype=dtype)
 
 
 class FourBitParameter(DecodedParameter):
-    """A 4-bit weight: the packed bytes and their scales."""
+    """A 4-bit weight: the packed bytes and their scales. It decodes to the same bits as bitsandbytes."""
 
     scales: Scales
     weight_shape: tuple[int, ...]
@@ -105,18 +113,18 @@ class FourBitParameter(DecodedParameter):
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
 
-    def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`, bit-equal to bitsandbytes' result."""
+    def _decode(self, dtype: torch.dtype) -> Tensor:
         run = fastest("decode_4bit", decode, self.device.type)
-        return self._kept_or_made(dtype, lambda: run(self.data, self.scales, self.weight_shape, dtype))
+        return run(self.data, self.scales, self.weight_shape, dtype)
 
-    def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
-        return self._kept_or_made(dtype, lambda: recode(self.data, self.scales, self.weight_shape, dtype))
+    def _recode(self, dtype: torch.dtype) -> EightBit:
+        return recode(self.data, self.scales, self.weight_shape, dtype)
 
 
 class ScaledParameter(DecodedParameter):
-    """An 8-bit weight: its values and their scale."""
+    """An 8-bit weight: its values and their scale.
+
+    It decodes as in ComfyUI: float8 times the scale in the target dtype, int8 times the scale in float32."""
 
     scale: Tensor | None
 
@@ -127,22 +135,22 @@ class ScaledParameter(DecodedParameter):
         parameter.scale = scale
         return parameter
 
-    def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`, as ComfyUI decodes it: float8 times the scale in `dtype`, int8 in float32."""
-        return self._kept_or_made(dtype, lambda: scaled.decode(self.data, self.scale, dtype))
-
     def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row.
+        """Return the weight in 8 bits, as the base class; if the stored values have that dtype, they are used as they
+        are."""
+        return self._recode(dtype) if self.dtype == dtype else super().recode(dtype)
 
-        The weight's own values are used if they have that dtype.
-        """
-        if self.dtype == dtype:
-            return scaled.recode(self.data, self.scale, dtype)
-        return self._kept_or_made(dtype, lambda: scaled.recode(self.data, self.scale, dtype))
+    def _decode(self, dtype: torch.dtype) -> Tensor:
+        return scaled.decode(self.data, self.scale, dtype)
+
+    def _recode(self, dtype: torch.dtype) -> EightBit:
+        return scaled.recode(self.data, self.scale, dtype)
 
 
 class BlockParameter(DecodedParameter):
-    """A weight in GGML's blocks: the bytes of a GGUF file, their format and the weight's shape."""
+    """A weight in GGML's blocks: the bytes of a GGUF file, their format and the weight's shape.
+
+    It decodes to the float32 values of the gguf library, rounded once."""
 
     kind: str
     weight_shape: tuple[int, ...]
@@ -154,16 +162,8 @@ class BlockParameter(DecodedParameter):
         parameter.kind, parameter.weight_shape = kind, tuple(shape)
         return parameter
 
-    def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`: the gguf library's float32 values, rounded once."""
-        return self._kept_or_made(dtype, lambda: self._decoded(dtype))
-
-    def _decoded(self, dtype: torch.dtype) -> Tensor:
+    def _decode(self, dtype: torch.dtype) -> Tensor:
         return decode_blocks(self.data, self.kind, self.weight_shape, dtype)
-
-    def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
-        return self._kept_or_made(dtype, lambda: encode_8bit(self._decoded(torch.float32), dtype=dtype))
 
 
 class LayoutParameter(DecodedParameter):
@@ -180,24 +180,15 @@ class LayoutParameter(DecodedParameter):
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter
 
-    def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`, as comfy_kitchen decodes it."""
-        return self._kept_or_made(dtype, lambda: self._decoded(dtype))
-
-    def _decoded(self, dtype: torch.dtype) -> Tensor:
+    def _decode(self, dtype: torch.dtype) -> Tensor:
         tensor = load_layouts().core_tensor(self.layout_name, self.data, dtype, self.weight_shape, **self.fields)
         return tensor.dequantize()
-
-    def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
-        return self._kept_or_made(dtype, lambda: encode_8bit(self._decoded(torch.float32), dtype=dtype))
 
 
 def load_layouts() -> ModuleType:
     """Return the module of layouts. It is only imported on use, because comfy_kitchen.tensor takes a second.
 
-    Raises DependencyError if comfy-kitchen cannot be imported.
-    """
+    Raises DependencyError if comfy-kitchen cannot be imported."""
     require("comfy_kitchen.tensor", "comfy-kitchen packaging")
     from . import layouts
 
@@ -216,8 +207,7 @@ def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
     """Return `tensor` as a Parameter without gradient over the same bytes.
 
     A quantized tensor is marked as a parameter in place: `Parameter(tensor)` would detach it, and comfy_kitchen's
-    detach copies the scales out of the mapped file into memory.
-    """
+    detach copies the scales out of the mapped file into memory."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True

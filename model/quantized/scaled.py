@@ -11,7 +11,7 @@ _ROWS = 256
 
 
 def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """See `ScaledParameter.decode`."""
+    """Return the weight in `dtype`: float8 times the scale in `dtype`, int8 times the scale in float32."""
     if scale is None:
         return values.to(dtype)
     if values.dtype == torch.int8:
@@ -20,7 +20,7 @@ def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit:
-    """See `ScaledParameter.recode`."""
+    """Return the weight in 8 bits with a scale for each row. Values that have `dtype` already stay the same."""
     scales = torch.ones((), device=values.device) if scale is None else scale.float()
     if values.dtype == dtype:
         return EightBit(values, scales.expand(len(values), 1).contiguous())
@@ -30,8 +30,7 @@ def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit
 def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return a weight in float8_e4m3fn with one scale (float32, []).
 
-    The scale is a power of two, so that the weight is the same number in bf16 and in fp32.
-    """
+    The scale is a power of two, so that the weight is the same number in bf16 and in fp32."""
     largest = LARGEST[torch.float8_e4m3fn]
     share = torch.stack(weight.aminmax()).abs().amax().float().clamp_min(1e-30) / largest
     scale = torch.exp2(torch.ceil(torch.log2(share)))
@@ -44,7 +43,6 @@ def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
 def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
     """Return the sum of the squared differences between a weight and its encoded values: float32 within each part.
 
-    The values have one scale or one for each row.
-    """
+    The values have one scale or one for each row."""
     scales, parts = scale.expand(len(weight), 1), slices(len(weight), _ROWS)
     return sum((values[part].float() * scales[part]).sub_(weight[part]).square_().sum().item() for part in parts)

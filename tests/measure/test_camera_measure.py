@@ -26,7 +26,7 @@ from lingbot_world.measure import (
     summary,
     video_path,
 )
-from lingbot_world.measure.measurement import compared, median_errors_deg
+from lingbot_world.measure.measurement import compare, median_errors_deg
 from lingbot_world.measure.tracks import Tracks
 from lingbot_world.tools.toy.paths import STEP
 from lingbot_world.tools.toy.render import render
@@ -106,7 +106,7 @@ def _has_the_library():
 
 @pytest.mark.parametrize("name", MOVES[::2])
 def test_a_rendered_move_is_found_and_its_opposite_is_not(name):
-    measured, other = (compared(seen(name), path_of(asked)) for asked in (name, OPPOSITE[name]))
+    measured, other = (compare(seen(name), path_of(asked)) for asked in (name, OPPOSITE[name]))
     assert len(measured.judged) == len(measured.pairs) == 1
     assert measured.follows
     turn, direction = DOLLY_BOUNDS_DEG if name.startswith("dolly") else (TURN_BOUND_DEG, DIRECTION_BOUND_DEG)
@@ -134,7 +134,7 @@ def test_the_truth_of_a_soft_room_is_never_refused_and_other_paths_are(name, roo
     if measured.follows is None:
         assert any("the path fits the tracks about as well" in sentence for sentence in summary(measured))
     for other in (OPPOSITE[name], "tilt_up"):
-        assert compared(measured.camera, soft_path(other)).follows is False
+        assert compare(measured.camera, soft_path(other)).follows is False
 
 
 @pytest.mark.skipif(not SOFT_ROOMS, reason="CAMERA_MEASURE_ROOMS=5 sweeps over sixty videos, two minutes")
@@ -147,7 +147,7 @@ def test_sweep_of_soft_rooms(name):
         print(f"{name} {room}: {each.follows}, {judged}, {turn:.2f}, {direction:.1f}")
     assert all(each.follows is not False for each in measured)
     others = [other for other in MOVES[:12] if other != name]
-    assert not any(compared(measured[0].camera, soft_path(other)).follows for other in others)
+    assert not any(compare(measured[0].camera, soft_path(other)).follows for other in others)
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_sweep_of_soft_rooms(name):
     ],
 )
 def test_another_move_is_told_from_the_one_asked_for(shown, asked, said):
-    measured = compared(seen(shown), path_of(asked))
+    measured = compare(seen(shown), path_of(asked))
     assert measured.follows is False
     assert any(said in sentence for sentence in summary(measured))
 
 
 def test_a_camera_that_stands_still_as_asked_follows():
-    measured = compared(seen("static"), path_of("static"))
+    measured = compare(seen("static"), path_of("static"))
     assert measured.follows
     assert any("stands still" in sentence for sentence in summary(measured))
 
@@ -186,7 +186,7 @@ def test_noise_and_flat_pictures_are_not_judged(values, said):
 
 def test_the_errors_are_those_of_the_field_after_alignment_of_the_scale():
     path = path_of("orbit_left")
-    measured = compared(seen("orbit_left"), path)
+    measured = compare(seen("orbit_left"), path)
     frames, asked, found = measured.poses
     np.testing.assert_array_equal(frames, measured.camera.tracks.frames)
     np.testing.assert_allclose(asked[-1], np.linalg.inv(path.c2w[0]) @ path.c2w[8], atol=1e-12)
@@ -213,7 +213,7 @@ def test_the_path_of_a_video_is_followed_by_the_video(name):
     camera = find_camera(video, path.intrinsics[0])
     known = video_path(camera)
     assert known.fov_deg == pytest.approx(path.fov_deg, abs=1e-6)
-    assert compared(camera, known).follows
+    assert compare(camera, known).follows
 
 
 @pytest.mark.parametrize(("move", "fov_deg"), [("pan_left", 55), ("orbit_left", 60)])
@@ -233,7 +233,7 @@ def test_a_flat_wall_which_two_motions_fit_is_said(flat):
     pixels = seen[..., :2] / seen[..., 2:] * 290 + [240, 135] + random.normal(0, 0.1, (9, 200, 2))
     lens = np.array([290.0, 290, 240, 135])
     camera = VideoCamera(c2w, True, lens, Tracks(np.arange(9), pixels, (480, 270)), 9, 270, 480)
-    said = summary(compared(camera, CameraPath(c2w, lens_from_fov())))
+    said = summary(compare(camera, CameraPath(c2w, lens_from_fov())))
     assert any("lies on one plane" in sentence for sentence in said) is flat
 
 

@@ -25,8 +25,7 @@ class Kind(NamedTuple):
     """The configuration of the kernel for an operand dtype.
 
     It has the dtype's name in PTX and its bytes, the number of keys loaded at once, and the number of pipeline stages.
-    It also has the bits of a score and the number of thread blocks that load keys and values together.
-    """
+    It also has the bits of a score and the number of thread blocks that load keys and values together."""
 
     name: str
     bytes: int
@@ -64,8 +63,7 @@ def attend(
     `scales`, in 8 bits: the scales of q, k and v, fp32 [1] each; the values' mean, fp32 [heads * 128], which is added
     to the result; and an upper bound of the results, fp32 [1], if `out` is float8_e4m3fn too. `shares` as in
     `exact.attend_to_frames`. `unlike`, int32 [1]: all keys from this index on are equal. Raises RuntimeError for an
-    error of the driver.
-    """
+    error of the driver."""
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
     results, stored = None, None
@@ -88,8 +86,7 @@ def attend(
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Kind) -> tuple[int, int]:
     """Return the query tiles that remain after full rounds of all clusters, and the number of key parts for them.
 
-    The remaining round is often nearly empty, and parts make shorter rounds.
-    """
+    The remaining round is often nearly empty, and parts make shorter rounds."""
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 

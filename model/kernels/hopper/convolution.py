@@ -22,8 +22,7 @@ LEAST_ROUNDS = 0.9
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
     """Return whether this kernel supports the convolution and is faster than convolution.py.
 
-    It is for three frames with many pixels and channels in full tiles.
-    """
+    It is for three frames with many pixels and channels in full tiles."""
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
     if not is_hopper(x.device):

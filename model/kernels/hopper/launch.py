@@ -58,8 +58,7 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
     columns, 32 bytes of each.
 
     Rows and columns are in shared memory. `dtype`: the operands' name in PTX and their bytes. `given`: the inline
-    assembly constraint of d, which is fp32 ("f") or fp16, two in a register ("r").
-    """
+    assembly constraint of d, which is fp32 ("f") or fp16, two in a register ("r")."""
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
     return f"""INLINE void {name}({kind} (&d)[{count}], u64 a, u64 b) {{
@@ -73,8 +72,7 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
     """Return a CUDA function that adds the product of rows in registers and columns in shared memory to d.
 
-    Two-byte columns lie along the rows of shared memory.
-    """
+    Two-byte columns lie along the rows of shared memory."""
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
@@ -102,8 +100,7 @@ def tensor_map(
     """Return the tensor map from which TMA loads a `box` of x [rows, numbers] at a time: bytes of a row, and rows.
 
     Elements outside x are 0. For more dimensions, from the innermost on, `shape` has bytes and then rows, and `strides`
-    the bytes of all but the first dimension.
-    """
+    the bytes of all but the first dimension."""
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
 

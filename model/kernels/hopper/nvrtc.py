@@ -1,8 +1,7 @@
 """CUDA kernels that are compiled by the NVRTC library in torch and launched by the driver.
 
 They are for work that Triton cannot express. A kernel is launched on torch's current stream; it may be recorded in a
-CUDA graph.
-"""
+CUDA graph."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ def driver() -> ctypes.CDLL:
 def load(source: str, architecture: str) -> ctypes.c_void_p:
     """Return a module of the current device, which lives as long as the process.
 
-    Raises RuntimeError with the compiler's log, or OSError if NVRTC is missing.
-    """
+    Raises RuntimeError with the compiler's log, or OSError if NVRTC is missing."""
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
     check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
@@ -88,8 +86,7 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 def compiled(source: str, architecture: str) -> bytes:
     """Return the machine code of a source for an architecture such as sm_90a. No GPU is needed.
 
-    Compilation takes half a second; a second caller waits for it. Raises the errors of `load`.
-    """
+    Compilation takes half a second; a second caller waits for it. Raises the errors of `load`."""
     with _COMPILING:
         return _compiled(source, architecture)
 
