@@ -110,7 +110,17 @@ class RolloutSpec:
             part = slice(first, first + self.chunk)
             context = later.get(first // self.chunk, context)
             flags = None if track.flags is None else track.flags[part]
-            camera = _embed_camera(self.config, track.poses[part], track.lens[None], self.frame, flags)
+            camera = (
+                None
+                if self.config.control is None
+                else pose_embedding(
+                    track.poses[part],
+                    track.lens[None],
+                    height=self.geometry.height,
+                    width=self.geometry.width,
+                    flags=flags,
+                )
+            )
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
@@ -151,22 +161,18 @@ class RolloutSpec:
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
     """Yield a state's chunks, each with its own prompt and camera. `conditioning` yields the `y` of every chunk,
     [1, 20, chunk, h, w]."""
-    prompts = (prompt for prompt in state.prompts for _ in range(prompt.chunks))
+    prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
         flags = None if state.flags is None else state.flags[part].numpy()
-        camera = _embed_camera(state.config, state.poses[part].numpy(), state.lens[part].numpy(), state.frame, flags)
+        camera = (
+            None
+            if state.config.control is None
+            else pose_embedding(
+                state.poses[part].numpy(), state.lens[part].numpy(), height=height, width=width, flags=flags
+            )
+        )
         yield Chunk(state.latent[:, :, part], next(conditioning), camera, prompt.context, prompt.negative, made=True)
-
-
-def _embed_camera(
-    config: ModelConfig, poses: np.ndarray, lens: np.ndarray, frame: Tensor, flags: np.ndarray | None
-) -> Tensor | None:
-    """Return the camera input of a chunk for a video of the size of `frame`; None for a model without camera layers."""
-    if config.control is None:
-        return None
-    height, width = frame.shape[1:]
-    return pose_embedding(poses, lens, height=height, width=width, flags=flags)
 
 
 def plan_rollout(

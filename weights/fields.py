@@ -56,11 +56,7 @@ TEXT_ENCODER = (
         "The names of Wan, Hugging Face and llama.cpp. Weights may be in any form of the tables above.",
     ),
     Field(("spiece_model",), "applied", "The tokenizer, where none lies beside the file."),
-    Field(
-        ("decoder.", "lm_head."),
-        "reported",
-        "`inspect` and `verify` count the tensors that are not the encoder's.",
-    ),
+    Field(("decoder.", "lm_head."), "reported", "`inspect` and `verify` count the tensors that are not the encoder's."),
     Field(("blocks.N.*",), "refused", "A tensor of a block that umt5 has not, such as a bias."),
 )
 VAE = (

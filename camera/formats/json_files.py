@@ -36,9 +36,7 @@ TRANSFORMS_FIELDS = (
     Field(DISTORTION, "reported", "Distortion, which a pinhole has not."),
     Field(("rolling_shutter", "transform_matrix_start", "transform_matrix_end"), "reported", "The shutter's time."),
     Field(("frames", "transform_matrix"), "applied", "Camera to world, OpenGL axes, 4x4 or 3x4 by row."),
-    Field(
-        ("file_path",), "applied", "The frames' order: the number or decimal fraction that varies. Gaps are refused."
-    ),
+    Field(("file_path",), "applied", "The frames' order: the number or decimal that varies. Gaps are refused."),
     Field(("time", "timestamp"), "applied", "The frames' order where no frame has a file_path. Gaps are refused."),
     Field(("from_mitsuba",), "applied", "Mitsuba's axes: x left, y up, z forward."),
     Field(WORLD, "ignored", "They move or scale the whole world, which the model does not see."),

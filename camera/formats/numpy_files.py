@@ -22,11 +22,7 @@ LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction is images and depths, a
 INTRINSICS = ("intrinsic", "intrinsics", "K")
 PICTURES = ("images", "image", "depth", "depths", "depth_map")
 LINGBOT_FIELDS = (
-    Field(
-        ("poses.npy",),
-        "applied",
-        "Camera to world, OpenCV axes, [n, 4, 4] or [n, 3, 4]; float32's rounding errors count as standing still.",
-    ),
+    Field(("poses.npy",), "applied", "Camera to world, OpenCV axes, 4x4 or 3x4; rounding counts as standing still."),
     Field(("intrinsics.npy",), "applied", "fx, fy, cx, cy at 832x480; the first row, others are reported."),
     Field(("action.npy",), "applied", "W, A, S, D of action checkpoints."),
 )

@@ -27,11 +27,7 @@ TIMES = ("timestamp", "time", "frame_index")
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
 """The keys of Polycam's matrix, row by row."""
 ARKIT_FIELDS = (
-    Field(
-        (*POSES, *PARTS, "frames"),
-        "applied",
-        "Camera to world, ARKit's axes; by row or column, by the zeros, else by the lens's order.",
-    ),
+    Field((*POSES, *PARTS, "frames"), "applied", "Camera to world, ARKit's axes, by row or by column."),
     Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the place."),
     Field((*LENSES, "perFrameIntrinsicCoeffs", "fx", "fy", "cx", "cy"), "applied", "The lens, by row or by column."),
     Field((*RESOLUTIONS, *(name for pair in SIZES for name in pair)), "applied", "Else twice cx, cy; reported."),

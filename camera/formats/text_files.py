@@ -19,19 +19,13 @@ from .scans import check_quaternions
 
 RE10K_FIELDS = (
     Field(("first column",), "applied", "The time: gaps are refused."),
-    Field(
-        ("columns 2 to 5",),
-        "applied",
-        "fx, fy, cx, cy as shares of the picture's width and height; pixels are refused.",
-    ),
+    Field(("columns 2 to 5",), "applied", "fx, fy, cx, cy as fractions of width and height; pixels are refused."),
     Field(("columns 6 and 7",), "reported", "Distortion where they are not 0."),
     Field(("columns 8 to 19",), "applied", "World to camera, 3x4 by row; the digits decide what is a rounding error."),
     Field(("first line",), "ignored", "The video's address."),
 )
 KITTI_FIELDS = (
-    Field(
-        ("12 or 16 columns",), "applied", "Camera to world, 3x4 or 4x4 by row, as KITTI's odometry and Replica have."
-    ),
+    Field(("12 or 16 columns",), "applied", "Camera to world, 3x4 or 4x4 by row, as KITTI's odometry and Replica."),
     Field(("13 or 17 columns",), "applied", "The same after a frame's number, as KITTI-360 has: gaps are refused."),
     Field(("calib.txt",), "ignored", "No lens in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )

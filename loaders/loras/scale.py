@@ -33,11 +33,7 @@ FIELDS = (
     Field((TRAINER,), "applied", "With PEFT's names and no tensor of alpha: converted, the scale is in the matrices."),
     Field(("use_rslora",), "applied", "The scale is alpha / sqrt(rank)."),
     Field(("lora_bias",), "applied", "Biases of the up matrices, with the same scale."),
-    Field(
-        (*REFUSED, "peft_type", "init_lora_weights"),
-        "refused",
-        f"Anything but a plain LoRA; {', '.join(CHANGED_BASE)}.",
-    ),
+    Field((*REFUSED, "peft_type", "init_lora_weights"), "refused", f"All but plain LoRAs; {', '.join(CHANGED_BASE)}."),
     Field(("modules_to_save", "bias"), "refused", "Whole weights and biases, where the file holds them."),
     Field((PACKED,), "applied", "diffusers' header: all of these, as JSON."),
 )
