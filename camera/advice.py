@@ -68,7 +68,7 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return hints about a path that the model can follow; an empty list for a path that cannot be used."""
+    """Return a hint if the path has even speed, which has no effect on the model; otherwise an empty list."""
     try:
         steps, _ = motion(path, frames)
     except CameraError:

@@ -107,8 +107,8 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
-    """Return the frame at which the change that passes its bound at frame `passed` begins: every step since then is at
-    least a quarter of the steepest recent one."""
+    """Return the frame at which a change begins that exceeds its bound at frame `passed`. Between the two frames every
+    step is at least a quarter of the steepest recent one."""
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)

@@ -77,7 +77,7 @@ class Pair:
 
     @property
     def fault(self) -> str:
-        """A message on why the pair does not follow; empty if it follows or no motion was found."""
+        """A message on the motion's difference from the path; empty if the pair follows or no motion was found."""
         if self.found is None:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
@@ -126,7 +126,7 @@ class Measurement:
 
     @property
     def following(self) -> int:
-        """The number of judged pairs that follow."""
+        """The number of judged pairs without a fault."""
         return sum(not pair.fault for pair in self.judged)
 
     @property
@@ -175,8 +175,8 @@ def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """Measure how well a video follows `path`. `frames` are uint8 [H, W] each, read once, and match the path's first
-    poses.
+    """Measure how well a video follows `path`. `frames` are uint8 [H, W] each and are read once; frame i was made with
+    pose i of the path.
 
     The keyframes of a pair are `every` frames apart, None: 8. The lens is the path's first one, scaled to the frames as
     in `generate`. Raises CameraError for a video of one frame, of more frames than poses or of frames of several sizes,

@@ -115,12 +115,12 @@ class TokenShare(WholeVideo):
         return x[:, :, self.frames]
 
     def cut(self, tokens: Tensor) -> Tensor:
-        """Return this share [B, length, C] of its latent frames' tokens [B, n, C]."""
+        """Return this process's tokens [B, length, C], cut out of the tokens [B, n, C] of its latent frames."""
         own = tokens[:, self.within]
         return F.pad(own, (0, 0, 0, self.length - own.shape[1]))
 
     def rope(self, table: Tensor) -> Tensor:
-        """Return this share [length, C] of a table [tokens, C] for the full video."""
+        """Return the rows of this process's tokens, [length, C], of a table [tokens, C] for the full video."""
         own = table[self.parallel.rank * self.length :][: self.length]
         return F.pad(own, (0, 0, 0, self.length - len(own)))
 

@@ -24,7 +24,7 @@ from .source import Source
 from .writer import QUANT, TensorFile, Values
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
-"""128 MB of pinned memory."""
+"""The settings of uploads to a GPU, with 128 MB of pinned memory."""
 WORST = 10
 """The number of layers with the largest errors that the report lists."""
 WRITERS = 4

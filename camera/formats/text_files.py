@@ -153,7 +153,7 @@ def _column_of(name: str) -> str:
 
 
 def split_columns(line: str) -> list[str]:
-    """Split a line at spaces, tabs and commas, or at semicolons; with semicolons a comma is a decimal point."""
+    """Split a line at white space, semicolons and commas. In a line with semicolons a comma is a decimal point."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 

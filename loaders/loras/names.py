@@ -60,7 +60,8 @@ class Part(NamedTuple):
 
 
 class LayerNames:
-    """The layers and bare parameters of a model, found by any of their names."""
+    """An index of a model's layers and of its parameters outside of layers, by their official names, by diffusers' and
+    by both with underscores."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}

@@ -209,6 +209,6 @@ def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tens
 
 
 def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
-    """Return [tokens, dim] in `dtype`; without adding the mean if not `mean`."""
+    """Return the values [tokens, dim] of an Operand in `dtype`, with its mean added if `mean`."""
     added, values = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean), x.rows
     return from_fp8_(torch.empty_like(values, dtype=dtype), values, added, x.scaling.scale)

@@ -64,17 +64,17 @@ class ForwardGraphs:
     """The recordings of one video; pass it to the model as `options["graphs"]`.
 
     The model's weights must all stay in place on a GPU, with a KeyValueCache that is `in_place` there and, if any, a
-    CameraCache that is `steady`. The first forward of a kind runs as usual. The second one is recorded and tested: its
-    inputs, which differ from the recorded ones, are replayed, and the result is compared with the forward itself. Later
+    CameraCache that is `steady`. The first forward of a kind runs as usual. The second one is recorded and tested: the
+    recording is replayed with the inputs of this forward, and its result is compared with the forward itself. Later
     forwards are replayed.
 
-    A chunk has three kinds of forwards: the first one computes the camera's scales and shifts, later ones read them,
-    and the cache update is the third. While the window fills there are three other kinds. If attention does not attend
-    to frames nothing is recorded until the window is full, because each chunk sees more tokens than the previous one.
+    A chunk has three kinds of forwards: one that computes the camera's scales and shifts, one that reads them from the
+    cache, and the cache update. While the window fills there are three other kinds. Without `attend_to_frames`, nothing
+    is recorded until the window is full, because each chunk attends to more tokens than the previous one.
 
     A host that moves weights passes `options["weights"]`: recordings made with other weights are dropped.
 
-    If several processes compute together, their exchanges are not recorded: a replay starts and awaits each exchange
+    If several processes compute together, the exchanges between them are not recorded: a replay runs each exchange
     between two graphs. If a recording or its test fails in one process, all processes run later forwards as usual."""
 
     def __init__(self) -> None:

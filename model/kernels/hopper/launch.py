@@ -27,7 +27,8 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether a kernel runs and returns the wanted result; otherwise log that `what` is slower."""
+    """Return whether `made()`, which runs a kernel, returns a result close to `want`. Otherwise log that the work
+    `what` is slower."""
     try:
         error = ((made() - want).norm() / want.norm()).item()
     except torch.OutOfMemoryError:
@@ -41,7 +42,8 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 
 def source(name: str, **parts: str) -> str:
-    """Return the CUDA source of a file of this folder, after the shared header; `parts` replace @their names@."""
+    """Return the shared header and the CUDA source in a file of this folder. Each of the `parts` replaces its name
+    between two @ in the source."""
     program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
         program = program.replace(f"@{part}@", given)
