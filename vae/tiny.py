@@ -156,14 +156,14 @@ class PreviewDecoder:
             raise InputError(NOT_FINITE)
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
+def shapes() -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor of the decoder."""
-    shapes: dict[str, tuple[int, ...]] = {}
+    of_tensors: dict[str, tuple[int, ...]] = {}
 
     def convolution(number: str, out: int, channels: int, *, bias: bool = True, side: int = 3) -> None:
-        shapes[f"decoder.{number}.weight"] = (out, channels, side, side)
+        of_tensors[f"decoder.{number}.weight"] = (out, channels, side, side)
         if bias:
-            shapes[f"decoder.{number}.bias"] = (out,)
+            of_tensors[f"decoder.{number}.bias"] = (out,)
 
     convolution("1", STAGES[0][0], LATENT_CHANNELS)
     for (width, block, grows), after in zip(STAGES, (*(stage[0] for stage in STAGES[1:]), STAGES[-1][0]), strict=True):
@@ -173,12 +173,12 @@ def _shapes() -> dict[str, tuple[int, ...]]:
         convolution(f"{block + 4}.conv", grows * width, width, bias=False, side=1)
         convolution(str(block + 5), after, width, bias=False)
     convolution(str(LAST), 3, STAGES[-1][0])
-    return shapes
+    return of_tensors
 
 
 def _check(source: str, weights: Mapping[str, Tensor]) -> None:
     """Raise CheckpointError unless these are the decoder's tensors."""
-    expected = _shapes()
+    expected = shapes()
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:

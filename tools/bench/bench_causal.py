@@ -20,7 +20,7 @@ from pathlib import Path
 import random_package
 import torch
 from bench_gpu import FULL, play_card
-from bench_parts import geometry_of
+from bench_parts import bench_load, geometry_of
 from bench_report import GB, Report, free, print_profile
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.kv.place import KeyValuePlace
@@ -187,6 +187,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="scratch for the weights")
     parser.add_argument("--storages", nargs="*", choices=STORAGES, default=list(STORAGES))
     parser.add_argument("--model", choices=("14b", "1.3b"), default="14b")
+    parser.add_argument("--gguf", action="store_true", help="the 14B from a GGUF file of Q4_K, with the time of a load")
     parser.add_argument("--size", default="480*832")
     parser.add_argument("--window", type=int, default=18)
     parser.add_argument("--sink", type=int, default=6)
@@ -202,7 +203,10 @@ def main() -> None:
     parser.add_argument("--runs", action="store_true", help="time the command instead")
     parser.add_argument("generate", nargs="*", help="options of `generate`, behind --")
     options, report = parser.parse_args(), Report()
-    path = (random_package.small if options.model == "1.3b" else random_package.causal)(options.folder)
+    kinds = {"14b": random_package.causal, "1.3b": random_package.small}
+    path = (random_package.causal_gguf if options.gguf else kinds[options.model])(options.folder)
+    if options.gguf:
+        bench_load(report, path, "cuda", torch.bfloat16, 3)
     if options.runs:
         random_package.text_encoder(options.folder)
         random_package.vae(options.folder)

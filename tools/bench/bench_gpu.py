@@ -23,6 +23,7 @@ from bench_parts import (
     bench_step,
     bench_streamed,
     bench_text,
+    bench_tiny,
     bench_vae,
     geometry_of,
     random_bf16_expert,
@@ -132,6 +133,7 @@ def main() -> None:
     if "vae" in options.only:
         geometry = geometry_of(options.size, options.frame_num)
         bench_vae(report, random_package.vae(package), (geometry.lat_h, geometry.lat_w))
+        bench_tiny(report, (geometry.lat_h, geometry.lat_w))
     if "run" in options.only:
         geometry = geometry_of(options.size, options.frame_num)
         bench_run(

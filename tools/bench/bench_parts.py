@@ -22,7 +22,7 @@ from lingbot_world.pipeline.geometry import Geometry, explicit_geometry
 from lingbot_world.pipeline.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from lingbot_world.text import NEGATIVE_PROMPT, encode
 from lingbot_world.text.weights import open_weights
-from lingbot_world.vae import VideoDecoder, load_vae, vae_width
+from lingbot_world.vae import VideoDecoder, load_vae, tiny, vae_width
 from memory_watch import StageMemory
 
 PROMPT = "The video presents a soaring journey through a fantasy jungle, towards a castle on a green hill."
@@ -157,6 +157,15 @@ def bench_vae(report: Report, file: Path, size: tuple[int, int]) -> None:
             decoder.decode(part)
         report.add(f"VAE decode in {name}, one latent frame at a time", time.perf_counter() - begin, "s")
         del decoder
+
+
+def bench_tiny(report: Report, size: tuple[int, int]) -> None:
+    """16 frames of that latent height and width by the tiny decoder, with random weights; the median of nine times."""
+    drawn = {name: torch.randn(shape, device="cuda").half() * 0.1 for name, shape in tiny.shapes().items()}
+    decoder = tiny.TinyDecoder(drawn)
+    latent = torch.randn((1, 16, 4, *size), device="cuda")
+    decoder.decode(latent)
+    report.add("tiny decoder, 16 frames", timed(lambda: decoder.decode(latent), 9, "cuda")[0], "s")
 
 
 def bench_run(report: Report, package: Path, output: Path, **options) -> None:

@@ -15,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase
 
+import numpy as np
 import torch
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.quantized import codec
+from lingbot_world.model.quantized.ggml import BLOCKS
 from lingbot_world.quantize import writer
 from lingbot_world.text import NEGATIVE_PROMPT
 from lingbot_world.text.weights import UMT5Config
@@ -145,6 +147,37 @@ def causal(folder: Path, device: str = "cuda") -> Path:
     if not (path / "model.safetensors").is_file():
         write_random_expert(path, replace(FULL, causal=True), device=device, seed=2, repeat_block=True)
     return path
+
+
+def causal_gguf(folder: Path, kind: str = "Q4_K") -> Path:
+    """A GGUF file of the causal model, written if need be: matrices in a block format, drawn at random."""
+    import gguf
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path, drawn = folder / f"lingbot-world-fast-{kind}.gguf", {}
+    if path.is_file():
+        return path
+    file, generator = gguf.GGUFWriter(path=None, arch="wan"), torch.Generator().manual_seed(4)
+    for name, shape in replace(FULL, causal=True).parameter_shapes().items():
+        twin = name.split(".", 2)[-1] if name.startswith("blocks.") else name
+        if twin not in drawn:
+            matrix = len(shape) == 2
+            drawn[twin] = blocks(kind, shape) if matrix else _random(name, shape, generator, "cpu").float().numpy()
+        is_matrix = drawn[twin].dtype == np.uint8
+        file.add_tensor(name, drawn[twin], raw_dtype=gguf.GGMLQuantizationType[kind] if is_matrix else None)
+    file.write_header_to_file(path=path)
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+    return path
+
+
+def blocks(kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Random blocks of a format with two scales at its start, Q4_K or Q5_K: uint8 [rows, bytes of a row]."""
+    form = BLOCKS[kind]
+    made = np.random.default_rng(0).integers(0, 256, (*shape[:-1], shape[-1] // form.values, form.nbytes), np.uint8)
+    made[..., :4].view(np.float16)[...] = np.float16(2e-5), np.float16(1.5e-4)
+    return made.reshape(*shape[:-1], -1)
 
 
 def small(folder: Path, device: str = "cuda") -> Path:
