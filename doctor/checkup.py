@@ -15,13 +15,15 @@ from ..model.choice.rates import SIZES, Rate, rate_of_processor, rates
 from ..model.choice.table import SAGE, WORKS, Work, candidates, settings
 from ..model.choice.trials import KINDS, Size, Trial, seconds_of, trials
 from ..model.ops.linear_8bit import suited_arithmetic
-from ..vae import pooled  # noqa: F401  registers how a convolution is tried
+from ..vae import convolutions  # noqa: F401  registers how a convolution is tried
 from .machine import describe_machine
 from .recordings import replays_rightly
 from .work import Rates, Row, base_rows, preset, rows_of
 
 NAIVE = 20.0
 """A convolution this many times slower than matrix products of as many operations is MIOpen's naive kernel."""
+WRONG = 0.1
+"""The relative error of a kernel that computes something else. Smaller errors are those of fewer bits."""
 MOVED = Size(8192, 0, 16384)
 """The size of the copy that measures a card's memory bandwidth."""
 BUS = 2**28
@@ -166,6 +168,6 @@ def advice(
     if device.type == "mps":
         said.append("Apple's GPUs run the plain path. Nobody has tried it: please send what you see.")
     for work, tried in found.items():
-        wrong = [each.name for each in tried if each.error is not None and each.reason is not None]
+        wrong = [each.name for each in tried if each.reason is not None and (each.error or 0) > WRONG]
         said += [f"{name} computes {work} wrongly on this card and is not used." for name in wrong]
     return said

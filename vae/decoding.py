@@ -11,9 +11,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..model.host_memory import pin, upload
 from ..options import CELL, Progress
-from . import pooled
 from .network import Decoder
-from .pooled import PooledDecoder
+from .pooled import new_decoder
 from .stripes import Stripe
 from .tiles import Blender, Corner, Tiling
 from .weights import VAE
@@ -40,8 +39,8 @@ def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) ->
 class VideoDecoder:
     """A decoder of a video part by part, with the same bits as all at once.
 
-    Between the parts it holds two frames for each causal layer: 3.8 GB at 480x832. If it records its work, on a Hopper
-    GPU in fp16, it also holds that work's memory: 2.7 GB in all.
+    Between the parts it holds two frames for each causal layer: 3.8 GB at 480x832. If it records its work, in fp16 on a
+    GPU (`pooled.records`), it also holds that work's memory: 2.7 GB in all.
 
     A VAE in fp16 takes half the memory. If a number overflows fp16, `check` raises OverflowError; if one is not finite
     in fp32, InputError.
@@ -120,9 +119,7 @@ class VideoDecoder:
 
     def _new(self) -> Decoder:
         """Return the network in its state before a video's first frame."""
-        if pooled.suits(self._vae):
-            return PooledDecoder(self._vae, self._stripe, recorded=not self._park)
-        return Decoder(self._vae.weights, stripe=self._stripe)
+        return new_decoder(self._vae, self._stripe, recorded=not self._park)
 
     def check(self) -> None:
         """Check the frames since the last check.

@@ -1,4 +1,4 @@
-"""The decoder for GPUs with our own kernels: frames are not copied to a convolution's input.
+"""The decoder by Triton's convolution: frames are not copied to a convolution's input.
 
 Every image has the memory layout of model/kernels/convolution.py: [1, C, H, W] here is a view of it. The layers over
 time that see images of one size store their frames in one pool: two slots a layer, and one for the new frame. A layer
@@ -23,8 +23,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model.choice.card import card_of
-from ..model.choice.table import OURS, TRITON, serves
-from ..model.choice.trials import KINDS, Kind, Size, attempt
+from ..model.choice.table import KITCHEN, OURS, TRITON, serves
+from ..model.choice.trials import Size
+from .convolutions import (
+    ALIGNED,
+    KitchenDecoder,
+    by_cuda,
+    convolution_of,
+    exact_convolution,
+    matrix,
+    picture,
+    random_convolution,
+)
 from .network import EPSILON, Decoder
 from .recording import Recording
 from .slots import Slots, layers_in_order
@@ -32,8 +42,6 @@ from .stripes import Stripe
 from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
-ALIGNED = 4
-"""The ints in GPU memory for a layer's three slots: kernels are compiled for addresses aligned to 16 bytes."""
 _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 """The threads that compile the kernels, by GPU and VAE width."""
 
@@ -105,7 +113,7 @@ class PooledDecoder(Decoder):
                     self._kernels.convolve(weight.new_zeros(4, weight.shape[1]), None, quarters, bias, (1, 1), 2)
                     continue
                 x = weight.new_zeros(4, weight.shape[1] // 3)
-                self._kernels.convolve(x, slots, _matrix(weight), bias, (1, 1), weight.shape[-1])
+                self._kernels.convolve(x, slots, matrix(weight), bias, (1, 1), weight.shape[-1])
                 for norm in (x[0], None):
                     self._kernels.put(x.clone(), norm, EPSILON, x, slots, (1, 1))
 
@@ -113,7 +121,7 @@ class PooledDecoder(Decoder):
         shortcut = f"{name}.shortcut"
         added = _rows(x)
         if f"{shortcut}.weight" in self.weights:
-            added = F.linear(added, _matrix(self.weights[f"{shortcut}.weight"]), self.weights[f"{shortcut}.bias"])
+            added = F.linear(added, matrix(self.weights[f"{shortcut}.weight"]), self.weights[f"{shortcut}.bias"])
         x = self._activated_conv(f"{name}.residual.0", f"{name}.residual.2", x)
         return self._remembering(f"{name}.residual.6", x, f"{name}.residual.3", added)
 
@@ -129,7 +137,7 @@ class PooledDecoder(Decoder):
         pool, slots = self._pool(name, x), next(self._given)
         gamma = None if norm is None else self.weights[f"{norm}.gamma"]
         self._kernels.put(_rows(x), gamma, EPSILON, pool, slots, size)
-        return _picture(self._convolved(pool, slots, _matrix(weight), bias, size, weight.shape[-1], added), size)
+        return picture(self._convolved(pool, slots, matrix(weight), bias, size, weight.shape[-1], added), size)
 
     def _convolved(
         self,
@@ -165,7 +173,17 @@ class PooledDecoder(Decoder):
         height, width = x.shape[2:]
         weight, bias = self._quarters[f"{name}.weight"], self.weights[f"{name}.bias"]
         rows = self._kernels.convolve(_rows(x), None, weight, bias, (height, width), 2)
-        return _picture(rows, (2 * height, 2 * width))
+        return picture(rows, (2 * height, 2 * width))
+
+
+def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
+    """Return the decoder for a VAE on its device, by the table of kernels. `recorded`: as for `PooledDecoder`."""
+    if suits(vae):
+        return PooledDecoder(vae, stripe, recorded=recorded)
+    half = vae.device.type == "cuda" and vae.dtype == torch.float16
+    if half and convolution_of(vae.device) == KITCHEN:
+        return KitchenDecoder(vae.weights, stripe)
+    return Decoder(vae.weights, stripe)
 
 
 def suits(vae: VAE) -> bool:
@@ -176,11 +194,12 @@ def suits(vae: VAE) -> bool:
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
     """Return whether these kernels decode a VAE of that width, recorded, if Triton works.
 
-    They require fp16 on a Hopper GPU, for which their tiles were chosen.
+    They require fp16, and a GPU on which the table chooses Triton's convolution or our own. Elsewhere than on Hopper
+    the first call tests the candidates.
     """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
-    return serves("convolution", TRITON, card_of(device))
+    return convolution_of(device) in (OURS, TRITON)
 
 
 @cache
@@ -207,55 +226,9 @@ def _convolution_hopper(device: torch.device) -> ModuleType | None:
     from ..model.kernels.hopper import convolution as convolution_hopper
     from ..model.kernels.hopper.launch import is_right
 
-    arguments = _random_convolution(device, Size())
-    right = is_right("the VAE decodes", lambda: _by_cuda(*arguments), _exact_convolution(*arguments))
+    arguments = random_convolution(device, Size())
+    right = is_right("the VAE decodes", lambda: by_cuda(*arguments), exact_convolution(*arguments))
     return convolution_hopper if right else None
-
-
-def _random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a test.
-
-    The rows of `size` are the frames' height.
-    """
-    generator = torch.Generator(device).manual_seed(0)
-    height, channels, out = (20, 32, 96) if size == Size() else (size.rows, size.dim, size.out)
-    shapes = (3, channels, height, height * 5 // 4 + 4), (out, 3 * channels, 3, 3), (out,)
-    frames, weight, bias = (torch.randn(shape, device=device, generator=generator).half() for shape in shapes)
-    return frames, weight, bias
-
-
-def _exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
-
-
-@attempt("convolution", OURS)
-def _by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    from ..model.kernels.hopper import convolution as convolution_hopper
-
-    size, slots = (frames.shape[2], frames.shape[3]), torch.arange(ALIGNED, dtype=torch.int32, device=frames.device)
-    rows, matrix = _pooled(frames), _matrix(weight).contiguous()
-    return _picture(convolution_hopper.convolve(rows, slots, matrix, bias, size), size)
-
-
-@attempt("convolution", TRITON)
-def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    from ..model.kernels import convolution
-
-    size, slots = (frames.shape[2], frames.shape[3]), torch.arange(ALIGNED, dtype=torch.int32, device=frames.device)
-    return _picture(convolution.convolve(_pooled(frames), slots, _matrix(weight).contiguous(), bias, size, 3), size)
-
-
-@attempt("convolution", "torch")
-def _by_torch(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.conv2d(frames.flatten(0, 1)[None], weight, bias, padding=1)
-
-
-KINDS["convolution"] = Kind(_random_convolution, _exact_convolution, 0.01)
-
-
-def _pooled(frames: Tensor) -> Tensor:
-    """Return the rows of a pool that holds these frames."""
-    return F.pad(frames, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).contiguous()
 
 
 def _over_time(name: str) -> bool:
@@ -269,19 +242,8 @@ def _pool_of(name: str, weight: Tensor) -> str:
     return f"stage {stage}, {weight.shape[1] // 3} channels"
 
 
-def _matrix(weight: Tensor) -> Tensor:
-    """Return a kernel [out, in, h, w], channels last in memory, as a view [out, h * w * in]."""
-    return weight.permute(0, 2, 3, 1).flatten(1)
-
-
-def _picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return rows [(H + 1) * (W + 1), C] as a view [1, C, H, W]."""
-    height, width = size
-    return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]
-
-
 def _rows(x: Tensor) -> Tensor:
-    """Return the rows of a view made by `_picture`, or of a part of its channels; of other images a copy in this
+    """Return the rows of a view made by `picture`, or of a part of its channels; of other images a copy in this
     layout."""
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):

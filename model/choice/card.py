@@ -13,6 +13,18 @@ HOPPER = 9
 """The major number of the compute capability of an H100 and an H200."""
 
 
+LDS = LEAST_SHARED = 65536
+SHARED_MEMORY = {
+    (12, 0): 101376,
+    (9, 0): 232448,
+    (8, 9): 101376,
+    (8, 7): 166912,
+    (8, 6): 101376,
+    (8, 0): 166912,
+}
+"""The bytes of shared memory of a program, from a compute capability on, the newest first. Before: LEAST_SHARED."""
+
+
 class Card(NamedTuple):
     """A device: its maker, its name, its compute capability ((0, 0) off NVIDIA) and AMD's name of its architecture."""
 
@@ -20,6 +32,13 @@ class Card(NamedTuple):
     name: str
     capability: tuple[int, int] = (0, 0)
     arch: str = ""
+
+    @property
+    def shared_memory(self) -> int:
+        """The bytes of shared memory that a program may use: AMD's LDS, or by NVIDIA's compute capability."""
+        if self.maker != "nvidia":
+            return LDS
+        return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), LEAST_SHARED)
 
     @property
     def known_as(self) -> str:

@@ -66,6 +66,16 @@ def _off_hopper(card: Card) -> bool:
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
+def _fast_triton(card: Card) -> bool:
+    """Return whether Triton compiles products to instructions for matrices; for 7.5 it compiles to plain ones."""
+    return card.maker == "amd" or _since(8, 0)(card)
+
+
+def _kitchen_convolves(card: Card) -> bool:
+    """Return whether comfy-kitchen's convolution may gain: on an H200 it was slower than torch's."""
+    return _tensor_cores(card) and card.capability[0] != HOPPER
+
+
 def _any(_card: Card) -> bool:
     return True
 
@@ -93,7 +103,8 @@ TABLE: tuple[Candidate, ...] = (
     Candidate("cache-8bit", CUDNN_FRONTEND, _majors(9, 10, 11, 12)),
     Candidate("cache-8bit", "torch", _any, _FLOATS),
     Candidate("convolution", OURS, _majors(HOPPER), (torch.float16,)),
-    Candidate("convolution", TRITON, _majors(HOPPER), (torch.float16,)),
+    Candidate("convolution", TRITON, _fast_triton, (torch.float16,)),
+    Candidate("convolution", KITCHEN, _kitchen_convolves, (torch.float16,)),
     Candidate("convolution", "torch", _any, _FLOATS),
     Candidate("norms", TRITON, _gpu, _FLOATS),
     Candidate("norms", "torch", _any, _FLOATS),
@@ -105,7 +116,7 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "cache-8bit": _any,
     "attention": _any,
     "fp8": _any,
-    "convolution": _any,
+    "convolution": _majors(HOPPER),
     "norms": _any,
 }
 """The cards on which the first right candidate is chosen without timing, by kind of work.

@@ -101,7 +101,7 @@ def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[T
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
     present = [each for each in found if each.name not in absent]
     if any(each.name not in known for each in present):
-        known = {trial.name: trial for trial in try_all(present, device, size, timed=not _by_order(work, card))}
+        known = {trial.name: trial for trial in try_all(present, device, size, timed=not by_order(work, card))}
         kept.keep(card, name, list(known.values()))
     return (*(known[each.name] for each in present), *(Trial(name, reason=why) for name, why in absent.items()))
 
@@ -159,9 +159,8 @@ def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
     except Exception as reason:
         return Trial(candidate.name, reason=" ".join(str(reason).split())[:300] or type(reason).__name__)
     right = error < kind.worst
-    return Trial(
-        candidate.name, error, reason=None if right else f"it is wrong here, with a relative error of {error:.2g}"
-    )
+    reason = None if right else f"its relative error here is {error:.2g}, more than {kind.worst:.2g}"
+    return Trial(candidate.name, error, reason=reason)
 
 
 def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.device) -> float | None:
@@ -196,7 +195,8 @@ def wait(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def _by_order(work: Work, card: Card) -> bool:
+def by_order(work: Work, card: Card) -> bool:
+    """Return whether a card uses the first right candidate for a kind of work, without timing."""
     return BY_ORDER.get(work, lambda _card: False)(card)
 
 

@@ -9,8 +9,7 @@ A pool holds images of one size one after the other, each in a slot. A kernel re
 memory, so a recorded CUDA graph works for other slots too.
 """
 
-from functools import partial
-from typing import NamedTuple
+from functools import lru_cache, partial
 
 import torch
 import triton
@@ -18,26 +17,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..choice.card import card_of
+from ..choice.tiles import Tile, tile_of
 from .launch import Kernel
 
 
-class Blocks(NamedTuple):
-    """The tile of a program: pixels, output channels in two parts, and input channels in two parts.
-
-    Each is a power of two, or 0 for an unused second part. `warps` and `stages` are the number of warps and of
-    pipelined loads.
-    """
-
-    pixels: int
-    out: int
-    out_rest: int
-    channels: int
-    channels_rest: int
-    warps: int
-    stages: int
-
-
-@partial(Kernel, unspecialized=["height", "width", "add"])
+@partial(Kernel, unspecialized=["height", "width", "add", "rows"])
 def _convolve(
     x,
     x_rest,
@@ -52,6 +37,7 @@ def _convolve(
     height,
     width,
     add,
+    rows,
     OUT: tl.constexpr,
     CHANNELS: tl.constexpr,
     FRAMES: tl.constexpr,
@@ -62,7 +48,11 @@ def _convolve(
     KA: tl.constexpr,
     KB: tl.constexpr,
     STAGES: tl.constexpr,
+    DESCRIBED: tl.constexpr,
 ):
+    """Load operands by descriptor (TMA) if DESCRIBED, else by pointer. `rows` is the number of rows of x."""
+    columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
+    of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
     blocks: tl.constexpr = (OUT + NA + NB - 1) // (NA + NB)
     parts: tl.constexpr = CHANNELS // (KA + KB)
     n = tl.program_id(0) % blocks * (NA + NB)
@@ -77,8 +67,8 @@ def _convolve(
     m = block * PIXELS
     first, second, third = 0, 0, 0
     if FRAMES == 3:
-        rows = (height + 1) * width
-        first, second, third = _start(slots_ptr, rows), _start(slots_ptr + 1, rows), _start(slots_ptr + 2, rows)
+        image = (height + 1) * width
+        first, second, third = _start(slots_ptr, image), _start(slots_ptr + 1, image), _start(slots_ptr + 2, image)
     # Sums of both parts of the output channels, over both parts of the input channels: four, so that each product of a
     # step depends on the product of the previous step only, not on the previous product of its own step.
     total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float32)
@@ -89,10 +79,17 @@ def _convolve(
         frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
         row = frame + m + (near // SIDE + up) * width + near % SIDE + left
         k = (near * FRAMES + number) * CHANNELS + channel
-        total, below = _add_products(total, below, x.load([row, channel]), w, w_below, weight_row, k, NB)
+        left_operand = _block(x, row, channel, rows, PIXELS, KA, CHANNELS, DESCRIBED)
+        total = _add_product(total, left_operand, w, weight_row, k, KA, of_weight, columns, DESCRIBED)
+        if NB:
+            below = _add_product(below, left_operand, w_below, weight_row + NA, k, KA, of_weight, columns, DESCRIBED)
         if KB:
-            rest = x_rest.load([row, channel + KA])
-            apart, both = _add_products(apart, both, rest, w_rest, w_both, weight_row, k + KA, NB)
+            left_operand = _block(x_rest, row, channel + KA, rows, PIXELS, KB, CHANNELS, DESCRIBED)
+            apart = _add_product(apart, left_operand, w_rest, weight_row, k + KA, KB, of_weight, columns, DESCRIBED)
+            if NB:
+                both = _add_product(
+                    both, left_operand, w_both, weight_row + NA, k + KA, KB, of_weight, columns, DESCRIBED
+                )
     if KB:
         total, below = total + apart, below + both
     p = m + tl.arange(0, PIXELS)
@@ -117,11 +114,32 @@ def _start(slot_ptr, rows):
 
 
 @triton.jit
-def _add_products(total, below, x, w, w_below, row, k, NB: tl.constexpr):
-    total = tl.dot(x, w.load([row, k]).T, total)
-    if NB:
-        below = tl.dot(x, w_below.load([row + total.shape[1], k]).T, below)
-    return total, below
+def _block(
+    source,
+    row,
+    column,
+    rows,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+):
+    """Return [ROWS, COLUMNS] from `row` and `column` on of a matrix [rows, WIDTH]; rows outside it are zeros."""
+    if DESCRIBED:
+        block = source.load([row, column])
+    else:
+        down, right = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+        first = source + (row.to(tl.int64) * WIDTH + column)
+        block = tl.load(first + (down * WIDTH + right), mask=(row + down >= 0) & (row + down < rows), other=0.0)
+    return block
+
+
+@triton.jit
+def _add_product(
+    total, x, w, row, column, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIBED: tl.constexpr
+):
+    """Return `total` plus x times the block of the weight [ROWS, COLUMNS] at `row` and `column`, transposed."""
+    return tl.dot(x, _block(w, row, column, ROWS, total.shape[1], K, COLUMNS, DESCRIBED).T, total)
 
 
 @triton.jit
@@ -185,19 +203,12 @@ def convolve(
     out_channels = len(weight) // quarters
     scale = 2 if side == 2 else 1
     out = x.new_empty((scale * height + 1) * (scale * width + 1), out_channels)
-    b = blocks_of(channels, out_channels)
-    described = TensorDescriptor.from_tensor
-    operands = [described(x, [b.pixels, channel]) for channel in (b.channels, b.channels_rest or b.channels)]
-    operands += [
-        described(weight, [rows, channel])
-        for channel in (b.channels, b.channels_rest or b.channels)
-        for rows in (b.out, b.out_rest or b.out)
-    ]
+    b = _tile(x.device, channels, out_channels)
     pixels = triton.cdiv((height + 1) * (width + 1), b.pixels)
     grid = (pixels * quarters * triton.cdiv(out_channels, b.out + b.out_rest),)
     with torch.cuda.device_of(x):
         _convolve[grid](
-            *operands,
+            *_operands(x, weight, b),
             bias,
             bias if added is None else added.contiguous(),
             out,
@@ -205,6 +216,7 @@ def convolve(
             height,
             width + 1,
             int(added is not None),
+            len(x),
             OUT=out_channels,
             CHANNELS=channels,
             FRAMES=1 if slots is None else 3,
@@ -215,18 +227,27 @@ def convolve(
             KA=b.channels,
             KB=b.channels_rest,
             STAGES=b.stages,
+            DESCRIBED=b.described,
             num_warps=b.warps,
         )
     return out
 
 
-def blocks_of(channels: int, out: int) -> Blocks:
-    """Return the tile that was fastest on an H100 for the sizes of the VAE (docs/benchmarks.md)."""
-    given = (64, 0) if channels % 64 == 0 else (64, 32) if channels % 96 == 0 else (32 if channels % 32 == 0 else 16, 0)
-    made = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
-    if channels > 192 and out % 192 == 0:
-        return Blocks(128, *made, *given, 8, 4)
-    return Blocks(256, *made, *given, 8, 3)
+@lru_cache
+def _tile(device: torch.device, channels: int, out: int) -> Tile:
+    return tile_of(card_of(device), channels, out)
+
+
+def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
+    """Return x and the weight for both parts of the channels and of the output channels."""
+    if not tile.described:
+        return [x, x, weight, weight, weight, weight]
+    described = TensorDescriptor.from_tensor
+    channels, outs = (tile.channels, tile.channels_rest or tile.channels), (tile.out, tile.out_rest or tile.out)
+    return [
+        *(described(x, [tile.pixels, each]) for each in channels),
+        *(described(weight, [rows, each]) for each in channels for rows in outs),
+    ]
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:

@@ -36,7 +36,7 @@ def _scale_8bit(largest, out_ptr):
 def _store_8bit(at, x, scale, inside):
     x = x * (1.0 / scale)
     if at.dtype.element_ty == tl.int8:
-        x = libdevice.rint(x)
+        x = libdevice.nearbyint(x)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
 
 

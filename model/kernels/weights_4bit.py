@@ -60,7 +60,7 @@ def _pair(first, second, kind: tl.constexpr):
             "cvt.rn.satfinite.e4m3x2.f32 $0, $2, $1;", "=h,f,f", [first, second], tl.int16, is_pure=True, pack=1
         )
     elif kind == tl.int8:
-        first, second = libdevice.rint(first).to(tl.int32), libdevice.rint(second).to(tl.int32)
+        first, second = libdevice.nearbyint(first).to(tl.int32), libdevice.nearbyint(second).to(tl.int32)
         pair = ((first & 255) | (second << 8)).to(tl.int16)
     elif kind.primitive_bitwidth == 16:
         first, second = first.to(kind).to(tl.uint16, bitcast=True), second.to(kind).to(tl.uint16, bitcast=True)

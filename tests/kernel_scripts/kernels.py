@@ -1,20 +1,11 @@
-"""Every Triton kernel of the model without a GPU. Prints what failed, as JSON.
-
-With TRITON_INTERPRET=1 Triton's interpreter computes each, and the results are compared with plain torch. Else each is
-compiled on the path that a launch takes: for a GPU of compute capability 9.0, or for the LINGBOT_TRITON_TARGET, such as
-cuda:89 or hip:gfx1100. Also printed: the most shared memory and the most spilled bytes of each kernel."""
+"""Every Triton kernel of the model without a GPU, computed by Triton's interpreter (TRITON_INTERPRET=1) and compared
+with plain torch. Prints what failed, as JSON. cards.py compiles them."""
 
 import json
-import os
-import re
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
-import triton
 from block_cases import blocks
 from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.kernels import convolution, sizes
@@ -30,54 +21,22 @@ from lingbot_world.toy.weights import Weights, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
 from lingbot_world.vae.pooled import PooledDecoder
 from lingbot_world.vae.weights import quarters, vae_shapes
-from pointwise_cases import CASES, NAMES, check
+from pointwise_cases import NAMES, check
 from torch.nn import functional as F
-from triton.backends.compiler import GPUTarget
-from triton.compiler import CompiledKernel
-from triton.runtime.jit import JITFunction
 
-COMPUTED = os.environ.get("TRITON_INTERPRET") == "1"
-TARGET = os.environ.get("LINGBOT_TRITON_TARGET")
-BACKEND, _, NUMBER = (TARGET or "cuda:90").partition(":")
-HAS_FP8 = BACKEND == "hip" or int(NUMBER) >= 89
 FP8 = torch.float8_e4m3fn
-DTYPES = [torch.float32] if COMPUTED else [torch.bfloat16] if TARGET else [torch.float32, torch.bfloat16]
-EIGHT_BITS = (
-    [FP8] if COMPUTED or BACKEND == "hip" else [FP8, torch.int8] if HAS_FP8 else [torch.int8]
-)  # rint is missing
-SHARED: dict[str, int] = {}
-SPILLED: dict[str, int] = {}
-LOOKED_AT: set[str] = set()
+DTYPES = [torch.float32]
+EIGHT_BITS = [FP8]  # the interpreter has no function that rounds to int8
 WEIGHTS = [{}, {"nested": False}, {"quant_type": "fp4", "blocksize": 128}]
 WORST = 2e-6
 
 
-class Card:
-    """What Triton asks a driver for in order to compile."""
-
-    def get_current_target(self) -> GPUTarget:
-        if BACKEND == "hip":
-            return GPUTarget("hip", NUMBER, 64 if NUMBER.startswith("gfx9") else 32)
-        return GPUTarget("cuda", int(NUMBER), 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, _device: int) -> int:
-        return 0
-
-
 def same(got: torch.Tensor, want: torch.Tensor) -> None:
-    """Where kernels are only compiled there is nothing to compare."""
-    if COMPUTED:
-        torch.testing.assert_close(got.float(), want.float(), atol=WORST, rtol=WORST)
+    torch.testing.assert_close(got.float(), want.float(), atol=WORST, rtol=WORST)
 
 
 def pointwise(name: str, dtype: torch.dtype) -> None:
-    if COMPUTED:
-        check(getattr(kernels, name), name, 5, 96, dtype, "cpu", WORST)
-    else:
-        getattr(kernels, name)(*CASES[name](5, 96, dtype, "cpu"))
+    check(getattr(kernels, name), name, 5, 96, dtype, "cpu", WORST)
 
 
 def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:
@@ -182,7 +141,7 @@ def several_in_one(dtype: torch.dtype) -> None:
 
 def near(got: torch.Tensor, want: torch.Tensor) -> None:
     """The interpreter rounds to 8 bits otherwise: what is next to a power of two becomes half of it."""
-    if COMPUTED and got.dtype == FP8:
+    if got.dtype == FP8:
         assert (got.float() - want.float()).abs().mean() <= 0.03 * want.float().abs().mean()
     else:
         same(got, want)
@@ -211,8 +170,7 @@ def merged(dtype: torch.dtype) -> None:
         values, scales = torch.empty(7, 96).to(FP8), torch.empty(2, 7, 1)
         kernels_of_several.merge_fp8_(values, scales[0], *given, shift, factor)
         plain.merge_fp8_(values, scales[1], *given, shift, factor)
-        if COMPUTED:
-            torch.testing.assert_close(*scales, atol=0, rtol=WORST if given[1] is None else 1e-2)  # bf16 between
+        torch.testing.assert_close(*scales, atol=0, rtol=WORST if given[1] is None else 1e-2)  # bf16 between
 
 
 def four_bits(settings: dict, dtype: torch.dtype) -> None:
@@ -226,11 +184,7 @@ def in_blocks(kind: str, dtype: torch.dtype) -> None:
     for shape in ((6, 512), (3, 256)):
         packed = torch.from_numpy(blocks(kind, shape[0] * shape[1]))
         got, want = block_kernels.decode_blocks(packed, kind, shape, dtype), ggml.decode(packed, kind, shape, dtype)
-        assert not COMPUTED or torch.equal(got, want)
-
-
-def recoded(settings: dict, eight_bit: torch.dtype) -> None:
-    four_bit_kernels.recode_4bit(*codec.encode(torch.randn(5, 384) / 30, **settings), (5, 384), eight_bit)
+        assert torch.equal(got, want)
 
 
 def vae() -> None:
@@ -247,7 +201,7 @@ def vae() -> None:
 def convolved(channels: int, out: int, side: int, frames: int) -> None:
     """Pictures with their line and column of zeros, against torch's convolution of the same without."""
     height, width = 5, 6
-    dtype = torch.float32 if COMPUTED else torch.float16
+    dtype = torch.float32
     pictures, weight = torch.randn(frames, channels, height, width), torch.randn(out, frames * channels, side, side)
     rows = F.pad(pictures, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).to(dtype).contiguous()
     matrix, bias, given, scale = weight.permute(0, 2, 3, 1).flatten(1).to(dtype), torch.randn(out), pictures, 1
@@ -260,12 +214,11 @@ def convolved(channels: int, out: int, side: int, frames: int) -> None:
         rows = rows.unflatten(0, (frames, -1))[order].flatten(0, 1)
     added = None if scale == 2 else added.to(dtype).contiguous()
     got = convolution.convolve(rows, slots, matrix, bias.to(dtype), (height, width), side, added)
-    if COMPUTED:
-        want = F.conv2d(given.flatten(0, 1)[None], weight, bias, padding=weight.shape[-1] // 2)[0].permute(1, 2, 0)
-        got = got.view(scale * height + 1, scale * width + 1, out)
-        plain = 0 if added is None else added.view(height + 1, width + 1, out)[:-1, :-1]
-        torch.testing.assert_close(got[:-1, :-1], want + plain, atol=1e-4, rtol=1e-5)
-        assert scale == 2 or (not got[-1].any() and not got[:, -1].any())
+    want = F.conv2d(given.flatten(0, 1)[None], weight, bias, padding=weight.shape[-1] // 2)[0].permute(1, 2, 0)
+    got = got.view(scale * height + 1, scale * width + 1, out)
+    plain = 0 if added is None else added.view(height + 1, width + 1, out)[:-1, :-1]
+    torch.testing.assert_close(got[:-1, :-1], want + plain, atol=1e-4, rtol=1e-5)
+    assert scale == 2 or (not got[-1].any() and not got[:, -1].any())
 
 
 def pooled() -> None:
@@ -284,65 +237,23 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for dtype in DTYPES:
         yield from ((f"{name}, {dtype}", lambda name=name, dtype=dtype: pointwise(name, dtype)) for name in NAMES)
         yield f"out of 8 bits, {dtype}", lambda dtype=dtype: out_of_8_bits(dtype)
-        if HAS_FP8:
-            yield f"several in one, {dtype}", lambda dtype=dtype: several_in_one(dtype)
-            yield f"merged, {dtype}", lambda dtype=dtype: merged(dtype)
-            yield f"attention, {dtype}", lambda dtype=dtype: attention_operands(dtype)
+        yield f"several in one, {dtype}", lambda dtype=dtype: several_in_one(dtype)
+        yield f"merged, {dtype}", lambda dtype=dtype: merged(dtype)
+        yield f"attention, {dtype}", lambda dtype=dtype: attention_operands(dtype)
         for settings in WEIGHTS:
             yield f"4 bits {settings}, {dtype}", lambda settings=settings, dtype=dtype: four_bits(settings, dtype)
         for kind in ggml.BLOCKS:
             yield f"blocks {kind}, {dtype}", lambda kind=kind, dtype=dtype: in_blocks(kind, dtype)
         for kind in EIGHT_BITS:
             yield f"8 bits, {dtype}, {kind}", lambda dtype=dtype, kind=kind: into_8_bits(kind, dtype)
-    on_hopper = TARGET in (None, "cuda:90")  # the table takes this kernel nowhere else
-    for shape in (
-        () if not on_hopper else ((96, 96, 3, 3), (32, 192, 3, 3), (192, 96, 3, 1), (32, 64, 1, 3), (96, 3, 3, 3))
-    ):
+    for shape in ((96, 96, 3, 3), (32, 192, 3, 3), (192, 96, 3, 1), (32, 64, 1, 3), (96, 3, 3, 3)):
         yield f"convolution {shape}", lambda shape=shape: convolved(*shape)
-    if COMPUTED:
-        yield "VAE", vae
-        yield "pooled VAE", pooled
-    for settings in [] if COMPUTED else WEIGHTS:  # the interpreter has no rint, and no instruction by its name
-        for kind in EIGHT_BITS if BACKEND == "cuda" else []:  # AMD has neither the instruction nor rint
-            yield f"recode {settings}, {kind}", lambda settings=settings, kind=kind: recoded(settings, kind)
-
-
-def prepare() -> None:
-    torch.cuda.device_of = lambda _tensor: nullcontext()
-    if not COMPUTED:
-        triton.runtime.driver.set_active(Card())
-        launch = JITFunction.run
-
-        def compile_only(self, *arguments, **settings):
-            compiled = launch(self, *arguments, **{**settings, "warmup": True})
-            look_at(self.fn.__name__, compiled)
-            return compiled
-
-        JITFunction.run = compile_only
-
-
-def look_at(name: str, compiled: CompiledKernel) -> None:
-    SHARED[name] = max(SHARED.get(name, 0), compiled.metadata.shared)
-    if TARGET and compiled.hash not in LOOKED_AT:
-        LOOKED_AT.add(compiled.hash)
-        SPILLED[name] = max(SPILLED.get(name, 0), spilled(compiled.asm))
-
-
-def spilled(asm: dict) -> int:
-    """Bytes of a thread's registers that lie in memory, as the assembler's own file says."""
-    if "amdgcn" in asm:
-        found = re.search(r"\.vgpr_spill_count:\s+(\d+)", asm["amdgcn"])
-        return 4 * int(found[1]) if found else 0
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(asm["cubin"])
-        file.flush()
-        said = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    return max((int(found) for found in re.findall(r"STACK:(\d+)", said)), default=0)
+    yield "VAE", vae
+    yield "pooled VAE", pooled
 
 
 def main() -> None:
-    prepare()
+    torch.cuda.device_of = lambda _tensor: nullcontext()
     failed, count = {}, 0
     for name, case in cases():
         count += 1
@@ -352,7 +263,7 @@ def main() -> None:
             while reason.__cause__ is not None:
                 reason = reason.__cause__
             failed[name] = f"{type(reason).__name__}: {reason}"[-500:]
-    print(json.dumps({"cases": count, "failed": failed, "shared": SHARED, "spilled": SPILLED}))
+    print(json.dumps({"cases": count, "failed": failed}))
 
 
 main()

@@ -10,7 +10,7 @@ from lingbot_world.model.choice.trials import KINDS, Size, try_all
 from lingbot_world.model.ops import linear_8bit
 from lingbot_world.model.ops.linear_8bit import EightBitLayer
 from lingbot_world.model.ops.pointwise import encode_8bit
-from lingbot_world.vae import pooled  # noqa: F401
+from lingbot_world.vae import convolutions  # noqa: F401
 from torch.nn import functional as F
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

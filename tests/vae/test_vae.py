@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError, InputError
+from lingbot_world.model.choice.card import Card
+from lingbot_world.model.choice.tiles import tile_of
 from lingbot_world.toy.weights import VAE_WIDTH, Weights, vae_tensors
 from lingbot_world.vae import Stripe, VideoDecoder, decode_latent, encode_first_frame, load_vae, pooled, read_vae
 from lingbot_world.vae.decoding import REACH
@@ -129,8 +131,13 @@ def test_frames_that_come_later_are_the_same(way):
 @pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
 )
-@pytest.mark.parametrize("way", ["on the GPU", "parked", "in tiles"])
-def test_the_pooled_decoder_gives_nearly_the_frames_of_the_plain_one(way):
+@pytest.mark.parametrize("way", ["on the GPU", "parked", "in tiles", "by the blocks of GeForce"])
+def test_the_pooled_decoder_gives_nearly_the_frames_of_the_plain_one(way, monkeypatch):
+    if way == "by the blocks of GeForce":
+        convolution = pytest.importorskip("lingbot_world.model.kernels.convolution")
+        ada = Card("nvidia", "RTX 4090", (8, 9))
+        monkeypatch.setattr(convolution, "_tile", lambda _device, *channels: tile_of(ada, *channels))
+        monkeypatch.setattr(pooled, "_convolution_hopper", lambda _device: None)
     random, latent = Weights(0), noise(1, 16, 5, 34, 34)
     tensors = {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(96).items()}
     whole = load_vae(tensors, device="cuda")

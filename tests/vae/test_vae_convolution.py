@@ -1,8 +1,13 @@
-"""The convolution kernel for Hopper GPUs against torch's."""
+"""The convolution kernel for Hopper GPUs against torch's, and the decoder that the table chooses on other cards."""
 
 import pytest
 import torch
 from lingbot_world.model.kernels.hopper import convolution as convolution_hopper
+from lingbot_world.toy.weights import vae_tensors
+from lingbot_world.vae import load_vae, pooled
+from lingbot_world.vae.convolutions import KitchenDecoder, convolution_of
+from lingbot_world.vae.network import Decoder
+from played_card import CUDA, PlayedCard, forget
 from torch.nn import functional as F
 
 GPU = "cuda"
@@ -66,3 +71,44 @@ def test_frames_may_lie_in_any_order():
 def test_it_is_taken_for_many_pixels_and_whole_parts_of_channels(channels, out, size, side, fits):
     x = torch.empty(1, channels, dtype=torch.float16, device=GPU)
     assert convolution_hopper.suits(x, x.new_empty(out, 1), size, side) == fits
+
+
+def test_comfy_kitchens_decoder_gives_the_frames_of_the_plain_one():
+    """By its kernels for the CPU, which are torch's."""
+    pytest.importorskip("comfy_kitchen")
+    vae, latent = load_vae(vae_tensors(0)), torch.randn(3, 1, 16, 3, 5, generator=torch.Generator().manual_seed(0))
+    plain, kitchen = Decoder(vae.weights), KitchenDecoder(vae.weights)
+    for each in latent:
+        want, got = (list(decoder.decode(each)) for decoder in (plain, kitchen))
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "found", "seconds", "name", "recorded"),
+    [
+        ((9, 0), {}, {}, "LingBot-World", True),  # the order was measured: nothing is tried
+        ((8, 9), {}, {"triton": 1, "comfy-kitchen": 2, "torch": 3}, "triton", True),
+        ((12, 0), {}, {"triton": 3, "comfy-kitchen": 1, "torch": 2}, "comfy-kitchen", False),
+        ((8, 6), {"comfy-kitchen": "too inexact"}, {"triton": 3, "torch": 2}, "torch", False),
+        ((7, 5), {}, {"comfy-kitchen": 1, "torch": 2}, "comfy-kitchen", False),
+    ],
+)
+def test_a_card_decodes_by_its_fastest_right_convolution(monkeypatch, capability, found, seconds, name, recorded):
+    monkeypatch.setattr(pooled, "find_spec", lambda _name: True)
+    card = PlayedCard(monkeypatch, *capability, why=None, found=found, seconds=seconds)
+    assert convolution_of(CUDA) == name
+    assert pooled.records(CUDA, torch.float16, 96) is recorded
+    assert not pooled.records(CUDA, torch.bfloat16, 96)
+    assert card.tried == (1 if seconds else 0)
+    forget()
+
+
+def test_without_memory_for_a_trial_torch_decodes(monkeypatch):
+    PlayedCard(monkeypatch, 8, 9)
+
+    def full(*_arguments, **_settings):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("lingbot_world.model.choice.trials.try_all", full)
+    assert convolution_of(CUDA) == "torch"
+    forget()

@@ -13,10 +13,9 @@ import tempfile
 from pathlib import Path
 
 import torch
+from lingbot_world.model.choice.card import Card
 
 ARCHITECTURES = {"7.5": 75, "8.0": 80, "8.6": 86, "8.9": 89, "9.0": 90, "10.0": 100, "12.0": 120}
-SHARED = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
-"""Bytes of shared memory that a block may have, by architecture."""
 
 
 class SharedMemoryError(RuntimeError):
@@ -47,10 +46,9 @@ def _compile_for(architecture: int, here: int) -> dict[str, int]:
         made = make_cubin(self, source, metadata, options, here)
         kernel, size = metadata["name"], metadata["shared"]
         shared[kernel] = max(shared.get(kernel, 0), size)
-        if size > SHARED[architecture]:
-            raise SharedMemoryError(
-                f"{kernel} needs {size} bytes of shared memory, sm_{architecture} has {SHARED[architecture]}"
-            )
+        most = Card("nvidia", "", divmod(architecture, 10)).shared_memory
+        if size > most:
+            raise SharedMemoryError(f"{kernel} needs {size} bytes of shared memory, sm_{architecture} has {most}")
         return made
 
     CUDABackend.make_cubin = make

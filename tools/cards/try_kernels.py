@@ -1,11 +1,13 @@
 """Every candidate of the table of kernels, on the card at hand and on cards that it plays.
 
-    python tools/cards/try_kernels.py --out FOLDER [--cards native 7.5 8.6 8.9 12.0] [--parts candidates kitchen models]
+    python tools/cards/try_kernels.py --out FOLDER [--cards native 7.5 8.6 8.9 12.0]
+        [--parts candidates kitchen models vae launches]
 
 For each card: each candidate's trial (its error, and on the card itself its time), the functions of comfy-kitchen that
 the engine could call, with a recording of each replayed on new inputs, and a few blocks of the 1.3B's and of the 14B's
-widths in each arithmetic and attention, in dB from exact bf16. Times on played cards mean nothing. 3 to 6 minutes on
-an H100: the card itself first, then the played ones side by side."""
+widths in each arithmetic and attention, in dB from exact bf16; each decoder of the VAE, in dB from fp32; and the
+launches of a block. Times on played cards mean nothing. 3 to 6 minutes on an H100: the card itself first, then the
+played ones side by side."""
 
 import argparse
 import json
@@ -22,8 +24,8 @@ from pathlib import Path
 HERE = Path(__file__).absolute().parent
 ROOT = HERE.parents[1]
 CARDS = ("native", "7.5", "8.6", "8.9", "12.0")
-PARTS = ("candidates", "kitchen", "models")
-LIMIT = 220
+PARTS = ("candidates", "kitchen", "models", "vae", "launches")
+LIMIT = 280
 """Seconds of a card."""
 
 
@@ -40,7 +42,7 @@ def importable() -> None:
 def try_candidates(timed: bool) -> list[dict]:
     """Try each candidate at the widths of both models."""
     import lingbot_world.model.dit
-    import lingbot_world.vae.pooled  # noqa: F401
+    import lingbot_world.vae.convolutions  # noqa: F401
     import torch
     from kitchen_cases import shown
     from lingbot_world.model.choice.card import card_of
@@ -137,10 +139,17 @@ def run_card(card: str, parts: list[str]) -> None:
     from kitchen_cases import try_kitchen
     from lingbot_world.model.choice.card import card_of
     from lingbot_world.model.choice.kept import versions
+    from model_cases import try_launches, try_vae
 
     found = {"card": card_of(torch.device("cuda", 0)).known_as, "versions": versions(), "shared": shared}
     print(json.dumps(found), flush=True)
-    known = {"candidates": partial(try_candidates, card == "native"), "kitchen": try_kitchen, "models": try_models}
+    known = {
+        "candidates": partial(try_candidates, card == "native"),
+        "kitchen": try_kitchen,
+        "models": try_models,
+        "vae": partial(try_vae, card == "native"),
+        "launches": try_launches,
+    }
     for part in parts:
         try:
             known[part]()

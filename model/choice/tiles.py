@@ -1,0 +1,44 @@
+"""The tiles of Triton's convolution of the VAE, by the shared memory of a card."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .card import LDS, Card
+
+WIDE = 200_000
+"""The least shared memory in bytes for the large tiles: H100, H200 and B200, which also load tiles by descriptor."""
+
+
+class Tile(NamedTuple):
+    """The tile of a program: pixels, output channels in two parts, and input channels in two parts.
+
+    Each is a power of two, or 0 for an unused second part. `warps` and `stages` are the number of warps and of
+    pipelined loads. A `described` tile is loaded by descriptor (TMA), others by pointers.
+    """
+
+    pixels: int
+    out: int
+    out_rest: int
+    channels: int
+    channels_rest: int
+    warps: int
+    stages: int
+    described: bool
+
+
+def tile_of(card: Card, channels: int, out: int) -> Tile:
+    """Return the tile for a convolution from `channels` to `out` channels.
+
+    The large tiles were the fastest on an H100 (docs/benchmarks.md). The others were chosen from what Triton's compiler
+    reports: they fit 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
+    """
+    outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
+    deep = 32 if channels % 32 == 0 else 16
+    if card.shared_memory < WIDE:
+        narrow = outs == (128, 64) and card.shared_memory <= LDS
+        return Tile(128, *((64, 0) if narrow else outs), deep, 0, 8, 4, described=False)
+    parts = (64, 0) if channels % 64 == 0 else (64, 32) if channels % 96 == 0 else (deep, 0)
+    if channels > 192 and out % 192 == 0:
+        return Tile(128, *outs, *parts, 8, 4, described=True)
+    return Tile(256, *outs, *parts, 8, 3, described=True)

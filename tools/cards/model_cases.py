@@ -1,0 +1,139 @@
+"""Decoders of the VAE, and launches of a block, tried on a GPU. See try_kernels.py."""
+
+import os
+import sys
+import tempfile
+import time
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import torch
+from kitchen_cases import decibels, shown
+
+BLOCKS = 1, 3
+"""The numbers of blocks of the two models whose difference is the launches of a block."""
+FORWARDS = 5
+"""The forwards of a chunk: four steps and a clean pass."""
+WIDTHS = {"1.3B": (1536, 8960, 12), "14B in NF4": (5120, 13824, 40)}
+VIDEO, FRAMES = (58, 104), 4
+"""The latent's size of the timed decode, 464x832, and its frames."""
+
+
+def try_vae(timed: bool, device: str = "cuda") -> list[dict]:
+    """Decode random latents by each decoder: dB from the decode in fp32 (peak 2), and on the card itself the seconds of
+    a latent frame at 464x832."""
+    from lingbot_world.toy.weights import Weights
+    from lingbot_world.vae import load_vae
+    from lingbot_world.vae.convolutions import KitchenDecoder, convolution_of
+    from lingbot_world.vae.network import Decoder
+    from lingbot_world.vae.pooled import PooledDecoder
+    from lingbot_world.vae.weights import vae_shapes
+
+    random = Weights(0)
+    whole = load_vae(
+        {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(96).items()}, device=device
+    )
+    half = whole.decoding_in_half()
+    latents = torch.randn(FRAMES, 1, 16, 20, 22, generator=torch.Generator().manual_seed(0))
+    want = _decoded(Decoder(whole.weights), latents, whole)
+    found = [shown("VAE: the table's choice", lambda: {"chosen": convolution_of(torch.device(device))})]
+    for name, make in {
+        "Triton, or ours": lambda recorded: PooledDecoder(half, recorded=recorded),
+        "comfy-kitchen": lambda _recorded: KitchenDecoder(half.weights),
+        "torch": lambda _recorded: Decoder(half.weights),
+    }.items():
+        found.append(shown(f"VAE by {name}", partial(_decode, make, latents, half, want, timed)))
+    return found
+
+
+def _decode(make, latents, vae, want, timed: bool) -> dict:
+    error = (_decoded(make(False), latents, vae) - want).square().mean().sqrt() / 2
+    result = {"dB": decibels(float(error))}
+    if timed:
+        large = torch.randn(2 * FRAMES, 1, 16, *VIDEO, generator=torch.Generator().manual_seed(0))
+        decoder = make(True)
+        _decoded(decoder, large[:FRAMES], vae, kept=False)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        _decoded(decoder, large[FRAMES:], vae, kept=False)
+        torch.cuda.synchronize()
+        result["seconds_a_latent_frame"] = (time.perf_counter() - start) / FRAMES
+    return result
+
+
+@torch.no_grad()
+def _decoded(decoder, latents, vae, kept: bool = True):
+    frames = []
+    for latent in latents:
+        for frame in decoder.decode(vae.denormalized(latent)):
+            frames += [frame.float().clamp(-1, 1)] if kept else []
+    return torch.cat(frames) if kept else None
+
+
+def try_launches(device: str = "cuda", size: tuple[int, int] = VIDEO, widths: dict | None = None) -> list[dict]:
+    """Count the kernels and copies of a block in a forward, from what the GPU ran in a chunk with a full window."""
+    found, folder = [], Path(tempfile.mkdtemp())
+    for name, arithmetic, attention in product(widths or WIDTHS, ("bf16", "8bit"), ("auto", "8bit")):
+        if (arithmetic == "bf16") != (attention == "auto"):
+            continue
+        run = partial(_launches, folder, name, (widths or WIDTHS)[name], (arithmetic, attention), device, size)
+        found.append(shown(f"launches, {name}, {'exact' if attention == 'auto' else '8 bits'}", run))
+    return found
+
+
+def _launches(folder: Path, name: str, width, how: tuple[str, str], device: str, size: tuple[int, int]) -> dict:
+    few, many = (_kernels(_model(folder, name, width, count, how, device), device, size) for count in BLOCKS)
+    blocks = (BLOCKS[1] - BLOCKS[0]) * FORWARDS
+    names = {each: count - few.get(each, 0) for each, count in many.items() if count != few.get(each, 0)}
+    ours = {each[:70]: round(count / blocks, 2) for each, count in sorted(names.items(), key=lambda one: -one[1])}
+    return {"a_block": (sum(many.values()) - sum(few.values())) / blocks, "kernels": ours}
+
+
+def _model(folder: Path, name: str, width, count: int, how: tuple[str, str], device: str):
+    from lingbot_world.loaders import load_expert
+    from lingbot_world.model.config import ModelConfig
+
+    sys.path.insert(0, str(Path(__file__).absolute().parent.parent / "bench"))
+    from random_package import write_random_expert
+
+    dim, feed_forward, heads = width
+    config = ModelConfig(dim=dim, ffn_dim=feed_forward, num_heads=heads, num_layers=count, freq_dim=256, text_dim=4096)
+    place = folder / f"{name.replace(' ', '')}-{count}" / "lingbot-world-v2-causal-fast"
+    path = place / "model.safetensors"
+    if not path.is_file():
+        write_random_expert(place, config, bf16="NF4" not in name, device=device)
+    arithmetic = "auto" if how[0] == "bf16" else how[0]
+    return load_expert(path, device, torch.bfloat16, arithmetic=arithmetic, attention_mode=how[1], decoded_blocks=count)
+
+
+def _kernels(model, device: str, size: tuple[int, int]) -> dict[str, int]:
+    """Count what a GPU runs in the third chunk, by name; its window is full."""
+    from lingbot_world.options import FAST_INDICES, Window
+    from lingbot_world.pipeline.world import World, WorldMemory
+    from lingbot_world.sampling import few_step_schedule
+
+    world = World(model, size, Window(2 * FRAMES, FRAMES), chunk=FRAMES, device=device, memory=WorldMemory())
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(shape):
+        return torch.randn(shape, device=device, generator=generator)
+
+    world.prompt, schedule = draw((1, 77, 4096)), few_step_schedule(FAST_INDICES, 10.0)
+
+    def chunk():
+        noise, y, camera = (draw((1, channels, FRAMES, *size)) for channels in (16, 20, model.config.control_channels))
+        world.chunk(noise, y, camera.cpu(), schedule, draw)
+
+    chunk(), chunk(), chunk()
+    activity = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[activity.CUDA if device == "cuda" else activity.CPU]) as profiler:
+        chunk()
+        if device == "cuda":
+            torch.cuda.synchronize()
+    return {each.key: each.count for each in profiler.key_averages() if device != "cuda" or each.device_time_total}
+
+
+if __name__ == "__main__":  # the launches on the CPU, tiny, to see that they run
+    os.environ["LINGBOT_WORLD_CARDS"] = ""
+    try_launches("cpu", (4, 4), {"1.3B": (256, 512, 2)})

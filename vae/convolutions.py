@@ -1,0 +1,127 @@
+"""The candidates for the VAE's convolutions over three frames, how each is tried, and the choice for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..model.choice.card import card_of
+from ..model.choice.rates import DECODING
+from ..model.choice.table import KITCHEN, OURS, TRITON, candidates
+from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
+from .network import EPSILON, Decoder
+
+ALIGNED = 4
+"""The ints in GPU memory for a layer's three slots: kernels are compiled for addresses aligned to 16 bytes."""
+WORST = 7e-4
+"""The largest relative error of a convolution: 63 dB. A decoded video loses about 13 dB more, so it keeps 50 dB. On an
+H100 convolutions of 71.5 dB gave a video of 58.9 dB."""
+EXACTNESS = Size(24, 0, 384, 96)
+"""The size of the test for exactness: the most channels, because the error of fp16 sums grows with them."""
+
+
+class KitchenDecoder(Decoder):
+    """A `Decoder` with comfy-kitchen's convolutions over time. Needs a VAE in fp16."""
+
+    def _causal_conv(self, name: str, x: Tensor) -> Tensor:
+        frames = [*(self.past.get(name) or 2 * [torch.zeros_like(x)]), x]
+        self.past[name] = frames[1:]
+        return convolve_by_kitchen(frames, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+
+def convolution_of(device: torch.device) -> str | None:
+    """Return the name of the candidate for a GPU: the first one if the order was measured, else the fastest right one.
+
+    Return "torch" if the card has no memory left for the test, which the next call repeats.
+    """
+    card = card_of(device)
+    if by_order("convolution", card):
+        return candidates("convolution", card)[0].name
+    try:
+        return chosen("convolution", device, DECODING)
+    except torch.OutOfMemoryError:
+        return "torch"
+
+
+def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the convolution [1, out, H, W] of three frames [1, C, H, W] with a weight [out, 3 * C, h, w]."""
+    from comfy_kitchen import fp16_conv3d
+
+    (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2
+    window = frames[0].new_zeros(1, 3, height + 2 * pad, width + 2 * pad, channels)
+    for room, frame in zip(window[0], frames, strict=True):
+        room[pad : pad + height, pad : pad + width] = frame[0].permute(1, 2, 0)
+    kernel = weight.unflatten(1, (3, -1)).transpose(1, 2)
+    return fp16_conv3d(window.permute(0, 4, 1, 2, 3), kernel, bias)[:, :, 0]
+
+
+def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
+    """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a test.
+
+    The rows of `size` are the frames' height; the default rows stand for EXACTNESS. The frames are a view of a pool
+    (model/kernels/convolution.py), and the weight is channels last, as in a decoder.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    height, _, channels, out, _ = EXACTNESS if size.rows == Size().rows else size
+    shapes = (3, channels, height, height * 5 // 4 + 4), (out, 3 * channels, 3, 3), (out,)
+    frames, weight, bias = (torch.randn(shape, device=device, generator=generator).half() for shape in shapes)
+    pool = F.pad(frames, (0, 1, 0, 1)).contiguous(memory_format=torch.channels_last)
+    return pool[:, :, :-1, :-1], weight.contiguous(memory_format=torch.channels_last), bias
+
+
+def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the convolution in fp32."""
+    return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
+
+
+@attempt("convolution", OURS)
+def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the convolution by the CUDA kernel for Hopper."""
+    from ..model.kernels.hopper import convolution as convolution_hopper
+
+    rows, slots, size = _pooled(frames)
+    return picture(convolution_hopper.convolve(rows, slots, matrix(weight), bias, size), size)
+
+
+@attempt("convolution", TRITON)
+def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the convolution by Triton, with the copy of the newest frame into the pool that a layer makes."""
+    from ..model.kernels import convolution
+
+    rows, slots, size = _pooled(frames)
+    convolution.put(rows[len(rows) // 3 * 2 :], None, EPSILON, rows, slots, size)
+    return picture(convolution.convolve(rows, slots, matrix(weight), bias, size, 3), size)
+
+
+@attempt("convolution", KITCHEN)
+def _by_kitchen(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return convolve_by_kitchen(frames.split(1), weight, bias)
+
+
+@attempt("convolution", "torch")
+def _by_torch(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.conv2d(torch.cat(frames.split(1), 1), weight, bias, padding=1)
+
+
+KINDS["convolution"] = Kind(random_convolution, exact_convolution, WORST)
+
+
+def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """Return the rows of the pool that holds these frames, their slots, and the frames' height and width."""
+    count, channels, height, width = frames.shape
+    rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
+    return rows, torch.arange(ALIGNED, dtype=torch.int32, device=frames.device), (height, width)
+
+
+def matrix(weight: Tensor) -> Tensor:
+    """Return a kernel [out, in, h, w], channels last in memory, as a view [out, h * w * in]."""
+    return weight.permute(0, 2, 3, 1).flatten(1)
+
+
+def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return rows [(H + 1) * (W + 1), C] as a view [1, C, H, W]."""
+    height, width = size
+    return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]
