@@ -34,8 +34,10 @@ export class Clip {
     this.batches = this.batches.filter(({ header }) => header.chunk_index < chunks);
   }
 
-  /** The last ten seconds, as a file of a video. Throws an Error that says why there is none. @returns {Promise<File>} */
-  async save() {
+  /** The last ten seconds, as a file of a video. Throws an Error that says why there is none.
+   * @param {(context: CanvasRenderingContext2D, camera: number[] | null) => void} paint  called after each frame
+   * @returns {Promise<File>} */
+  async save(paint = () => {}) {
     if (!this.batches.length) throw new Error("nothing was walked yet");
     const kind = globalThis.MediaRecorder && KINDS.find((name) => MediaRecorder.isTypeSupported(name));
     if (!kind) throw new Error("this browser records no video; Save > Video has the whole walk");
@@ -48,7 +50,10 @@ export class Clip {
       recorder.onerror = ({ error }) => reject(new Error(error?.message ?? "the recording failed"));
     });
     recorder.start(1000);
-    await this.#play([...this.batches], (image) => context.drawImage(image, 0, 0, width, height));
+    await this.#play([...this.batches], (image, camera) => {
+      context.drawImage(image, 0, 0, width, height);
+      paint(context, camera);
+    });
     recorder.stop();
     await ended;
     stream.getTracks().forEach((track) => track.stop());
@@ -62,9 +67,9 @@ export class Clip {
     const total = batches.reduce((sum, { header }) => sum + header.num_frames, 0);
     let left = total - SECONDS * this.fps, due = performance.now();
     for (const { header, payload } of batches) {
-      for (const image of await decoder.decode(header, payload)) {
+      for (const [index, image] of (await decoder.decode(header, payload)).entries()) {
         if (left-- <= 0) {
-          draw(image);
+          draw(image, header.camera?.[index] ?? null);
           due = Math.max(due, performance.now() - frame) + frame;
           await new Promise((resolve) => { setTimeout(resolve, Math.max(0, due - performance.now())); });
         }

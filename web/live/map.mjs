@@ -8,6 +8,7 @@ export class WayMap {
   /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
     this.canvas = canvas;
+    this.maze = null; // the walls and the crate, where they are known
     this.clear();
   }
 
@@ -38,9 +39,11 @@ export class WayMap {
     const context = canvas.getContext("2d"), { width, height } = canvas;
     context.clearRect(0, 0, width, height);
     if (!here) return;
-    const { x: middleX, z: middleZ, across } = extent([...points, here]);
+    const goal = this.maze && !this.maze.map.found ? [{ x: 1000 * this.maze.goal.x, z: 1000 * this.maze.goal.z }] : [];
+    const { x: middleX, z: middleZ, across } = extent([...points, here, ...goal]);
     const scale = (0.82 * width) / across;
     const place = ({ x, z }) => [width / 2 + (x - middleX) * scale, height / 2 - (z - middleZ) * scale];
+    this.#drawMaze(context, place, across);
     Object.assign(context, { lineWidth: width / 70, lineJoin: "round", strokeStyle: "#fffc", fillStyle: "#4fd1a5" });
     context.beginPath();
     for (const point of [...points, here]) context.lineTo(...place(point));
@@ -50,6 +53,21 @@ export class WayMap {
     context.fillStyle = "#fff";
     context.fill();
     arrow(context, place(here), here.yaw, width / 18);
+  }
+
+  #drawMaze(context, place, across) {
+    if (!this.maze) return;
+    const polygon = (corners, colour) => {
+      context.beginPath();
+      for (const { x, z } of corners) context.lineTo(...place({ x: 1000 * x, z: 1000 * z }));
+      context.fillStyle = colour;
+      context.fill();
+    };
+    const here = { x: this.here.x / 1000, z: this.here.z / 1000 };
+    for (const wall of this.maze.walls(here, across / 1000)) polygon(wall, "#fff7");
+    if (this.maze.map.found) return;
+    const { x, z } = this.maze.goal, size = across / 22000;
+    polygon([[0, -1], [1, 0], [0, 1], [-1, 0]].map(([right, ahead]) => ({ x: x + size * right, z: z + size * ahead })), "#f6c95b");
   }
 }
 

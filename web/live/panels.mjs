@@ -120,7 +120,7 @@ export class Panels {
     if (this.recording) return;
     this.recording = true;
     this.view.say("Recording the last ten seconds. Keep this page open ...", LONG);
-    await this.#save("The clip", this.view.clip.save());
+    await this.#save("The clip", this.view.clip.save((context, camera) => this.view.maze?.paint(context, camera)));
     this.recording = false;
   }
 

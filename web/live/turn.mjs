@@ -73,12 +73,13 @@ export class Turn {
 }
 
 /** The rotation about an axis: x downwards to the front turns up, y turns right, as in the walk's camera. */
-function about(axis, degrees) {
+export function about(axis, degrees) {
   const [sin, cos] = [Math.sin(degrees * RADIANS), Math.cos(degrees * RADIANS)];
   return axis === "x" ? [[1, 0, 0], [0, cos, -sin], [0, sin, cos]] : [[cos, 0, sin], [0, 1, 0], [-sin, 0, cos]];
 }
 
-const product = (one, other) => one.map((row) => [0, 1, 2].map((column) => (
+/** The product of two 3 x 3 matrices. */
+export const product = (one, other) => one.map((row) => [0, 1, 2].map((column) => (
   row.reduce((sum, value, index) => sum + value * other[index][column], 0))));
 
 /** A homography of the plane as CSS has it: columns of a 4 x 4 matrix. */

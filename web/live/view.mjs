@@ -6,6 +6,7 @@ import { Events } from "./events.mjs";
 import { Fading } from "./fading.mjs";
 import { Figures } from "./figures.mjs";
 import { Input, isTyping } from "./input.mjs";
+import { Maze } from "./maze.mjs";
 import { Panels } from "./panels.mjs";
 import { Picture } from "./picture.mjs";
 import { playsH264, Player } from "./player.mjs";
@@ -141,6 +142,7 @@ export class View {
   #seen(frame) {
     this.steps.seen(frame.chunk);
     this.stage.dataset.seen = "";
+    this.maze?.paint(this.player.context, frame.camera);
     this.measured.seen(frame, this.connection?.seen(frame.event) ?? []);
     this.picture.seen(frame, this.measured.latency);
     this.panels.seen(frame);
@@ -160,6 +162,7 @@ export class View {
       this.picture.began(message);
       this.#sentAsAsked(this.connection.init, message);
       this.measured.set("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}${message.preview ? ", preview" : ""}`);
+      this.#map(message);
       this.panels.started(message);
       this.events.show(message.events, message.active);
       this.steps.forget();
@@ -179,15 +182,25 @@ export class View {
     resumed: () => this.#pauseShown(false),
     still: () => this.player.rest(),
     drift: ({ reason }) => this.say(reason, LONG),
+    found: ({ seconds }) => {
+      if (this.maze) this.maze.map.found = true;
+      this.say(`You found the golden crate in ${Math.round(seconds)} seconds. R begins again.`, LONG);
+    },
     prompt: ({ text, events }) => { this.events.mark(events); this.say(`Now: ${text}`, BRIEFLY); },
     events: ({ events }) => this.events.mark(events),
     back: ({ chunk }) => this.#cut(chunk),
-    restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.#cut(0); this.panels.begin(); },
+    restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.#cut(0); this.#map({ map: this.facts.map && { ...this.facts.map, found: false } }); this.panels.begin(); },
     lost: () => this.say(`The connection is lost. Reconnecting ...${this.unsent ? ` ${UNSENT}` : ""}`),
     kept: ({ reason }) => this.say(reason, LONG),
     failed: ({ reason }) => this.#failed(reason),
     ended: () => this.leave(this.#over),
   };
+
+  /** The walls and the crate of a world whose map is known. */
+  #map({ map }) {
+    this.maze = this.panels.map.maze = map ? new Maze({ ...map }, this.facts) : null;
+    if (map && !map.found) this.say("Find the golden crate. M shows where it stands.", LONG);
+  }
 
   /** The walk goes on from where so many chunks were made. */
   #cut(chunk) {
