@@ -65,6 +65,27 @@ describe("live page", () => {
     assert.deepEqual(page.faults, []);
   });
 
+  test("a maze's crate is announced, painted, shown on the map, and found once", LIMIT, async () => {
+    const map = { room: 4.8, boxes: [[0, 0, 1.7, 0.12, 2], [0, 0, 0.12, 1.7, 2]], goal: [2.4, 2.4, 0.26, 0.26, 0.52], at: [2.4, -0.9, 0.6, 0], found: false };
+    const page = await open({ settings: { extra: { map } } });
+    assert.ok(await page.isHidden(".hold .goal"));
+    await begin(page);
+    assert.match(await page.innerText(".hold"), /golden crate.*map\s+M\s+shows/s);
+    const golden = (canvas) => page.evaluate((name) => {
+      const { width, height } = document.querySelector(name), { data } = document.querySelector(name).getContext("2d").getImageData(0, 0, width, height);
+      let count = 0;
+      for (let at = 0; at < data.length; at += 4) count += data[at] > 160 && data[at + 1] > 100 && data[at + 1] < data[at] && data[at + 2] < 95;
+      return count;
+    }, canvas);
+    await happens(async () => (await golden("canvas[tabindex]")) > 40, "no golden crate is painted");
+    await page.keyboard.press("m");
+    await happens(async () => (await golden(".map")) > 10, "the map has no crate");
+    walk.status("found", { seconds: 34.2 });
+    await happens(async () => /found the golden crate in 34 seconds/.test(await page.innerText(".notice")), "nothing is said");
+    await happens(async () => (await golden("canvas[tabindex]")) === 0 && (await golden(".map")) === 0, "the crate stays");
+    assert.deepEqual(page.faults, []);
+  });
+
   test("a picture of one's own takes no other picture's words", LIMIT, async () => {
     const page = await open();
     assert.equal(await page.inputValue("[name=begin]"), "a striped room");

@@ -114,7 +114,7 @@ export class Begin {
   #use(file) {
     if (!file || this.root.hidden) return undefined;
     return this.#choose(async () => {
-      if (!KINDS.includes(file.type)) throw new Error("that is no PNG, JPEG or WebP picture");
+      if (!KINDS.includes(file.type)) throw new Error("it is not a PNG, JPEG or WebP file");
       const image = await smaller(file);
       const button = this.#offered(URL.createObjectURL(new Blob([image])), file.name ?? "picture");
       const chosen = { button, image, silent: true };

@@ -5,6 +5,7 @@ import { about, product } from "./turn.mjs";
 
 const NEAR = 0.05, FURTHEST = 14;
 const CLEAR = 3, HAZE = 8; // behind so many units the crate pales, over so many
+const SAMPLES = [0.1, 0.5, 0.9]; // of the crate's sides: where it is looked for
 const FACES = ["#b9842c", "#d9a441", "#f6c95b", "#a97524", "#ffe08a"]; // of -x, +x, -z, +z and the top
 const EDGE = "#6d4a12";
 
@@ -45,39 +46,23 @@ export class Maze {
     if (away > FURTHEST) return;
     const [yaw, pitch] = camera.slice(3).map((value) => value / 100);
     const view = { eye, turn: product(about("y", this.map.at[3] + yaw), about("x", pitch)), lens: this.lens.map((value) => (value * context.canvas.width) / this.width) };
-    const faces = seenFaces(this.crate, view);
-    if (!faces.length) return;
+    const faces = seenFaces(this.crate, view), strength = this.#seen(eye) * Math.min(1, Math.exp((CLEAR - away) / HAZE));
+    if (!strength || !faces.length) return;
     context.save();
-    if (this.#clip(context, view, faces)) draw(context, faces, Math.min(1, Math.exp((CLEAR - away) / HAZE)), context.canvas.width / 256);
+    draw(context, faces, strength, context.canvas.width / 256);
     context.restore();
   }
 
-  /** Leaves the pixels in which nothing stands before the crate. @returns {boolean} whether any are left */
-  #clip(context, view, faces) {
-    const before = this.#between(view.eye);
-    if (!before.length) return true;
-    const step = Math.max(1, Math.round(context.canvas.width / 256)), points = faces.flatMap(({ points: corners }) => corners);
-    const [left, top] = [0, 1].map((axis) => Math.max(0, Math.floor(Math.min(...points.map((point) => point[axis])))));
-    const [right, bottom] = [0, 1].map((axis) => Math.min([context.canvas.width, context.canvas.height][axis], Math.max(...points.map((point) => point[axis]))));
-    let seen = 0;
-    context.beginPath();
-    for (let y = top; y < bottom; y += step) {
-      for (let x = left, from = left; x < right + step; x += step) {
-        const clear = x < right && this.#clear(x + step / 2, y + step / 2, view, before);
-        if (clear) continue;
-        if (x > from) { context.rect(from, y, x - from, step); seen += 1; }
-        from = x + step;
-      }
-    }
-    context.clip();
-    return seen > 0;
-  }
-
-  /** Whether the crate is the first thing that a pixel's ray meets; true where the ray misses the crate. */
-  #clear(x, y, { eye, turn, lens }, before) {
-    const ray = apply(turn, [(x - lens[2]) / lens[0], (y - lens[3]) / lens[1], 1]);
-    const far = meets(this.crate, eye, ray);
-    return before.every((box) => meets(box, eye, ray) >= far);
+  /** The share of the crate that no wall hides. A model's frames are not quite where the map is, so the crate pales
+   * behind a wall and is not cut off there. */
+  #seen(eye) {
+    const { low, high } = this.crate, between = this.#between(eye);
+    const points = SAMPLES.flatMap((x) => SAMPLES.flatMap((y) => SAMPLES.map((z) => [x, y, z])));
+    const clear = points.filter((shares) => {
+      const ray = shares.map((share, axis) => low[axis] + share * (high[axis] - low[axis]) - eye[axis]);
+      return between.every((box) => meets(box, eye, ray) > 1);
+    });
+    return clear.length / points.length;
   }
 
   /** The boxes that may stand between the eye and the crate. */
@@ -103,7 +88,7 @@ export class Maze {
 const solid = (x, z, halfX, halfZ, height) => ({ low: [x - halfX, -height, z - halfZ], high: [x + halfX, 0, z + halfZ], height });
 
 /** The distance along a ray to a box, in lengths of the ray; infinite where it misses. */
-export function meets({ low, high }, eye, ray) {
+function meets({ low, high }, eye, ray) {
   let enter = 0, leave = Infinity;
   for (let axis = 0; axis < 3; axis++) {
     const inverse = 1 / (ray[axis] || 1e-12), one = (low[axis] - eye[axis]) * inverse, other = (high[axis] - eye[axis]) * inverse;

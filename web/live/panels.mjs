@@ -85,7 +85,7 @@ export class Panels {
     this.view.picture.atOnce = on;
     this.#pressed("turn", on);
     this.#remember("turn", on);
-    this.view.say(on ? "The image turns at once." : "The image turns with the next frame.", BRIEFLY);
+    this.view.say(on ? "The image rotates at once." : "The image rotates with its next frame.", BRIEFLY);
   }
 
   #ask(shown) {

@@ -63,7 +63,7 @@ async function walk(start) {
 async function replay(name, prompt) {
   await walk({ image: null, prompt, name });
   view.stage.querySelector(".hold").hidden = true;
-  view.say(`${name} is made again ...`);
+  view.say(`${name} is replayed ...`);
 }
 
 /** Shows the pictures. @param {boolean} walks  there is a walk to go back to */

@@ -199,7 +199,8 @@ export class View {
   /** The walls and the crate of a world whose map is known. */
   #map({ map }) {
     this.maze = this.panels.map.maze = map ? new Maze({ ...map }, this.facts) : null;
-    if (map && !map.found) this.say("Find the golden crate. M shows where it stands.", LONG);
+    const goal = this.stage.querySelector(".hold .goal");
+    if (goal) goal.hidden = !map || map.found;
   }
 
   /** The walk goes on from where so many chunks were made. */
