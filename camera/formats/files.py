@@ -35,6 +35,7 @@ from .numpy_files import (
 from .reading import Recording
 from .scans import ARKIT_FIELDS, SPLAT_FIELDS, read_arkit, read_splat_cameras
 from .sniff import format_of
+from .stated import lens_fault, stated_convention, stated_texts
 from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read_realestate10k, read_tum
 
 
@@ -142,17 +143,19 @@ def read_camera(
     fitting = [name for name, other in FORMATS.items() if suffix in other.suffixes]
     if fitting and format not in fitting:
         raise CameraError(f"{path}: the `format` is {format}; a {suffix} file is {' or '.join(fitting)}: choose that")
-    taken = convention or own
+    texts = stated_texts(path)
+    taken = convention or stated_convention(texts, own, str(path))
     if taken not in CONVENTIONS or (own and CONVENTIONS[taken].by_column):
         fitting = [name for name, each in CONVENTIONS.items() if not (own and each.by_column)]
         raise CameraError(f"{path}: `convention` {convention} for {format}, expected one of {', '.join(fitting)}")
     options = {"convention": CONVENTIONS[taken], "image_size": image_size}
     recording = FORMATS[format].read(path, **{wants: options[wants]} if wants else {})
     notes, lens = list(recording.notes), recording.intrinsics
-    if recording.lens_fault and fov_deg is None:
-        raise CameraError(f"{recording.lens_fault}; or give a field of view (`fov_deg`), which stands in for the lens")
-    if recording.lens_fault:
-        notes.append(f"{recording.lens_fault}: a lens that sees {fov_deg:g} degrees across stands in for it.")
+    fault = recording.lens_fault or lens_fault(texts, str(path))
+    if fault and fov_deg is None:
+        raise CameraError(f"{fault}; or give a field of view (`fov_deg`), which stands in for the lens")
+    if fault:
+        notes.append(f"{fault}: a lens that sees {fov_deg:g} degrees across stands in for it.")
     if fov_deg is not None or lens is None:
         lens = lens_from_fov(DEFAULT_FOV_DEG if fov_deg is None else fov_deg)
         if fov_deg is None:

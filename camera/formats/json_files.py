@@ -55,6 +55,7 @@ PATH_FIELDS = (
 BLENDER_KINDS = ("type", "camera_type")
 MATRIX_FIELDS = (
     Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers; the speed."),
+    Field(("convention",), "applied", "One of `--convention`'s, which comes first."),
     Field(("fov_deg", "angle_x"), "applied", "Degrees or radians across: one number, or one a frame."),
     Field(("lens", "sensor_width"), "applied", "Blender's millimetres: one number each, or one a frame."),
     Field(("sensor_fit", "sensor_height"), "applied", "VERTICAL: the lens is measured from top to bottom."),

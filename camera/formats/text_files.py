@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,7 +79,10 @@ def read_tum(path: Path) -> Recording:
     check_quaternions(rows[:, 4:], str(path))
     poses = rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4])
     c2w = to_opencv(poses, CONVENTIONS["opencv_c2w"], str(path), rows[:, 1:])
-    return Recording(*_at_even_times(c2w, rows[:, 0], path))
+    recording = Recording(*_at_even_times(c2w, rows[:, 0], path))
+    if order is not None or abs(rows[0, 4]) < W_LIKE:
+        return recording
+    return replace(recording, notes=(*recording.notes, UPSIDE_DOWN))
 
 
 def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.ndarray, None, None, tuple[str, ...]]:
@@ -114,6 +118,13 @@ def _rows(path: Path, *columns: int) -> np.ndarray:
         if len(fields) != expected:
             raise CameraError(f"{path}: line {number} has {len(fields)} columns, expected {expected}")
     return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in lines])
+
+
+W_LIKE = 0.999
+UPSIDE_DOWN = (
+    "The first quaternion begins with a number near 1. Read as x, y, z, w it is a turn of 180 degrees; if w comes "
+    "first, add the line `# timestamp tx ty tz qw qx qy qz`."
+)
 
 
 class Columns(NamedTuple):

@@ -423,3 +423,32 @@ def test_every_reader_lists_its_fields():
     for name, format in FORMATS.items():
         assert format.fields, name
         assert all(field.how.endswith(".") for field in format.fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"camera_convention": "opencv"}, "camera_convention is 'opencv', .*read as opengl_c2w"),
+        ({"coordinate_system": "COLMAP w2c"}, "opencv_w2c or opengl_c2w"),
+        ({"projection": "equirectangular"}, "projection 'equirectangular' is no pinhole camera"),
+    ],
+)
+def test_texts_that_state_other_axes_or_another_lens(tmp_path, fields, words):
+    with pytest.raises(CameraError, match=words):
+        read_camera(write(tmp_path / "t.json", json.dumps(transforms(**fields))))
+    if "projection" not in fields:
+        read_camera(write(tmp_path / "t.json", json.dumps(transforms(**fields))), convention="opencv_c2w")
+
+
+def test_matrices_in_the_convention_that_they_state(tmp_path):
+    matrices = {"matrices": [np.array(each).tolist() for each in (START, THERE)], "convention": "opencv_c2w"}
+    path, notes = read_camera(write(tmp_path / "m.json", json.dumps(matrices)))
+    np.testing.assert_allclose(path.c2w, [START, THERE], atol=1e-6)
+    assert not any("Not read" in note for note in notes)
+
+
+def test_a_trajectory_with_w_first_is_reported(tmp_path):
+    rows = "\n".join(f"{time} 0 0 {time} 1 0 0 0" for time in range(9))
+    assert "begins with a number near 1" in read_camera(write(tmp_path / "a.txt", rows))[1][0]
+    headed = "# timestamp tx ty tz qw qx qy qz\n" + rows
+    assert not any("quaternion" in note for note in read_camera(write(tmp_path / "b.txt", headed))[1])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lingbot_world.camera.formats import FORMATS
+from lingbot_world.camera.formats import FORMATS, stated
 from lingbot_world.fields import Field
 from lingbot_world.headless.files import video_reader
 from lingbot_world.loaders import release
@@ -42,7 +42,8 @@ SECTIONS = [
         "`lingbot-world camera show FILE` reads all of these, and so does *Import LingBot-World Camera*. `--fov_deg` "
         "stands in for a lens that is missing, unreadable or no pinhole. Poses that differ by the rounding of the "
         "file's numbers, and no more, are a camera that stands still.",
-        {f"`{name}`: {format.description}": format.fields for name, format in FORMATS.items()},
+        {f"`{name}`: {format.description}": format.fields for name, format in FORMATS.items()}
+        | {"Texts in any JSON or .npz": stated.FIELDS},
     ),
     Section(
         "Pictures",

@@ -1,0 +1,77 @@
+"""Texts in a camera file that state its axes, its direction or its kind of lens, whatever its format."""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import CameraError
+from ...fields import Field
+from ..conventions import CONVENTIONS
+from .reading import read_json
+
+CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$", re.IGNORECASE)
+LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
+AXES = {"opencv": r"open_?cv|colmap", "opengl": r"open_?gl|blender|nerf|arkit"}
+DIRECTIONS = {"c2w": r"c2w|cam(era)?[ _]?(2|to)[ _]?world", "w2c": r"w2c|world[ _]?(2|to)[ _]?cam"}
+OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
+FIELDS = (
+    Field(
+        ("camera_convention", "coordinate_system", "extrinsic_type"),
+        "refused",
+        "Where a text states other axes or another direction than the format's: `--convention` names the right one.",
+    ),
+    Field(("model", "camera_model", "projection"), "refused", "A fisheye or panorama; `--fov_deg` stands in."),
+)
+
+
+def stated_texts(path: Path) -> dict[str, str]:
+    """Return the texts in the head of a camera file and in its first frame, by key. Other formats than JSON and .npz
+    have none."""
+    file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
+    found: dict[str, Any] = {}
+    if file.suffix.lower() == ".json" and file.is_file():
+        data = read_json(file)
+        frames = data if isinstance(data, list) else next((each for each in data.values() if _is_frames(each)), [])
+        for each in (*frames[:1], data):
+            found |= each if isinstance(each, Mapping) else {}
+    elif file.suffix.lower() == ".npz" and file.is_file():
+        with suppress(Exception), np.load(file, allow_pickle=False) as archive:  # the format's reader reports damage
+            found = {name: archive[name].item() for name in archive.files if CONVENTION_KEYS.search(name)}
+    return {str(key): value for key, value in found.items() if isinstance(value, str)}
+
+
+def _is_frames(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+
+
+def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
+    """Return the convention that a file states, completed by its format's `own` one. Raises CameraError if it is not
+    `own`, because exporters name their axes and their pictures' axes alike."""
+    axes, direction = own.split("_") if own else ("", "")
+    for key, text in texts.items():
+        if not CONVENTION_KEYS.search(key):
+            continue
+        told = {kind: _matching(kinds, text) for kind, kinds in (("axes", AXES), ("direction", DIRECTIONS))}
+        stated = f"{told['axes'] or axes}_{told['direction'] or direction}"
+        if own and stated != own:
+            raise CameraError(
+                f"{where}: {key} is {text!r:.40}, and this format is read as {own}: name the right one with "
+                f"`convention`, {stated} or {own}"
+            )
+        axes, direction = stated.split("_")
+    found = f"{axes}_{direction}"
+    return found if found in CONVENTIONS else own
+
+
+def lens_fault(texts: Mapping[str, str], where: str) -> str:
+    """Return a message about a text that states a lens other than a pinhole, else an empty string."""
+    stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
+    return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""
+
+
+def _matching(kinds: Mapping[str, str], text: str) -> str:
+    return next((kind for kind, pattern in kinds.items() if re.search(pattern, text, re.IGNORECASE)), "")
