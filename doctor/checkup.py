@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from ..model.attention.choose_8bit import KERNELS
 from ..model.choice.card import card_of
-from ..model.choice.rates import SIZES, Rate, rate_of_processor, rates
+from ..model.choice.rates import LARGE_SIZES, SIZES, Rate, rate_of_processor, rates
 from ..model.choice.table import SAGE, WORKS, Work, candidates, settings
 from ..model.choice.trials import KINDS, Size, Trial, seconds_of, trials
 from ..model.ops.linear_8bit import suited_arithmetic
@@ -27,6 +28,8 @@ WRONG = 0.1
 MOVED = Size(8192, 0, 16384)
 """The size of the copy that measures a card's memory bandwidth."""
 BUS = 2**28
+SLOWEST = 1e-3
+"""The rate in TFLOP/s of work for which a card has no right kernel."""
 
 
 @dataclass(frozen=True)
@@ -93,26 +96,33 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
         if work in KINDS and candidates(work, card):
             found[work] = trials(work, device, Size() if work not in SIZES or not on_gpu else SIZES[work])
     measured: dict[Work, Rate] = rates(device) if on_gpu else {"linear": rate_of_processor()}
-    worked = _rates(device, measured, facts) if on_gpu else None
-    rows, base = ([], []) if worked is None else (rows_of(worked), base_rows(worked))
+    rows, base = _expected(device, measured, facts) if on_gpu else ([], [])
     facts["sageattention in a recording"] = _sage_replays(device)
     return Checkup(facts, found, measured, rows, advice(facts, found, measured, device), base)
 
 
-def _rates(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> Rates:
-    def of(*works: Work) -> float:
-        return next((found[work].tflops or 1e-3 for work in works if work in found and found[work].tflops), 1e-3)
+def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
+    """Return the expected speed of the causal releases and of the base model, each from the rates at its own sizes."""
+    unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
+    small = large = _with_rates(unknown, device, found)
+    with suppress(torch.OutOfMemoryError):  # the matrices of the 14B take 2 GB
+        large = _with_rates(small, device, rates(device, LARGE_SIZES))
+    return rows_of(small, large), base_rows(large)
+
+
+def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
+    """Return rates with those that were found in place of the known ones."""
+
+    def of(default: float, *works: Work) -> float:
+        return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
 
     eight: Work = "fp8" if suited_arithmetic("8bit", device) == "fp8" else "int8"
-    return Rates(
-        of("linear"),
-        of(eight, "linear"),
-        of("attention"),
-        of("attention-8bit", "attention"),
-        of("convolution"),
-        bandwidth(device),
-        bus(device),
-        facts["memory_total"],
+    return known._replace(
+        linear=of(known.linear, "linear"),
+        linear_8bit=of(known.linear_8bit, eight, "linear"),
+        attention=of(known.attention, "attention"),
+        attention_8bit=of(known.attention_8bit, "attention-8bit", "attention"),
+        convolution=of(known.convolution, "convolution"),
     )
 
 

@@ -185,10 +185,13 @@ class Row(NamedTuple):
         return 0.0 if self.seconds is None else 4 * self.setting.frames / self.seconds.total
 
 
-def rows_of(rates: Rates) -> list[Row]:
-    """Return the estimate for each model in each setting, in exact and 8-bit arithmetic."""
+def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
+    """Return the estimate for each model in each setting, in exact and 8-bit arithmetic.
+
+    `large`: a card's rates at the sizes of the 14B, by default `small`, those at the sizes of the 1.3B."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
+        rates = small if large is None or name == "1.3B" else large
         for setting in (each._replace(eight_bit=eight) for each in PRESETS for eight in (False, True)):
             fit = fits(config, weight, setting, rates.memory)
             seconds = None if fit is None else worked_out(config, setting, rates, fit.fetched)

@@ -2,16 +2,32 @@
 
 Each tensor is read once: one kernel does norm, RoPE and conversion, as for the cache (kv/cache.py)."""
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
+from ..choice.table import CUDNN_FRONTEND, OURS
+from ..choice.trials import ALONE
 from ..kernels.hopper.attention import TURNED
+from ..ops.pointwise import Rows
 from ..ops.scatter import Unturned, put_across_, put_turned_, turned_fp8
 from .choose_8bit import takes_values_across
-from .fp8 import FP8, Operand, by_norm, empty_values, operand, places_across, sample, scaling, scaling_of_keys
-from .fp8_cudnn import padding
+from .fp8 import (
+    FP8,
+    Operand,
+    by_norm,
+    empty_values,
+    operand,
+    operands,
+    places_across,
+    sample,
+    scaling,
+    scaling_of_keys,
+)
+from .fp8_cudnn import cudnn_attention_of, padding
+from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unturned) -> Operand:
@@ -59,3 +75,19 @@ def _zeros(x: Tensor) -> int:
 @lru_cache(maxsize=4)
 def _places(count: int, device: torch.device) -> Tensor:
     return places_across(torch.arange(count, device=device))
+
+
+def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
+    """Return a function of a test's arguments that quantizes all operands, as a cache does, and returns the call."""
+
+    def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
+        head_dim = q.shape[-1] // heads
+        zeros = 0 if takes_values_across(q.device, head_dim) else _zeros(k[0])
+        queries, keys, _ = operands(q, k, v, zeros)
+        return partial(attend, queries, keys, own_values(v[0], head_dim), heads, q.dtype)
+
+    return make
+
+
+ALONE["attention-8bit", OURS] = _alone(hopper_attention_of)
+ALONE["attention-8bit", CUDNN_FRONTEND] = _alone(cudnn_attention_of)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from .card import card_of
 from .table import Work, candidates
-from .trials import ATTEMPTS, KINDS, Size, chosen, seconds_of
+from .trials import ALONE, ATTEMPTS, KINDS, Size, chosen, seconds_of
 
-PRODUCT = Size(6032, 0, 1536, 8960)
-ATTENTION = Size(6032, 27144, 1536)
 DECODING = Size(232, 0, 192, 192)
 PROCESSOR = Size(256, 0, 1536, 1536)
+
+
+def _sizes(product: Size, attention: Size) -> dict[Work, Size]:
+    of_products: dict[Work, Size] = dict.fromkeys(("linear", "int8", "fp8"), product)
+    return {**of_products, "attention": attention, "attention-8bit": attention}
+
+
 SIZES: dict[Work, Size] = {
-    "linear": PRODUCT,
-    "int8": PRODUCT,
-    "fp8": PRODUCT,
-    "attention": ATTENTION,
-    "attention-8bit": ATTENTION,
+    **_sizes(Size(6032, 0, 1536, 8960), Size(6032, 27144, 1536)),
     "convolution": DECODING,
 }
 """The sizes for the 1.3B model's chunk of four latent frames at 464x832: its feed-forward layer, its attention to a
 full window, and a layer of the VAE at half the video's size."""
+LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
+"""The sizes for the same chunk of the 14B: most kernels are faster on larger matrices."""
 TIMES = 5
 
 
@@ -35,21 +41,24 @@ class Rate(NamedTuple):
     tflops: float | None
 
 
-def rates(device: torch.device) -> dict[Work, Rate]:
-    """Return the rate of each kind of work on a GPU."""
-    return {work: rate(work, device) for work in SIZES if candidates(work, card_of(device))}
+def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
+    """Return the rate of each kind of work on a GPU at these sizes."""
+    return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 
 
-def rate(work: Work, device: torch.device) -> Rate:
-    """Return the rate of a kind of work on a GPU."""
-    size = SIZES[work]
+def rate(work: Work, device: torch.device, size: Size) -> Rate:
+    """Return the rate of a kind of work on a GPU, of the chosen kernel alone where its operands are made elsewhere."""
     name = chosen(work, device, size)
     if name is None:
         return Rate(None, None)
     with torch.no_grad():
-        arguments = KINDS[work].make(device, size)
-        seconds = seconds_of(lambda: ATTEMPTS[work, name](*arguments), device, TIMES)
+        seconds = seconds_of(_call(work, name, KINDS[work].make(device, size)), device, TIMES)
     return Rate(name, None if seconds is None else operations(work, size) / seconds / 1e12)
+
+
+def _call(work: Work, name: str, arguments: tuple[Any, ...]) -> Callable[[], Tensor]:
+    alone = ALONE.get((work, name))
+    return partial(ATTEMPTS[work, name], *arguments) if alone is None else alone(*arguments)
 
 
 def rate_of_processor() -> Rate:

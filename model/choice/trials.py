@@ -7,6 +7,7 @@ The modules that compute register here how a kind of work is tested (`Kind`) and
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -22,6 +23,9 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
+LEAST_SECONDS, MOST_RUNS = 0.01, 50
+"""A GPU is timed over so many runs in a row that they take LEAST_SECONDS, but over MOST_RUNS at most. A single run of a
+small product would spend half of its time on the launch and the wait."""
 
 
 class Size(NamedTuple):
@@ -60,6 +64,9 @@ class Trial(NamedTuple):
 
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
+ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
+"""Functions of a test's arguments that return a call of the kernel alone, for `rates`: its 8-bit operands come from
+other layers or a cache. They are missing where the attempt is the kernel alone."""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
@@ -171,7 +178,8 @@ def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPE
     """Return the median of a function's seconds on a device after a first run; None if it raises."""
     try:
         run()
-        return statistics.median(_once(run, device) for _ in range(repeats))
+        runs = 1 if device.type == "cpu" else _runs(_seconds_of_runs(run, device, 1))
+        return statistics.median(_seconds_of_runs(run, device, runs) for _ in range(repeats))
     except torch.OutOfMemoryError:
         raise
     except Exception as reason:
@@ -179,12 +187,18 @@ def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPE
         return None
 
 
-def _once(run: Callable[[], Any], device: torch.device) -> float:
+def _runs(seconds: float) -> int:
+    return max(1, min(MOST_RUNS, math.ceil(LEAST_SECONDS / seconds)))
+
+
+def _seconds_of_runs(run: Callable[[], Any], device: torch.device, runs: int) -> float:
+    """Return the seconds of each of several runs in a row."""
     wait(device)
     start = time.perf_counter()
-    run()
+    for _ in range(runs):
+        run()
     wait(device)
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / runs
 
 
 def wait(device: torch.device) -> None:

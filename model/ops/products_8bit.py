@@ -3,7 +3,7 @@
 On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit operands."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..choice.table import KITCHEN
-from ..choice.trials import KINDS, Kind, Size, attempt
+from ..choice.trials import ALONE, KINDS, Kind, Size, attempt
 from .matrix_8bit import EightBit
 from .pointwise import encode_8bit, or_else, rescale_, slices
 
@@ -98,6 +98,20 @@ def _try_int8(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
 @attempt("int8", KITCHEN)
 def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
     return _kitchen_product(x, weight, bias, x.dtype)
+
+
+def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | None], Callable[[], Tensor]]:
+    """Return a function of a test's arguments that quantizes the input and returns a call of the product."""
+
+    def make(x: Tensor, weight: EightBit, bias: Tensor | None) -> Callable[[], Tensor]:
+        return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
+
+    return make
+
+
+ALONE["int8", "torch"] = _alone(int8_product)
+ALONE["fp8", "torch"] = _alone(_fp8_by_rows)
+ALONE["fp8", "torch-one-scale"] = _alone(_fp8_then_scales)
 
 
 def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ from lingbot_world.doctor.work import MODELS, Rates, Setting, base_rows, fits, p
 from lingbot_world.headless.command.cli import main
 from lingbot_world.model.choice.rates import Rate
 from lingbot_world.model.choice.trials import Trial
+from played_card import CUDA, PlayedCard, forget
 
 ROOT = Path(__file__).parents[2]
 SMALL = MODELS["1.3B"][1]
@@ -65,6 +66,35 @@ def test_recorded_forwards_and_8_bits_are_faster():
     exact, eight = (worked_out(SMALL, Setting((464, 832), eight_bit=each), rates) for each in (False, True))
     assert eight.total < exact.total
     assert worked_out(SMALL, Setting((304, 528)), rates._replace(recorded=False)).launches > exact.launches
+
+
+def test_each_model_is_worked_out_by_the_rates_at_its_own_sizes():
+    """An H100 multiplies the 14B's matrices faster than the 1.3B's, by a sixth in bf16 and by a half in fp8."""
+    small = Rates(680, 770, 690, 690, 480, 2600, 55, 80e9)
+    large = small._replace(linear=790, linear_8bit=1130)
+    same, own = ({row.model: row.seconds for row in rows_of(*rates)} for rates in ((small,), (small, large)))
+    assert own["1.3B"] == same["1.3B"]
+    assert own["14B"].products < 0.7 * same["14B"].products
+
+
+def test_a_checkup_of_a_gpu_uses_the_rates_of_both_models(monkeypatch):
+    PlayedCard(monkeypatch, 8, 9, why=None, seconds={"torch": 0.001})
+    asked = []
+
+    def rates(_device, sizes):
+        asked.append(sizes)
+        if sizes["linear"].dim == 5120:
+            raise torch.OutOfMemoryError
+        return {"linear": Rate("torch", 50.0)}
+
+    monkeypatch.setattr(checkup, "rates", rates)
+    monkeypatch.setattr(checkup, "bandwidth", lambda _device: 500.0)
+    monkeypatch.setattr(checkup, "bus", lambda _device: 20.0)
+    rows, _base = checkup._expected(CUDA, rates(CUDA, checkup.SIZES), {"memory_total": 24e9})
+    assert [sizes["linear"].dim for sizes in asked] == [1536, 5120]
+    assert {row.model for row in rows if row.seconds is not None} == {"1.3B", "14B"}
+    assert rows[0].seconds.products == pytest.approx(79 / 50, rel=0.02)
+    forget()
 
 
 def test_a_video_of_base_is_worked_out():

@@ -152,6 +152,20 @@ def test_a_kernel_is_tried_before_it_is_taken(monkeypatch, wrong):
     assert all(each.seconds > 0 for each in trials.try_all(found, CPU, Size(dim=256), timed=True))
 
 
+def test_a_short_run_on_a_gpu_is_timed_many_times_in_a_row(monkeypatch):
+    """A wait takes as long as a short run, whose time would be doubled by it."""
+    clock, waits = [0.0], []
+
+    def spend(seconds):
+        clock[0] += seconds
+
+    monkeypatch.setattr(trials, "wait", lambda device: waits.append(device) or spend(1e-4))
+    monkeypatch.setattr(trials.time, "perf_counter", lambda: clock[0])
+    assert trials.seconds_of(lambda: spend(1e-4), CUDA) == pytest.approx(1.02e-4)
+    assert trials.seconds_of(lambda: spend(1.0), CUDA) == pytest.approx(1.0, rel=1e-3)
+    assert len(waits) == 2 * 2 * 6
+
+
 def test_a_package_says_itself_whether_it_serves_a_card():
     kitchen = pytest.importorskip("comfy_kitchen")
     assert missing("torch", nvidia(8, 6)) is None
