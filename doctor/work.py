@@ -11,7 +11,7 @@ import torch
 from ..model.config import ModelConfig
 from ..model.kv.place import KeyValuePlace
 from ..options import RELEASES, Precision
-from ..pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, estimate_rollout
+from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWork, estimate_rollout
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL = 8.42e6
@@ -158,7 +158,7 @@ def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) ->
     ):
         kept = stored if resident is None else int(stored * 2 / config.num_layers)
         plan = RolloutMemory(WorldMemory(place), resident, vae_tiling=place.on_host, park_decoder=place.on_host)
-        stage, _ = estimate_rollout(work, plan, kept, Decoder(VAE_WIDTH, half=True))
+        stage, _ = estimate_rollout(work, plan, kept, DecoderSettings(VAE_WIDTH, half=True))
         if stage.total <= memory - HELD_BY_OTHERS:
             held = work.key_values(KeyValuePlace()).device if place.on_host else 0
             return Fit(where, held + (0 if resident is None else stored))

@@ -15,7 +15,7 @@ from ..model.attention.choose_8bit import check_8_bits
 from ..model.config import ModelConfig
 from ..options import Release
 from ..pipeline.geometry import Geometry, first_frame
-from ..pipeline.rollout_memory import Decoder, RolloutPlanner, RolloutWork
+from ..pipeline.rollout_memory import DecoderSettings, RolloutPlanner, RolloutWork
 from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
@@ -84,7 +84,7 @@ class RolloutPlan(Plan):
         )
         width, device = vae_width(self.vae), self.decoding_device
         recorded = records(device, self.half, width)
-        decoder = Decoder(width, self.half is not None, device != self.device, recorded)
+        decoder = DecoderSettings(width, self.half is not None, device != self.device, recorded)
         return RolloutPlanner(work, self.checkpoint, decoder, self.wishes, self.device)
 
 

@@ -35,7 +35,7 @@ def layer_of(name: str) -> str:
     return _AFTER_LAYER.sub("", name)
 
 
-class Target(NamedTuple):
+class BufferRange(NamedTuple):
     """The bytes [start, start + nbytes) of a uint8 device buffer. `rounded`: the dtypes in file and buffer if values
     are rounded during the copy, else None."""
 
@@ -66,14 +66,14 @@ class Target(NamedTuple):
 
 
 @dataclass
-class Chunk:
+class FileChunk:
     """The bytes [start, stop) of a file, or of a tensor in memory. Each of `copies` is the first byte to copy, relative
     to `start`, and its target."""
 
     source: MappedFile | Tensor
     start: int
     stop: int
-    copies: list[tuple[int, Target]]
+    copies: list[tuple[int, BufferRange]]
 
     @property
     def nbytes(self) -> int:
@@ -94,26 +94,28 @@ def buffer_bytes(entries: list[TensorEntry]) -> int:
     return _layout(entries)[1]
 
 
-def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, Target]:
+def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRange]:
     """Return each entry's target in the uint8 buffer, by name."""
     targets = {}
     for entry, start in _layout(entries)[0]:
         rounded = None if entry.stored is None else (entry.stored, entry.dtype)
-        targets[entry.name] = Target(buffer, start, entry.nbytes, rounded)
+        targets[entry.name] = BufferRange(buffer, start, entry.nbytes, rounded)
     return targets
 
 
-def allocate(entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]) -> dict[str, Target]:
+def allocate(
+    entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]
+) -> dict[str, BufferRange]:
     """Allocate device buffers, one for all entries with the same `buffer_key` of their names; return each entry's
     target."""
-    targets: dict[str, Target] = {}
+    targets: dict[str, BufferRange] = {}
     with torch.inference_mode(False):  # the reader threads could not write to an inference tensor
         for together in by_key(entries, buffer_key):
             targets |= targets_in(torch.empty(buffer_bytes(together), dtype=torch.uint8, device=device), together)
     return targets
 
 
-def tensor_at(target: Target, entry: TensorEntry) -> Tensor:
+def tensor_at(target: BufferRange, entry: TensorEntry) -> Tensor:
     """Return the bytes of `target` as the entry's tensor."""
     values = target.view()
     values = values if entry.dtype == torch.uint8 else values.view(entry.dtype)
@@ -137,10 +139,10 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
     return (f"block {block_of(entry.name)}", found[0]) if found else ("others", 0)
 
 
-def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int) -> Iterator[Chunk]:
+def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
     """Yield chunks of at most `size` bytes that cover every tensor, in file order. Tensors that touch each other both
     in the file and in their buffer are copied together."""
-    chunk: Chunk | None = None
+    chunk: FileChunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
         target = targets[entry.name]
@@ -153,7 +155,7 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
             if chunk is None or not near or at + item > size or at % item:  # no value is split between chunks
                 if chunk is not None:
                     yield chunk
-                chunk = Chunk(source, begin, begin, [])
+                chunk = FileChunk(source, begin, begin, [])
             count = min(entry.file_bytes - done, chunk.start + size - begin) // item * item
             start, nbytes = (part // item * kept for part in (done, count))
             _add(chunk.copies, begin - chunk.start, target._replace(start=target.start + start, nbytes=nbytes))
@@ -163,23 +165,23 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
         yield chunk
 
 
-def clipped(chunks: Iterable[Chunk], first: int, stop: int, buffer: Tensor) -> Iterator[Chunk]:
+def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
     """Yield the parts of chunks for bytes [first, stop) of the buffer that they fill. The parts fill another `buffer`
     instead, from its start."""
     for chunk in chunks:
-        copies: list[tuple[int, Target]] = []
+        copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:
             low, high = max(target.start, first), min(target.start + target.nbytes, stop)
             if low < high:
                 skipped = target.in_file(low - target.start)
-                copies.append((begin + skipped, Target(buffer, low - first, high - low, target.rounded)))
+                copies.append((begin + skipped, BufferRange(buffer, low - first, high - low, target.rounded)))
         if copies:
             skipped, (last, target) = copies[0][0], copies[-1]
             moved = [(begin - skipped, each) for begin, each in copies]
-            yield Chunk(chunk.source, chunk.start + skipped, chunk.start + last + target.file_bytes, moved)
+            yield FileChunk(chunk.source, chunk.start + skipped, chunk.start + last + target.file_bytes, moved)
 
 
-def _add(copies: list[tuple[int, Target]], start: int, target: Target) -> None:
+def _add(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
     """Append a copy, or extend the last one by it."""
     if copies:
         begin, last = copies[-1]

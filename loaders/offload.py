@@ -21,7 +21,7 @@ from ..model.quantized.parameters import frozen_parameter
 from ..weights.quantized import quantized_tensors
 from ..weights.tensors import check_finite
 from .checkpoint import Checkpoint
-from .chunks import ALIGNMENT, Chunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
+from .chunks import ALIGNMENT, FileChunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
 from .lora import change_bytes
 from .uploader import Uploader, UploadSettings
 
@@ -84,10 +84,10 @@ class _FileBlocks:
 
     def __init__(self, device: torch.device) -> None:
         self._uploader = Uploader(device, SETTINGS)
-        self._chunks: dict[int, list[Chunk]] = {}
+        self._chunks: dict[int, list[FileChunk]] = {}
         self.close = self._uploader.close
 
-    def load(self, blocks: dict[int, tuple[list[Chunk], Tensor, int]]) -> None:
+    def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
         self._chunks = {index: chunks for index, (chunks, _, _) in blocks.items()}
 
     def start(self, index: int) -> _Arrival:
@@ -106,7 +106,7 @@ class SharedBlocks:
         self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
         self._last: distributed.Work | None = None
 
-    def load(self, blocks: dict[int, tuple[list[Chunk], Tensor, int]]) -> None:
+    def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
         """Read this process's pieces. `blocks`: by index, the chunks that fill a buffer, the buffer, and the bytes of
         the buffer that the block takes. Raises the errors of reading a file."""
         rank, size = self._group.rank(), self._group.size()
@@ -148,7 +148,7 @@ class BlockStreamer:
     ) -> None:
         self._blocks, self._slots = list(weights), min(SLOTS, len(weights))
         self._in_step = group is not None
-        blocks: dict[int, tuple[list[Chunk], Tensor, int]] = {}
+        blocks: dict[int, tuple[list[FileChunk], Tensor, int]] = {}
         self.parameters: dict[str, Tensor] = {}
         entries = {index: checkpoint.entries(names) for index, names in weights.items()}
         sizes = {index: buffer_bytes(each) for index, each in entries.items()}

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..options import Progress
 from ..weights.tensors import MappedFile, TensorEntry, read_into
-from .chunks import Chunk, allocate, block_of, chunks_of, tensor_at
+from .chunks import FileChunk, allocate, block_of, chunks_of, tensor_at
 
 _THREAD_NAME = "lingbot-upload"
 _POLL_SECONDS = 0.1
@@ -69,7 +69,7 @@ class Uploader(AbstractContextManager["Uploader"]):
         upload = self.start(chunks, sum(entry.nbytes for entry in entries))
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
-    def start(self, chunks: Iterable[Chunk], total: int = 0) -> "Upload":
+    def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
         """Start to copy the chunks, none larger than `settings.chunk_bytes`. `total`, their bytes, is only for
         progress.
 
@@ -141,14 +141,14 @@ class Upload:
 class _ChunkQueue:
     """The chunks of an upload, shared by its reader threads."""
 
-    def __init__(self, chunks: Iterable[Chunk], device: torch.device, closing: threading.Event) -> None:
+    def __init__(self, chunks: Iterable[FileChunk], device: torch.device, closing: threading.Event) -> None:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
         self.bytes = 0
         """The bytes passed to the device so far."""
         self.allowed = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         """The event after which the targets may be written."""
 
-    def take(self) -> Chunk | None:
+    def take(self) -> FileChunk | None:
         """Return the next chunk; None at the end, or when the uploader closes."""
         with self._lock:
             return None if self._closing.is_set() else next(self._chunks, None)
@@ -176,7 +176,7 @@ class Lane:
     def wait_for(self, allowed: torch.cuda.Event | None) -> None:
         """Delay the next copies until the device has passed `allowed`."""
 
-    def carry(self, chunk: Chunk) -> torch.cuda.Event | None:
+    def carry(self, chunk: FileChunk) -> torch.cuda.Event | None:
         """Read a chunk and start its copies. Returns the event after them.
 
         Raises CheckpointError for a file that ends early, was replaced, or cannot be read."""
@@ -185,7 +185,7 @@ class Lane:
             target.fill(self._buffer, start)
         return None
 
-    def read(self, chunk: Chunk, buffer: Tensor) -> None:
+    def read(self, chunk: FileChunk, buffer: Tensor) -> None:
         """Fill the start of `buffer` (uint8, host) with the chunk's bytes."""
         nbytes = chunk.stop - chunk.start
         if isinstance(chunk.source, Tensor):
@@ -223,7 +223,7 @@ class CudaLane(Lane):
         if allowed is not None:
             self._stream.wait_event(allowed)
 
-    def carry(self, chunk: Chunk) -> torch.cuda.Event:
+    def carry(self, chunk: FileChunk) -> torch.cuda.Event:
         turn = next(self._turns) % len(self._buffers)
         if turn in self._sent:
             self._sent[turn].synchronize()

@@ -143,7 +143,7 @@ class RolloutMemory:
         return self.world.place
 
 
-class Decoder(NamedTuple):
+class DecoderSettings(NamedTuple):
     """The VAE that decodes: its width, whether it runs in fp16, and whether it is on another GPU than the model. If its
     kernels are `recorded`, their memory stays allocated unless the VAE's state is parked."""
 
@@ -159,7 +159,7 @@ class RolloutPlanner:
 
     work: RolloutWork
     checkpoint: Checkpoint
-    decoder: Decoder
+    decoder: DecoderSettings
     wishes: MemoryWishes
     device: torch.device
 
@@ -270,7 +270,7 @@ def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
 
 
 def estimate_rollout(
-    work: RolloutWork, memory: RolloutMemory, weights: int, decoder: Decoder
+    work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings
 ) -> tuple[StageEstimate, int]:
     """Estimate a causal run's chunks without the camera cache: `weights` (`offload.weight_bytes`), keys and values, the
     VAE and a forward's work. Also return the pinned bytes of host memory. Processes share tokens, heads and, unless the

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Written(NamedTuple):
+class WrittenParameter(NamedTuple):
     """A parameter that is in the file: the SHA-256 of its tensors by key, its quant_state, and its relative error (RMS
     of the differences over RMS of the weight; None if the parameter is stored unchanged)."""
 
@@ -31,7 +31,7 @@ class Journal(AbstractContextManager["Journal"]):
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, name: str, item: Written) -> None:
+    def add(self, name: str, item: WrittenParameter) -> None:
         self.written[name] = item
         self._put([name, *item])
 
@@ -40,7 +40,7 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.flush()
 
 
-def _read(path: Path, task: dict) -> dict[str, Written]:
+def _read(path: Path, task: dict) -> dict[str, WrittenParameter]:
     try:
         first, *lines = path.read_text(encoding="utf-8").splitlines()
         if json.loads(first) != json.loads(json.dumps(task)):
@@ -53,5 +53,5 @@ def _read(path: Path, task: dict) -> dict[str, Written]:
             name, *item = json.loads(line)
         except ValueError:
             break
-        written[name] = Written(*item)
+        written[name] = WrittenParameter(*item)
     return written

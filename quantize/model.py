@@ -19,7 +19,7 @@ from ..version import __version__
 from ..weights.quantized import quantized_tensors
 from ..weights.tensors import MappedFile, TensorEntry
 from . import comfy
-from .journal import Journal, Written
+from .journal import Journal, WrittenParameter
 from .source import Source
 from .writer import QUANT, TensorFile, Values
 
@@ -95,7 +95,7 @@ def journal_of(file: Path) -> Path:
     return file.with_name(file.name + ".journal")
 
 
-def damaged(target: TensorFile, written: Mapping[str, Written], progress: Progress) -> list[str]:
+def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
     """Return the parameters that do not read back from the file as they were written."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -149,7 +149,7 @@ def _write_missing(
 def _note(journal: Journal, target: TensorFile, name: str, error: float | None, writing: Future) -> None:
     sha256 = writing.result()
     states = {key: target.states[key].decode() for key in sha256 if key in target.states}
-    journal.add(name, Written(sha256, states, error))
+    journal.add(name, WrittenParameter(sha256, states, error))
 
 
 def _tensors(
@@ -206,7 +206,7 @@ def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions)
     return candidates[best], math.sqrt(errors[best] / total) if total else 0.0
 
 
-def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Written]) -> dict:
+def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, WrittenParameter]) -> dict:
     kind = options.quant_type
     quant = QUANT | {"blocksize": options.blocksize, "scales": "searched" if options.search else "largest value"}
     return {

@@ -62,7 +62,7 @@ CASES = {
     "gated_add_": _gated_add,
     "affine_": _affine,
     "modulated": _modulated,
-    "put_": _put,
+    "scatter_": _put,
     "merge_": _merge,
 }
 NAMES = tuple(CASES)
@@ -80,7 +80,7 @@ def reference(name, x, *arguments):
         return x * (1 + rest[0]) + rest[1]
     if name == "modulated":
         return x + rest[0] + torch.tensor([0.0, 1, 0, 0, 1, 0], dtype=x.dtype, device=x.device)[:, None]
-    if name == "put_":
+    if name == "scatter_":
         return x.index_copy(0, rest[0].long(), rest[1])
     if name == "merge_":
         parts, sums = torch.cat(rest[::2]), torch.cat(rest[1::2]).exp()

@@ -20,7 +20,7 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import from_quaternions, inverse, rigid
 from .frame_names import in_name_order
 from .lens import COLMAP_MODELS, COLMAP_PINHOLES, MODELS, OTHER_LENSES, refuse_model
-from .reading import Recording, float_fields, lens_notes, lens_rows, read_text
+from .reading import CameraFile, float_fields, lens_notes, lens_rows, read_text
 
 LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader skips
 
@@ -49,7 +49,7 @@ class _Camera(NamedTuple):
     terms: list[float]
 
 
-def read_colmap(path: Path) -> Recording:
+def read_colmap(path: Path) -> CameraFile:
     """Read COLMAP's images and cameras, .bin or .txt, from a file or folder; the frames are ordered by image name.
 
     In a project's folder the model is found in sparse/0, sparse, colmap/sparse/0, colmap or 0. Raises CameraError."""
@@ -64,7 +64,7 @@ def read_colmap(path: Path) -> Recording:
     _, quaternions, shifts, cameras = zip(*images, strict=True)
     w2c = rigid(from_quaternions(quaternions), np.array(shifts))
     written = np.concatenate([quaternions, shifts], axis=1)
-    recording = Recording(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file), written))
+    recording = CameraFile(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file), written))
     return recording.with_lens(lambda: _read_lens(cameras_file, cameras, images_file))
 
 

@@ -32,7 +32,7 @@ from .numpy_files import (
     read_vipe,
     write_lingbot,
 )
-from .reading import Recording
+from .reading import CameraFile
 from .scans import ARKIT_FIELDS, SPLAT_FIELDS, read_arkit, read_splat_cameras
 from .sniff import format_of
 from .stated import lens_fault, stated_convention, stated_texts
@@ -47,7 +47,7 @@ class Format:
 
     description: str
     suffixes: tuple[str, ...]
-    read: Callable[..., Recording]
+    read: Callable[..., CameraFile]
     convention: str
     fields: tuple[Field, ...]
     wants: str = ""

@@ -16,7 +16,7 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from ..rotation import OPENGL_TO_OPENCV
 from .frame_names import in_name_order, in_time_order
 from .lens import FLAG_FIELDS, MODEL_FIELD, PINHOLES, refuse_flags, refuse_model
-from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
+from .reading import CameraFile, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
@@ -71,7 +71,7 @@ SENSOR_MM = 36.0
 """The default width of Blender's sensor, in millimetres."""
 
 
-def read_transforms(path: Path) -> Recording:
+def read_transforms(path: Path) -> CameraFile:
     """Read nerfstudio's or instant-ngp's transforms.json, or the folder with it: camera-to-world, OpenGL axes.
 
     Frames are ordered by name, else by time. The lens is common or one a frame, in pixels of a w x h image. Raises
@@ -90,7 +90,7 @@ def read_transforms(path: Path) -> Recording:
     merged = [_merge(data, frame) for frame in frames]
     if any(np.any(frame.get("rolling_shutter") or 0) for frame in merged):
         notes.append("rolling_shutter is ignored: all of a picture is taken at once.")
-    return Recording(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(merged, str(path)))
+    return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(merged, str(path)))
 
 
 def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
     return width, height
 
 
-def read_camera_path(path: Path) -> Recording:
+def read_camera_path(path: Path) -> CameraFile:
     """Read nerfstudio's camera_path.json: camera-to-world by row, OpenGL axes; vertical field of view in degrees.
     Raises CameraError."""
     data = read_object(path)
@@ -166,7 +166,7 @@ def read_camera_path(path: Path) -> Recording:
     fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
     notes = unread([*data, *(key for entry in entries for key in entry)], PATH_FIELDS)
-    return Recording(c2w, None, fps, tuple(notes)).with_lens(lambda: _path_lens(data, entries, path))
+    return CameraFile(c2w, None, fps, tuple(notes)).with_lens(lambda: _path_lens(data, entries, path))
 
 
 def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -180,17 +180,17 @@ def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> tuple[np.nd
     return lens, lens_notes(lens, width, height)
 
 
-def read_matrices(path: Path, convention: Convention) -> Recording:
+def read_matrices(path: Path, convention: Convention) -> CameraFile:
     """Read a list of 4x4 or 3x4 matrices or of 16 numbers each, or {"matrices": [...], "fps": ..., "lens": ...}.
 
     The lens is Blender's `lens` and `sensor_width` in millimetres, or `angle_x` in radians, or `fov_deg`. Raises
     CameraError."""
     data = read_json(path)
     if not isinstance(data, Mapping):
-        return Recording(to_opencv(data, convention, str(path)))
+        return CameraFile(to_opencv(data, convention, str(path)))
     c2w = to_opencv(field_of(data, "matrices", str(path)), convention, str(path))
     fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
-    recording = Recording(c2w, None, fps, tuple(unread(data, MATRIX_FIELDS)))
+    recording = CameraFile(c2w, None, fps, tuple(unread(data, MATRIX_FIELDS)))
     kinds = {str(data.get(key) or "PERSP").upper() for key in BLENDER_KINDS}
     if not {"lens", "angle_x", "fov_deg"} & data.keys() and kinds <= {*PINHOLES}:
         return recording

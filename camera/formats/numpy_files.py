@@ -14,7 +14,7 @@ from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
 from .frame_names import refuse_gaps
 from .lens import refuse_model
-from .reading import Recording, lens_notes, lens_rows, read_text
+from .reading import CameraFile, lens_notes, lens_rows, read_text
 from .sniff import C2W, W2C, header_shape
 
 LARGEST_UNPACKED = 512 * 2**20
@@ -40,10 +40,10 @@ MEGASAM_FIELDS = Field(C2W, "applied", "Camera to world, OpenCV axes."), _LENS_F
 VGGT_FIELDS = Field(W2C, "applied", "World to camera, OpenCV axes."), _LENS_FIELD
 
 
-def read_lingbot(path: Path) -> Recording:
+def read_lingbot(path: Path) -> CameraFile:
     """Read poses.npy, intrinsics.npy at 832x480, and, if it exists, action.npy. Raises CameraError."""
     folder = read_pose_folder(path)
-    return Recording(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
+    return CameraFile(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
@@ -61,12 +61,12 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
         (folder / "action.npy").unlink(missing_ok=True)
 
 
-def read_vipe(path: Path, image_size: tuple[int, int] | None) -> Recording:
+def read_vipe(path: Path, image_size: tuple[int, int] | None) -> CameraFile:
     """Read ViPE's .npz: `data` [n, 4, 4] camera-to-world in OpenCV axes and frame numbers `inds` [n]. The lens comes
     from ../intrinsics/<same name> and needs `image_size` (width, height). Raises CameraError."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
-    recording = Recording(to_opencv(data, CONVENTIONS["opencv_c2w"], str(path)))
+    recording = CameraFile(to_opencv(data, CONVENTIONS["opencv_c2w"], str(path)))
     lens_file = path.parent.parent / "intrinsics" / path.name
     if not lens_file.is_file():
         return recording
@@ -101,19 +101,19 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return data, frames
 
 
-def read_megasam(path: Path) -> Recording:
+def read_megasam(path: Path) -> CameraFile:
     """Read MegaSaM's .npz: `cam_c2w` [n, 4, 4] camera-to-world in OpenCV axes, `intrinsic` [3, 3] in pixels of
     `images`. Raises CameraError."""
     return _read_predictions(path, "MegaSaM", C2W, "opencv_c2w")
 
 
-def read_vggt(path: Path) -> Recording:
+def read_vggt(path: Path) -> CameraFile:
     """Read VGGT's or Depth Anything 3's .npz: `extrinsic` [n, 3, 4] world-to-camera in OpenCV axes, `intrinsic`
     [n, 3, 3]. Raises CameraError."""
     return _read_predictions(path, "VGGT", W2C, "opencv_w2c")
 
 
-def _read_predictions(path: Path, kind: str, keys: tuple[str, ...], convention: str) -> Recording:
+def _read_predictions(path: Path, kind: str, keys: tuple[str, ...], convention: str) -> CameraFile:
     arrays, shapes = _archive(path, kind, (*keys, *INTRINSICS), PICTURES)
     key = next((name for name in keys if name in arrays), None)
     if key is None:
@@ -121,7 +121,7 @@ def _read_predictions(path: Path, kind: str, keys: tuple[str, ...], convention: 
     poses = arrays[key]
     if poses.ndim == 4 and len(poses) == 1:  # a batch of one
         poses = poses[0]
-    recording = Recording(to_opencv(poses, CONVENTIONS[convention], f"{path}: {key}"))
+    recording = CameraFile(to_opencv(poses, CONVENTIONS[convention], f"{path}: {key}"))
     matrices = next((arrays[name] for name in INTRINSICS if name in arrays), None)
     if matrices is None:
         return recording

@@ -14,7 +14,7 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_
 
 
 @dataclass(frozen=True)
-class Recording:
+class CameraFile:
     """The content of a camera file: c2w [n, 4, 4] in OpenCV axes, lens [n, 4] at 832x480, frames a second, and actions
     [n, 4]; None for a part that the file lacks.
 
@@ -28,7 +28,7 @@ class Recording:
     actions: np.ndarray | None = None
     lens_fault: str = ""
 
-    def with_lens(self, read: Callable[[], tuple[np.ndarray, tuple[str, ...]]]) -> "Recording":
+    def with_lens(self, read: Callable[[], tuple[np.ndarray, tuple[str, ...]]]) -> "CameraFile":
         """Return the recording with the lens and notes from `read()`, or with its CameraError as `lens_fault`."""
         try:
             lens, notes = read()

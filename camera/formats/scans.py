@@ -13,7 +13,7 @@ from ..conventions import CONVENTIONS, to_opencv
 from ..poses import as_float64
 from ..rotation import from_quaternions, rigid
 from .frame_names import in_name_order, in_time_order, refuse_gaps
-from .reading import Recording, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
+from .reading import CameraFile, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
 
 POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
@@ -46,7 +46,7 @@ SPLAT_FIELDS = (
 )
 
 
-def read_splat_cameras(path: Path) -> Recording:
+def read_splat_cameras(path: Path) -> CameraFile:
     """Read the cameras.json of 3D Gaussian splatting, or the model's folder: cameras with position, rotation and lens.
     Raises CameraError."""
     path = path / "cameras.json" if path.is_dir() else path
@@ -56,10 +56,10 @@ def read_splat_cameras(path: Path) -> Recording:
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
     c2w = to_opencv(rigid(turns, places), CONVENTIONS["opencv_c2w"], str(path))
     notes = unread((key for camera in cameras for key in camera), SPLAT_FIELDS)
-    return Recording(c2w, None, None, tuple(notes)).with_lens(lambda: _pixel_lens(cameras, str(path)))
+    return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _pixel_lens(cameras, str(path)))
 
 
-def read_arkit(path: Path) -> Recording:
+def read_arkit(path: Path) -> CameraFile:
     """Read an ARKit camera as scanners export it: a JSON list of frames, Record3D's metadata, or a folder with a JSON
     file for each frame (Polycam, 3D Scanner App). Raises CameraError."""
     if path.is_dir():
@@ -94,19 +94,19 @@ def _frame_files(folder: Path) -> list[Mapping]:
     return entries_of({"frames": frames}, "frames", found)
 
 
-def _read_frames(frames: list[Mapping], path: Path) -> Recording:
+def _read_frames(frames: list[Mapping], path: Path) -> CameraFile:
     frames = in_time_order(frames, TIMES, path, even=not path.is_dir())  # a scanner's keyframes have uneven times
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
     matrices, notes = _by_row(matrices, _stated_order(frames))
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
     notes += unread((key for frame in frames for key in frame), ARKIT_FIELDS)
-    recording = Recording(c2w, None, None, tuple(notes))
+    recording = CameraFile(c2w, None, None, tuple(notes))
     if not any({*LENSES, "fx"} & frame.keys() for frame in frames):
         return recording
     return recording.with_lens(lambda: _pixel_lens(frames, str(path)))
 
 
-def _read_record3d(data: Mapping, path: Path) -> Recording:
+def _read_record3d(data: Mapping, path: Path) -> CameraFile:
     rows = as_float64(data["poses"], f"{path}: poses")
     if rows.ndim != 2 or rows.shape[1] != 7 or not len(rows):
         raise CameraError(f"{path}: poses {list(rows.shape)}, expected [n, 7], a quaternion and a place each")
@@ -120,7 +120,7 @@ def _read_record3d(data: Mapping, path: Path) -> Recording:
     size = {key: value for key, value in data.items() if key in ("w", "h")}
     one_a_frame = isinstance(coefficients, list) and len(coefficients) == len(rows)
     lenses = [{"K": row} for row in coefficients] if one_a_frame else [data]
-    recording = Recording(c2w, None, fps, tuple(unread(data, ARKIT_FIELDS)))
+    recording = CameraFile(c2w, None, fps, tuple(unread(data, ARKIT_FIELDS)))
     return recording.with_lens(lambda: _pixel_lens([{**size, **lens} for lens in lenses], str(path)))
 
 

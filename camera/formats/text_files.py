@@ -15,7 +15,7 @@ from ..path import MOST_FRAMES
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import from_quaternions, interpolate, rigid
 from .frame_names import refuse_gaps
-from .reading import Recording, float_fields, lens_notes, read_text
+from .reading import CameraFile, float_fields, lens_notes, read_text
 from .scans import check_quaternions
 
 RE10K_FIELDS = (
@@ -42,7 +42,7 @@ UNEVEN = 1.5
 """The largest ratio of a time step to the median step, or its inverse, that counts as even."""
 
 
-def read_realestate10k(path: Path) -> Recording:
+def read_realestate10k(path: Path) -> CameraFile:
     """Read a line for each frame: time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and
     world-to-camera 3x4 by row, OpenCV axes.
 
@@ -50,7 +50,7 @@ def read_realestate10k(path: Path) -> Recording:
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), CONVENTIONS["opencv_w2c"], str(path))
-    return Recording(c2w).with_lens(lambda: _lens_from_fractions(rows[:, 1:7], path))
+    return CameraFile(c2w).with_lens(lambda: _lens_from_fractions(rows[:, 1:7], path))
 
 
 def _lens_from_fractions(columns: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -60,17 +60,17 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> tuple[np.ndarray, t
     return lens, lens_notes(lens, LENS_WIDTH, LENS_HEIGHT, columns[:, 4:].ravel().tolist())
 
 
-def read_kitti(path: Path) -> Recording:
+def read_kitti(path: Path) -> CameraFile:
     """Read a line for each frame: camera-to-world 3x4 or 4x4 by row, OpenCV axes, as in KITTI odometry's poses/00.txt
     and Replica's traj.txt. A frame number may come first. The file has no lens. Raises CameraError."""
     rows = _rows(path, 12, 16, 13, 17)
     if rows.shape[1] % 4:
         refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
         rows = rows[:, 1:]
-    return Recording(to_opencv(rows.reshape(len(rows), -1, 4), CONVENTIONS["opencv_c2w"], str(path)))
+    return CameraFile(to_opencv(rows.reshape(len(rows), -1, 4), CONVENTIONS["opencv_c2w"], str(path)))
 
 
-def read_tum(path: Path) -> Recording:
+def read_tum(path: Path) -> CameraFile:
     """Read a line for each frame: time, position, quaternion x, y, z, w; camera-to-world, OpenCV axes, without a lens.
 
     Poses at uneven times, such as a SLAM system's keyframes, are resampled at even times. Raises CameraError."""
@@ -79,7 +79,7 @@ def read_tum(path: Path) -> Recording:
     check_quaternions(rows[:, 4:], str(path))
     poses = rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4])
     c2w = to_opencv(poses, CONVENTIONS["opencv_c2w"], str(path), rows[:, 1:])
-    recording = Recording(*_at_even_times(c2w, rows[:, 0], path))
+    recording = CameraFile(*_at_even_times(c2w, rows[:, 0], path))
     if order is not None or abs(rows[0, 4]) < W_LIKE:
         return recording
     return replace(recording, notes=(*recording.notes, UPSIDE_DOWN))

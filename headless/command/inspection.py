@@ -20,7 +20,7 @@ from ...model.ops.linear_8bit import suited_arithmetic
 from ...options import RELEASES, Arithmetic, DtypeName, Precision, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
-from ...pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, decodes, estimate_rollout
+from ...pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWork, decodes, estimate_rollout
 from ...pipeline.world import WorldMemory
 from ...text.weights import EMBEDDING, open_weights, wan_key
 from ...vae import is_vae, read_vae, vae_width
@@ -174,7 +174,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
     ]
     for memory in modes:
         weights = weight_bytes(checkpoint.rounded(work.precision.dtype), memory.resident_blocks)
-        stage, pinned = estimate_rollout(chunks, memory, weights, Decoder(width, half=True))
+        stage, pinned = estimate_rollout(chunks, memory, weights, DecoderSettings(width, half=True))
         name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])

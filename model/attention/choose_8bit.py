@@ -24,7 +24,7 @@ from ..ops.pointwise import Rows, or_else
 from .exact import exact_attention, random_attention
 from .fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
 from .fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
-from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
+from .fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, transposes_exactly
 from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
@@ -37,7 +37,7 @@ STREAM_TOKENS = 256
 """The number of tokens in the test on a stream that is not the default one."""
 
 
-class Kernel(NamedTuple):
+class AttentionKernel(NamedTuple):
     """The attention kernel of a `package`, by its name on PyPI. `recordable`: it runs on the current stream."""
 
     package: str
@@ -58,7 +58,9 @@ def attend_8bit(
     serves the device; `choose_attention` checks this in advance."""
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
-            return _in_compiled_code_to(q, [k.values, *k.scaling[:3]], [v.values, *v.scaling[:3]], heads, v.across or 0)
+            return _in_compiled_code_to(
+                q, [k.values, *k.scaling[:3]], [v.values, *v.scaling[:3]], heads, v.transposed or 0
+            )
         return _attend_to(q, k, v, heads)
     assert isinstance(k, Tensor)
     assert isinstance(v, Tensor)
@@ -101,9 +103,9 @@ def _in_compiled_code(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 @torch.library.custom_op("lingbot_world::attention_8bit_to", mutates_args=())
-def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int, across: int) -> Tensor:
+def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int, transposed: int) -> Tensor:
     keys, values = (Operand(x[0], Scaling(*x[1:])) for x in (k, v))
-    values = values._replace(across=across or None)
+    values = values._replace(transposed=transposed or None)
     return _attend_to(q.clone(), keys, values, heads)
 
 
@@ -136,10 +138,10 @@ def _kitchen(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 KERNELS = {
     kernel.package: kernel
     for kernel in (
-        Kernel(OURS, hopper_attention),
-        Kernel(CUDNN_FRONTEND, cudnn_attention),
-        Kernel(SAGE, _sage),
-        Kernel(KITCHEN, _kitchen),
+        AttentionKernel(OURS, hopper_attention),
+        AttentionKernel(CUDNN_FRONTEND, cudnn_attention),
+        AttentionKernel(SAGE, _sage),
+        AttentionKernel(KITCHEN, _kitchen),
     )
 }
 for _kernel in KERNELS.values():
@@ -179,13 +181,14 @@ def attends_to_operands(device: torch.device, head_dim: int) -> bool:
     return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
 
-def takes_values_across(device: torch.device, head_dim: int) -> bool:
-    """Return whether a cache should hold transposed values (see `Operand.across`), in a mode that `takes_operands`."""
-    return device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention and puts_across(device)
+def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
+    """Return whether a cache should hold transposed values (see `Operand`), in a mode that `takes_operands`."""
+    ours = device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention
+    return ours and transposes_exactly(device)
 
 
 @lru_cache
-def find_kernel(device: torch.device, head_dim: int) -> Kernel:
+def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
     """Return the kernel for a GPU and head size. Raises InputError with the reason against each candidate."""
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
@@ -205,7 +208,7 @@ def find_kernel(device: torch.device, head_dim: int) -> Kernel:
     )
 
 
-def _on_its_stream(kernel: Kernel, device: torch.device, head_dim: int) -> Kernel:
+def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int) -> AttentionKernel:
     """Return the kernel, wrapped in stream synchronization if it always runs on CUDA's default stream."""
     if kernel.attend in _TO_OPERANDS:  # our kernel and cuDNN's run on the current stream
         return kernel

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..cache import Pair
 from ..ops.matrix_8bit import LARGEST
-from ..ops.plain import KEY_LENGTH, Turning
+from ..ops.plain import KEY_LENGTH, NormRope
 from ..ops.pointwise import Rows, encode_8bit, from_fp8_, or_else, to_fp8_
-from ..ops.scatter import Unturned
+from ..ops.scatter import Unrotated
 from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
@@ -58,23 +58,23 @@ class Scaling(NamedTuple):
 class Operand(NamedTuple):
     """A tensor [tokens, dim] in 8 bits. Tokens of zeros may follow the true ones.
 
-    If `across` is set, the values are transposed to [dim, tokens and zeros]; `across` is the number of tokens, which
-    are in the order of `places_across`."""
+    If `transposed` is set, the values are [dim, tokens and zeros], and `transposed` is the number of tokens, which
+    are in the order of `transposed_columns`."""
 
     values: Tensor
     scaling: Scaling
-    across: int | None = None
+    transposed: int | None = None
 
     @property
     def rows(self) -> Tensor:
         """The values as [tokens, dim], whether or not they are transposed."""
-        if self.across is None:
+        if self.transposed is None:
             return self.values
-        places = places_across(torch.arange(self.across, device=self.values.device))
+        places = transposed_columns(torch.arange(self.transposed, device=self.values.device))
         return self.values.view(torch.uint8)[:, places].T.contiguous().view(FP8)
 
 
-def places_across(tokens: Tensor) -> Tensor:
+def transposed_columns(tokens: Tensor) -> Tensor:
     """Return the columns of transposed tokens.
 
     Of every 16 tokens, the order is 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on, as the Hopper kernel requires."""
@@ -100,26 +100,26 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
     return Scaling(*_fastest_scale(x.device.type)(x, mean, LARGEST[FP8] / most), mean)
 
 
-def scaling_of_keys(turning: Turning, mean_of: Tensor) -> Scaling:
+def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
     """Return the scaling for all keys that this norm bounds, minus the mean of the tokens `mean_of` [tokens, dim].
 
     A mean is at most as long as the longest key, so a difference is at most twice as long."""
-    length = turning.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
+    length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
 
 
 def scalings_for_all(
-    keys: Tensor | Unturned, values: Tensor, headroom: float
+    keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
     """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and values for all
     chunks.
 
     `headroom`: the factor by which values, and keys that no norm bounds, may be larger in later chunks."""
     of_values = scaling(values, values, headroom).with_reach()
-    if isinstance(keys, Unturned):
-        turned = keys.turned()
-        return turned, (scaling_of_keys(keys.turning, sample(turned)), of_values)
+    if isinstance(keys, Unrotated):
+        rotated = keys.rotated()
+        return rotated, (scaling_of_keys(keys.norm_rope, sample(rotated)), of_values)
     return keys, (scaling(keys, sample(keys), headroom * LARGEST[FP8] / MOST_KEY), of_values)
 
 
@@ -167,7 +167,7 @@ def queries_in_8_bits(q: Tensor) -> Operand:
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return an Operand of queries that `scatter.turned_fp8` has quantized, with its scale and factor."""
+    """Return an Operand of queries that `scatter.rotated_fp8` has quantized, with its scale and factor."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 

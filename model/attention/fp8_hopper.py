@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..ops.matrix_8bit import LARGEST, EightBit
-from ..ops.plain import put_across_ as plainly_put_across_
+from ..ops.plain import scatter_transposed_ as plain_scatter_transposed_
 from ..ops.pointwise import Rows, encode_8bit
-from ..ops.scatter import put_across_
-from .fp8 import FP8, Operand, operands, places_across, queries_in_8_bits
+from ..ops.scatter import scatter_transposed_
+from .fp8 import FP8, Operand, operands, queries_in_8_bits, transposed_columns
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -54,18 +54,18 @@ def hopper_attention_of(
 
 
 @lru_cache
-def puts_across(device: torch.device) -> bool:
+def transposes_exactly(device: torch.device) -> bool:
     """Return whether the device transposes values exactly as plain torch does.
 
     The test transposes random values of tokens that are adjacent and of tokens that are not."""
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]
     apart = 100 + torch.randperm(200, device=device, generator=generator)[:100]
-    places = places_across(torch.cat([torch.arange(100, device=device), apart]))
+    places = transposed_columns(torch.cat([torch.arange(100, device=device), apart]))
     scaling = x[0].float(), torch.full((1,), 16.0, device=device)
     made = [
         put(torch.zeros(128, 320, dtype=FP8, device=device), places, x, *scaling).view(torch.uint8)
-        for put in (put_across_, plainly_put_across_)
+        for put in (scatter_transposed_, plain_scatter_transposed_)
     ]
     return torch.equal(*made)
 
@@ -81,7 +81,7 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
     from ..kernels.hopper.attention import attend
 
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
-    return attend(out, q.values, k.values, _across(v), heads, _scales(q, k, v), shares)
+    return attend(out, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
 
 
 def _attend(
@@ -92,13 +92,13 @@ def _attend(
 
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
-    return attend(into, q.values, k.values, _across(v), heads, _scales(q, k, v), shares)
+    return attend(into, q.values, k.values, _transposed(v), heads, _scales(q, k, v), shares)
 
 
-def _across(v: Operand) -> Tensor:
-    from ..kernels.hopper.attention import across
+def _transposed(v: Operand) -> Tensor:
+    from ..kernels.hopper.attention import transpose
 
-    return across(v.values) if v.across is None else v.values
+    return transpose(v.values) if v.transposed is None else v.values
 
 
 def _scales(q: Operand, k: Operand, v: Operand) -> Sequence[Tensor | None]:

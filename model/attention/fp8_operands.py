@@ -12,8 +12,8 @@ from ..choice.table import CUDNN_FRONTEND, OURS
 from ..choice.trials import ALONE
 from ..kernels.hopper.attention import TURNED
 from ..ops.pointwise import Rows
-from ..ops.scatter import Unturned, put_across_, put_turned_, turned_fp8
-from .choose_8bit import takes_values_across
+from ..ops.scatter import Unrotated, rotated_fp8, scatter_rotated_, scatter_transposed_
+from .choose_8bit import takes_transposed_values
 from .fp8 import (
     FP8,
     Operand,
@@ -21,50 +21,50 @@ from .fp8 import (
     empty_values,
     operand,
     operands,
-    places_across,
     sample,
     scaling,
     scaling_of_keys,
+    transposed_columns,
 )
 from .fp8_cudnn import cudnn_attention_of, padding
 from .fp8_hopper import hopper_attention_of
 
 
-def own_queries(given: Unturned) -> Operand:
+def own_queries(given: Unrotated) -> Operand:
     """Return queries after norm and RoPE in 8 bits. The norm bounds them, and the bound gives their scale."""
-    return by_norm(*turned_fp8(given))
+    return by_norm(*rotated_fp8(given))
 
 
-def own_keys(given: Unturned, head_dim: int) -> Operand:
+def own_keys(given: Unrotated, head_dim: int) -> Operand:
     """Return keys after norm and RoPE, minus their mean, in 8 bits. The norm bounds them, and the bound gives their
     scale.
 
     The mean is estimated from a sample of tokens."""
-    some = _sampled(given).turned()
-    made, count, device = scaling_of_keys(given.turning, some), len(given.x), given.x.device
-    values = empty_values(given.x, 0 if takes_values_across(device, head_dim) else _zeros(given.x))
-    put_turned_(values, torch.arange(count, device=device), given, made.shift_and_factor)
+    some = _sampled(given).rotated()
+    made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
+    values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))
+    scatter_rotated_(values, torch.arange(count, device=device), given, made.shift_and_factor)
     return Operand(values, made)
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
     """Return values minus their mean, transposed if the device's kernel requires it."""
-    if not takes_values_across(x.device, head_dim):
+    if not takes_transposed_values(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
     (count, dim), scales = x.shape, scaling(x, x)
     values = torch.empty(dim, -(-count // TURNED) * TURNED, dtype=FP8, device=x.device)
     values.view(torch.uint8)[:, -TURNED:].zero_()  # the padding after the last token
-    put_across_(values, _places(count, x.device), x, *scales.shift_and_factor)
-    return Operand(values, scales, across=count)
+    scatter_transposed_(values, _places(count, x.device), x, *scales.shift_and_factor)
+    return Operand(values, scales, transposed=count)
 
 
-def _sampled(given: Unturned) -> Unturned:
+def _sampled(given: Unrotated) -> Unrotated:
     """Return a sample of the tokens, in new memory."""
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
-        for each in (given.x, given.turning.cos, given.turning.sin)
+        for each in (given.x, given.norm_rope.cos, given.norm_rope.sin)
     )
-    return Unturned(x, given.turning._replace(cos=cos, sin=sin))
+    return Unrotated(x, given.norm_rope._replace(cos=cos, sin=sin))
 
 
 def _zeros(x: Tensor) -> int:
@@ -74,7 +74,7 @@ def _zeros(x: Tensor) -> int:
 
 @lru_cache(maxsize=4)
 def _places(count: int, device: torch.device) -> Tensor:
-    return places_across(torch.arange(count, device=device))
+    return transposed_columns(torch.arange(count, device=device))
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
@@ -82,7 +82,7 @@ def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads
-        zeros = 0 if takes_values_across(q.device, head_dim) else _zeros(k[0])
+        zeros = 0 if takes_transposed_values(q.device, head_dim) else _zeros(k[0])
         queries, keys, _ = operands(q, k, v, zeros)
         return partial(attend, queries, keys, own_values(v[0], head_dim), heads, q.dtype)
 

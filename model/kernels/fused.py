@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cache import Pair
-from ..ops.plain import QUERY_LENGTH, Turning
+from ..ops.plain import QUERY_LENGTH, NormRope
 from . import matrix_8bit as in_8_bits
 from . import pointwise
 from .launch import Kernel
@@ -289,19 +289,19 @@ def add_norm_(
     return x
 
 
-def put_own_(
+def scatter_qkv_(
     out: Tensor,
     values_out: Tensor | None,
     rows: Tensor,
     given: tuple[Tensor, Tensor, Tensor],
-    turnings: tuple[Turning, Turning],
+    norm_ropes: tuple[NormRope, NormRope],
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Implement scatter.put_own_."""
+    """Implement scatter.scatter_qkv_."""
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
-    weights, (_, cos, sin, eps) = (turning.weight.contiguous() for turning in turnings), turnings[0]
+    weights, (_, cos, sin, eps) = (norm_rope.weight.contiguous() for norm_rope in norm_ropes), norm_ropes[0]
     places, strides = (q_out, out, out if values_out is None else values_out), (x.stride(0) for x in (q, k, v, q_out))
     sizes = token_by_token(dim)
     with torch.cuda.device_of(out):
@@ -327,12 +327,12 @@ def put_own_(
     return out
 
 
-def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
-    """Implement scatter.turned_fp8."""
+def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
+    """Implement scatter.rotated_fp8."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
-        _norms_scale[(1,)](scale, factor, turning.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
-    return pointwise.put_turned_(out, None, x, turning, None, factor)
+        _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
+    return pointwise.scatter_rotated_(out, None, x, norm_rope, None, factor)
 
 
 def _root(dim: int) -> float:

@@ -278,11 +278,11 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Implement pointwise.to_fp8_."""
-    return put_fp8_(out, None, x, shift, factor)
+    return scatter_fp8_(out, None, x, shift, factor)
 
 
-def put_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Implement scatter.put_fp8_; without `rows`, pointwise.to_fp8_."""
+def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """Implement scatter.scatter_fp8_; without `rows`, pointwise.to_fp8_."""
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out

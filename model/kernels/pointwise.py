@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cache import Pair
 from ..ops.matrix_8bit import LARGEST
-from ..ops.plain import Turning
+from ..ops.plain import NormRope
 from .launch import Kernel
 from .sizes import PART, parts_of
 
@@ -216,11 +216,11 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
     return _normalise(x, x, weight, (cos, sin), eps)
 
 
-def put_turned_(
-    out: Tensor, rows: Tensor | None, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
+def scatter_rotated_(
+    out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Implement scatter.put_turned_; without `rows`, write in order."""
-    weight, *angles, eps = turning
+    """Implement scatter.scatter_rotated_; without `rows`, write in order."""
+    weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
 
 
@@ -289,8 +289,8 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
     return out
 
 
-def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Implement scatter.put_."""
+def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
+    """Implement scatter.scatter_."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out

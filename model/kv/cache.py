@@ -23,15 +23,23 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...options import CHUNK, Window
-from ..attention.choose_8bit import takes_values_across
-from ..attention.fp8 import FP8, Operand, Scaling, by_norm, places_across, scalings_for_all
+from ..attention.choose_8bit import takes_transposed_values
+from ..attention.fp8 import FP8, Operand, Scaling, by_norm, scalings_for_all, transposed_columns
 from ..attention.fp8_cudnn import padding
 from ..cache import Pair
 from ..config import ModelConfig
 from ..host_memory import upload
 from ..kernels.hopper.attention import TURNED
 from ..ops.pointwise import decode_8bit_, encode_8bit
-from ..ops.scatter import Unturned, put_, put_across_, put_fp8_, put_own_, put_turned_, turned_fp8
+from ..ops.scatter import (
+    Unrotated,
+    rotated_fp8,
+    scatter_,
+    scatter_fp8_,
+    scatter_qkv_,
+    scatter_rotated_,
+    scatter_transposed_,
+)
 from .place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 
@@ -85,7 +93,7 @@ class KeyValueCache:
         self._place = place._replace(eight_bit=place.eight_bit and not place.fp8)
         self._on_device = frozenset(self._place.on_device(config.num_layers))
         in_fp8, device = self._place.fp8 and self._place.in_place, torch.device(device)
-        self._across = in_fp8 and takes_values_across(device, config.head_dim)
+        self._across = in_fp8 and takes_transposed_values(device, config.head_dim)
         self._places = torch.zeros_like(self._own) if self._across else None
         self._storage = self._stored_on(device, config, dtype)
         self._decoded = (window * frame_tokens, config.dim), dtype
@@ -170,7 +178,7 @@ class KeyValueCache:
         rows = (starts[:, None] + torch.arange(self._frame_tokens)).flatten()
         self._own.copy_(upload(rows, self._own.device))
         if self._places is not None:
-            self._places.copy_(upload(places_across(rows), self._own.device))
+            self._places.copy_(upload(transposed_columns(rows), self._own.device))
         # Each frame's slot in storage, and the slot where attention sees the frame.
         places = {
             frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
@@ -190,7 +198,7 @@ class KeyValueCache:
         return self._place.fp8
 
     def extend(
-        self, block: int, queries: Tensor | Unturned | None, keys: Tensor | Unturned, values: Tensor
+        self, block: int, queries: Tensor | Unrotated | None, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Any, Any, Any]:
         """Return queries, keys and values for attention in this block: Operands if the cache is in fp8, else tensors.
 
@@ -219,8 +227,8 @@ class KeyValueCache:
     def _put(
         self,
         seen: Sequence[Tensor],
-        queries: Tensor | Unturned | None,
-        keys: Tensor | Unturned,
+        queries: Tensor | Unrotated | None,
+        keys: Tensor | Unrotated,
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
@@ -229,31 +237,31 @@ class KeyValueCache:
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._places is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
-        if isinstance(queries, Unturned) and isinstance(keys, Unturned):
-            made = put_own_(into, self._own, (queries, keys, values), pairs)
+        if isinstance(queries, Unrotated) and isinstance(keys, Unrotated):
+            made = scatter_qkv_(into, self._own, (queries, keys, values), pairs)
         else:
             for tokens, new, pair in zip(into, (keys, values), pairs or (None, None), strict=True):
                 if tokens is not None:
                     self._put_alone(tokens, new, pair)
-            turn = Unturned.turned if pairs is None else turned_fp8
-            made = turn(queries) if isinstance(queries, Unturned) else queries
+            turn = Unrotated.rotated if pairs is None else rotated_fp8
+            made = turn(queries) if isinstance(queries, Unrotated) else queries
         if self._places is not None and pairs is not None:
-            put_across_(seen[1], self._places, values, *pairs[1])
+            scatter_transposed_(seen[1], self._places, values, *pairs[1])
         return by_norm(*made) if isinstance(made, tuple) else made
 
-    def _put_alone(self, tokens: Tensor, new: Tensor | Unturned, pair: Pair | None) -> None:
-        if isinstance(new, Unturned):
-            put_turned_(tokens, self._own, new, pair or (None, None))
+    def _put_alone(self, tokens: Tensor, new: Tensor | Unrotated, pair: Pair | None) -> None:
+        if isinstance(new, Unrotated):
+            scatter_rotated_(tokens, self._own, new, pair or (None, None))
         elif pair is None:
-            put_(tokens, self._own, new)
+            scatter_(tokens, self._own, new)
         else:
-            put_fp8_(tokens, self._own, new, *pair)
+            scatter_fp8_(tokens, self._own, new, *pair)
 
     def _extend_fp8(
         self,
         block: int,
-        queries: Tensor | Unturned | None,
-        keys: Tensor | Unturned,
+        queries: Tensor | Unrotated | None,
+        keys: Tensor | Unrotated,
         values: Tensor,
         stored: Sequence[Tensor],
     ) -> tuple[Any, Operand, Operand]:
@@ -267,7 +275,7 @@ class KeyValueCache:
             self._store(block, stored)
         seen = self._used if self.frame_shares is None else self.window * self._frame_tokens
         if self._across:
-            return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1], scalings[1], across=seen)
+            return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1], scalings[1], transposed=seen)
         if self.frame_shares is None and values.device.type == "cuda":
             seen += padding(seen)
         return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])

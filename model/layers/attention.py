@@ -17,12 +17,12 @@ from ..cache import Pair
 from ..config import ModelConfig
 from ..forward import ForwardOptions, Rope
 from ..ops.linear_8bit import as_input, input_dtype
-from ..ops.pointwise import Rows, Turning, rms_norm_
-from ..ops.scatter import Unturned
+from ..ops.pointwise import NormRope, Rows, rms_norm_
+from ..ops.scatter import Unrotated
 from .operations import Layer, Operations, joined, norm_parameters, prepared_layers
 from .residual import Residual, in_turn
 
-Extend = Callable[[Tensor | Unturned | None, Tensor | Unturned, Tensor], tuple[Any, Any, Any]]
+Extend = Callable[[Tensor | Unrotated | None, Tensor | Unrotated, Tensor], tuple[Any, Any, Any]]
 
 
 class _Attention(nn.Module):
@@ -74,7 +74,7 @@ class SelfAttention(_Attention):
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
             keys, values = projections(y, to_keys, to_values, at_once=True)
-            extend(None, Unturned(keys, Turning(self._norms(row.stream)[1], *rope, self.eps)), values)
+            extend(None, Unrotated(keys, NormRope(self._norms(row.stream)[1], *rope, self.eps)), values)
 
     def _norms(self, x: Tensor) -> Pair:
         return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
@@ -89,7 +89,7 @@ class SelfAttention(_Attention):
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
-        q, k = (partial(Unturned, turning=Turning(norm, *rope, self.eps)) for norm in norms)
+        q, k = (partial(Unrotated, norm_rope=NormRope(norm, *rope, self.eps)) for norm in norms)
         if self.in_operands(norms[0].device, options):
             yield own_queries(q(next(made)))
             yield own_keys(k(next(made)), self.head_dim)
@@ -97,8 +97,8 @@ class SelfAttention(_Attention):
             yield own_values(values, self.head_dim)
             return
         exact = history is None or history.in_fp8 and not self._alone_in_8_bits(options)
-        yield q(next(made)).turned() if exact else q(next(made))
-        yield k(next(made)).turned() if history is None else k(next(made))
+        yield q(next(made)).rotated() if exact else q(next(made))
+        yield k(next(made)).rotated() if history is None else k(next(made))
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:

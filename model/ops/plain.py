@@ -15,7 +15,7 @@ QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
 Our kernel for Hopper GPUs has scores in fp16, up to 65504. Rounding to 8 bits may lengthen either by 1/16."""
 
 
-class Turning(NamedTuple):
+class NormRope(NamedTuple):
     """The arguments of `rms_rope_`: the norm's weight [dim] and epsilon, and angles [tokens, head_dim / 2]."""
 
     weight: Tensor
@@ -65,17 +65,17 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
     return made
 
 
-def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
+def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
     return out.index_copy_(0, rows, x.to(out.dtype))
 
 
-def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     made = to_fp8_(torch.empty_like(x, dtype=out.dtype), x, shift, factor)
     out.view(torch.uint8).index_copy_(0, rows, made.view(torch.uint8))  # torch cannot index rows of 8-bit floats
     return out
 
 
-def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     made = to_fp8_(torch.empty_like(x, dtype=out.dtype), x, shift, factor)
     out.view(torch.uint8).index_copy_(1, places, made.view(torch.uint8).T)
     return out
@@ -108,37 +108,37 @@ def add_norm_(
     return x
 
 
-def put_turned_(
-    out: Tensor, rows: Tensor, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
+def scatter_rotated_(
+    out: Tensor, rows: Tensor, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    rms_rope_(x, *turning)
-    return put_(out, rows, x) if shift is None or factor is None else put_fp8_(out, rows, x, shift, factor)
+    rms_rope_(x, *norm_rope)
+    return scatter_(out, rows, x) if shift is None or factor is None else scatter_fp8_(out, rows, x, shift, factor)
 
 
-def put_own_(
+def scatter_qkv_(
     out: Tensor,
     values_out: Tensor | None,
     rows: Tensor,
     given: tuple[Tensor, Tensor, Tensor],
-    turnings: tuple[Turning, Turning],
+    norm_ropes: tuple[NormRope, NormRope],
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
     q, k, v = given
     if made is None or scalings is None:
-        rms_rope_(q, *turnings[0])
-        put_turned_(out, rows, k, turnings[1], None, None)
-        return out if values_out is None else put_(values_out, rows, v)
-    turned_fp8_(*made, q, turnings[0])
-    put_turned_(out, rows, k, turnings[1], *scalings[0])
-    return out if values_out is None else put_fp8_(values_out, rows, v, *scalings[1])
+        rms_rope_(q, *norm_ropes[0])
+        scatter_rotated_(out, rows, k, norm_ropes[1], None, None)
+        return out if values_out is None else scatter_(values_out, rows, v)
+    rotated_fp8_(*made, q, norm_ropes[0])
+    scatter_rotated_(out, rows, k, norm_ropes[1], *scalings[0])
+    return out if values_out is None else scatter_fp8_(values_out, rows, v, *scalings[1])
 
 
-def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
-    bound = turning.weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / QUERY_LENGTH)
+def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
+    bound = norm_rope.weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / QUERY_LENGTH)
     scale.copy_(torch.exp2(torch.log2(bound).ceil()))
     factor.copy_(1 / scale)
-    return to_fp8_(out, rms_rope_(x, *turning), torch.zeros_like(scale), factor)
+    return to_fp8_(out, rms_rope_(x, *norm_rope), torch.zeros_like(scale), factor)
 
 
 def merge_fp8_(

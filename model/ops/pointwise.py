@@ -21,7 +21,7 @@ from ..choice.trials import KINDS, Kind, Size, attempt
 from . import matrix_8bit
 from . import plain as pointwise_plain
 from .matrix_8bit import LARGEST, Activation, EightBit
-from .plain import Turning
+from .plain import NormRope
 
 EAGER_TOKENS = 2048
 
@@ -252,13 +252,13 @@ _EAGER: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _eager_layer_norm,
     "rms_silu": _eager_whole,
     "modulated": _eager_whole,
-    "put_": _eager_whole,
-    "put_fp8_": _eager_whole,
-    "put_across_": _eager_whole,
+    "scatter_": _eager_whole,
+    "scatter_fp8_": _eager_whole,
+    "scatter_transposed_": _eager_whole,
     "merge_": _eager_whole,
     "merge_fp8_": _eager_whole,
-    "put_turned_": partial(_eager_rows, 1),
-    "put_own_": partial(_eager_rows, 2),
+    "scatter_rotated_": partial(_eager_rows, 1),
+    "scatter_qkv_": partial(_eager_rows, 2),
 }
 
 
@@ -266,7 +266,7 @@ def _tokens_of(argument: Any, part: slice) -> Any:
     """Return the part of an argument that has a row for each token, also within a tuple; other arguments unchanged."""
     if isinstance(argument, tuple):
         parts = (_tokens_of(each, part) for each in argument)
-        return Turning(*parts) if isinstance(argument, Turning) else tuple(parts)
+        return NormRope(*parts) if isinstance(argument, NormRope) else tuple(parts)
     return argument[part] if isinstance(argument, Tensor) and argument.ndim == 2 else argument
 
 

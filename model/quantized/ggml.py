@@ -15,7 +15,7 @@ _DECODED_AT_A_TIME = 1 << 22
 """The number of values decoded to float32 at a time."""
 
 
-class Block(NamedTuple):
+class BlockFormat(NamedTuple):
     """A block's number of values and of bytes."""
 
     values: int
@@ -23,16 +23,16 @@ class Block(NamedTuple):
 
 
 BLOCKS = {
-    "Q4_0": Block(32, 18),
-    "Q4_1": Block(32, 20),
-    "Q5_0": Block(32, 22),
-    "Q5_1": Block(32, 24),
-    "Q8_0": Block(32, 34),
-    "Q2_K": Block(256, 84),
-    "Q3_K": Block(256, 110),
-    "Q4_K": Block(256, 144),
-    "Q5_K": Block(256, 176),
-    "Q6_K": Block(256, 210),
+    "Q4_0": BlockFormat(32, 18),
+    "Q4_1": BlockFormat(32, 20),
+    "Q5_0": BlockFormat(32, 22),
+    "Q5_1": BlockFormat(32, 24),
+    "Q8_0": BlockFormat(32, 34),
+    "Q2_K": BlockFormat(256, 84),
+    "Q3_K": BlockFormat(256, 110),
+    "Q4_K": BlockFormat(256, 144),
+    "Q5_K": BlockFormat(256, 176),
+    "Q6_K": BlockFormat(256, 210),
 }
 """The supported formats, by GGML's names."""
 

@@ -262,5 +262,5 @@ def _addmm(_weight: Any, args: tuple, kwargs: dict) -> Tensor:
 def _t(_weight: Any, args: tuple, _kwargs: dict) -> QuantizedTensor:
     weight = args[0]
     params = weight._params
-    turned = dataclasses.replace(params, orig_shape=params.orig_shape[::-1], transposed=not params.transposed)
-    return QuantizedTensor(weight._qdata, weight._layout_cls, turned)
+    rotated = dataclasses.replace(params, orig_shape=params.orig_shape[::-1], transposed=not params.transposed)
+    return QuantizedTensor(weight._qdata, weight._layout_cls, rotated)

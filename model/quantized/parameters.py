@@ -23,9 +23,9 @@ class DecodedParameter(torch.nn.Parameter):
     compiler. In ComfyUI, weights are QuantizedTensors instead, which the host can move and patch."""
 
     _kept: dict[torch.dtype, Any] | None = None
-    _place: "Place | None" = None
+    _place: "SharedPart | None" = None
 
-    def keep(self, place: "Place | None" = None) -> None:
+    def keep(self, place: "SharedPart | None" = None) -> None:
         """Cache decoded and recoded weights from now on, in `place` if given."""
         self._kept, self._place = {}, place
 
@@ -52,7 +52,7 @@ class DecodedParameter(torch.nn.Parameter):
         return kept[dtype]
 
 
-class Place:
+class SharedPart:
     """The part of one weight in a shared tensor, where decoded weights of the same shape are adjacent.
 
     One product can then use all of them."""
@@ -81,7 +81,7 @@ def keep_together(*weights: DecodedParameter) -> None:
     """Call `keep` on weights of one shape so that their decoded or recoded tensors are adjacent in memory."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
-        weight.keep(Place(number, len(weights), together))
+        weight.keep(SharedPart(number, len(weights), together))
 
 
 class WideParameter(DecodedParameter):

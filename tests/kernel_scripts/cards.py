@@ -19,7 +19,7 @@ from block_cases import blocks
 from lingbot_world.model.choice.card import Card
 from lingbot_world.model.choice.table import TRITON, candidates
 from lingbot_world.model.kernels import convolution, fused, matrix_8bit, pointwise, weights_4bit, weights_blocks
-from lingbot_world.model.ops.plain import Turning
+from lingbot_world.model.ops.plain import NormRope
 from lingbot_world.model.quantized import codec, ggml
 from pointwise_cases import CASES
 from triton.backends.compiler import GPUTarget
@@ -94,15 +94,15 @@ def cached(dim: int) -> Iterator[Case]:
 def attended_in_fp8(dim: int) -> Iterator[Case]:
     """The operands and results of attention in float8."""
     x, mean, one, order = rows(dim), torch.ones(dim), torch.ones(1), torch.arange(TOKENS)
-    values, turning = x.to(FP8), turning_of(dim)
+    values, norm_rope = x.to(FP8), turning_of(dim)
     scaling = (mean, one), (mean, one)
     heads = values.view(1, TOKENS, -1, 128)
     parts, sums = torch.cat([heads, heads]), torch.ones(2, dim // 128, TOKENS)
     yield lambda: matrix_8bit.fp8_scale(x, mean, 4.0)
-    yield lambda: matrix_8bit.put_fp8_(values, order, x, mean, one)
-    yield lambda: pointwise.put_turned_(values, order, x, turning, mean, one)
-    yield lambda: fused.put_own_(values, values, order, (x, x, x), (turning, turning), (values, one, one), scaling)
-    yield lambda: fused.turned_fp8_(values, one, one, x, turning)
+    yield lambda: matrix_8bit.scatter_fp8_(values, order, x, mean, one)
+    yield lambda: pointwise.scatter_rotated_(values, order, x, norm_rope, mean, one)
+    yield lambda: fused.scatter_qkv_(values, values, order, (x, x, x), (norm_rope, norm_rope), (values, one, one), scaling)
+    yield lambda: fused.rotated_fp8_(values, one, one, x, norm_rope)
     yield lambda: fused.merge_fp8_(x, None, parts, sums, None, None, mean, one)
     yield lambda: fused.merge_fp8_(values, mean[:TOKENS, None], heads, None, None, None, mean, one)
 
@@ -111,9 +111,9 @@ def exact(dim: int) -> Iterator[Case]:
     """Norms, gates and rotations in 16 bits."""
     for name, arguments in CASES.items():
         yield lambda n=name, a=arguments: getattr(pointwise, n)(*a(TOKENS, dim, HALF, "cpu"))
-    x, order, turning, one = rows(dim), torch.arange(TOKENS), turning_of(dim), torch.ones(dim)
+    x, order, norm_rope, one = rows(dim), torch.arange(TOKENS), turning_of(dim), torch.ones(dim)
     yield lambda: fused.add_norm_(x.float(), x, None, (x, one), (x, x), (one, one, 1e-6))
-    yield lambda: fused.put_own_(x, x, order, (x, x, x), (turning, turning), None, None)
+    yield lambda: fused.scatter_qkv_(x, x, order, (x, x, x), (norm_rope, norm_rope), None, None)
     yield lambda: weights_4bit.decode_4bit(*codec.encode(torch.randn(TOKENS, dim)), (TOKENS, dim), HALF)
 
 
@@ -132,8 +132,8 @@ def rows(dim: int) -> torch.Tensor:
     return torch.ones(TOKENS, dim, dtype=HALF)
 
 
-def turning_of(dim: int) -> Turning:
-    return Turning(torch.ones(dim), *torch.ones(2, TOKENS, 64), 1e-6)
+def turning_of(dim: int) -> NormRope:
+    return NormRope(torch.ones(dim), *torch.ones(2, TOKENS, 64), 1e-6)
 
 
 def cases(name: str, number: int) -> Iterator[Case]:

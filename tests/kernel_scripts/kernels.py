@@ -87,7 +87,7 @@ def attention_operands(dtype: torch.dtype) -> None:
     values, outs = torch.randn(7, 96).to(FP8), torch.empty(2, 7, 96, dtype=dtype)
     moved, rows = torch.zeros(20, 96).to(FP8), torch.randperm(20)[:7]
     quantized_kernels.to_fp8_(made := torch.empty_like(values), x, mean, torch.ones(1))
-    same(quantized_kernels.put_fp8_(moved, rows, x, mean, torch.ones(1)).float()[rows], made.float())
+    same(quantized_kernels.scatter_fp8_(moved, rows, x, mean, torch.ones(1)).float()[rows], made.float())
     same(
         quantized_kernels.from_fp8_(outs[0], values, mean, torch.ones(1)),
         quantized.from_fp8_(outs[1], values, mean, torch.ones(1)),
@@ -106,16 +106,16 @@ def several_in_one(dtype: torch.dtype) -> None:
             same(*given)
             same(*((got, want) if scales[0] is None else scales))
     angles, rows, y = torch.randn(7, 12), torch.randperm(20)[:7], torch.cat([y, scale], 1)[:, :96]  # rows are apart
-    turning = plain.Turning(weight, angles.cos(), angles.sin(), 1e-6)
+    norm_rope = plain.NormRope(weight, angles.cos(), angles.sin(), 1e-6)
     for kind, scaling in ((dtype, (None, None)), (FP8, (bias, torch.full((1,), 3.0)))):
         got, want = torch.zeros(2, 20, 96).to(kind)
-        kernels.put_turned_(got, rows, y.clone(), turning, *scaling)
-        plain.put_turned_(want, rows, y.clone(), turning, *scaling)
+        kernels.scatter_rotated_(got, rows, y.clone(), norm_rope, *scaling)
+        plain.scatter_rotated_(want, rows, y.clone(), norm_rope, *scaling)
         near(got, want)
-    other, scalings = turning._replace(weight=bias), ((bias, torch.full((1,), 3.0)), (weight, torch.full((1,), 2.0)))
+    other, scalings = norm_rope._replace(weight=bias), ((bias, torch.full((1,), 3.0)), (weight, torch.full((1,), 2.0)))
     for eight_bit, placed in ((False, True), (True, True), (True, False)):
         made = []
-        for put in (kernels_of_several.put_own_, plain.put_own_):
+        for put in (kernels_of_several.scatter_qkv_, plain.scatter_qkv_):
             rows_of = torch.zeros(2, 20, 96).to(FP8 if eight_bit else dtype)
             given = torch.cat([y, shift, y], 1).chunk(3, dim=1)
             queries = (torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) if eight_bit else None
@@ -124,7 +124,7 @@ def several_in_one(dtype: torch.dtype) -> None:
                 rows_of[1] if placed else None,
                 rows,
                 given,
-                (turning, other),
+                (norm_rope, other),
                 queries,
                 scalings if eight_bit else None,
             )
@@ -132,8 +132,8 @@ def several_in_one(dtype: torch.dtype) -> None:
         for got, want in zip(*made, strict=True):
             near(got, want)
     got, want = ((torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) for _ in range(2))
-    kernels_of_several.turned_fp8_(*got, y.clone(), turning)
-    plain.turned_fp8_(*want, y.clone(), turning)
+    kernels_of_several.rotated_fp8_(*got, y.clone(), norm_rope)
+    plain.rotated_fp8_(*want, y.clone(), norm_rope)
     same(got[1], want[1])
     same(got[2], want[2])
     near(got[0], want[0])

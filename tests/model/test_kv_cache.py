@@ -126,7 +126,7 @@ def test_keys_and_values_as_attention_in_8_bits_takes_them(case):
 def test_values_may_lie_across(case, monkeypatch):
     """As the Hopper kernel takes them."""
     kept = by_chunk(case, place=FP8)
-    monkeypatch.setattr(kv_cache, "takes_values_across", lambda device, head_dim: True)
+    monkeypatch.setattr(kv_cache, "takes_transposed_values", lambda device, head_dim: True)
     assert torch.equal(by_chunk(case, place=FP8), kept)
 
 

@@ -7,7 +7,7 @@ from lingbot_world.model.attention import fp8 as fp8_attention
 from lingbot_world.model.attention.fp8_cudnn import cudnn_attention_of
 from lingbot_world.model.attention.fp8_hopper import hopper_attention_of
 from lingbot_world.model.config import ModelConfig
-from lingbot_world.model.kernels.hopper.attention import across, attend
+from lingbot_world.model.kernels.hopper.attention import attend, transpose
 from lingbot_world.model.ops import scatter as puts
 from lingbot_world.model.ops.matrix_8bit import EightBit
 from model_cases import random_inputs, random_state, with_state
@@ -73,10 +73,10 @@ def test_our_kernel_takes_values_as_a_cache_holds_them(caplog, aligned):
     tokens = torch.cat([torch.arange(333, device=GPU), 333 + torch.randperm(667, device=GPU)])
     held = torch.zeros(512, 1024, dtype=FP8, device=GPU)
     given = x[tokens] if aligned else torch.cat([x[tokens], x[:, :1]], dim=1)[:, :512]
-    puts.put_across_(held, fp8_attention.places_across(tokens), given, v.scaling.mean, v.scaling.factor)
-    values = v._replace(values=held, across=1000)
+    puts.scatter_transposed_(held, fp8_attention.transposed_columns(tokens), given, v.scaling.mean, v.scaling.factor)
+    values = v._replace(values=held, transposed=1000)
     assert torch.equal(values.rows.view(torch.uint8), v.values.view(torch.uint8))
-    assert torch.equal(across(v.values).view(torch.uint8), held.view(torch.uint8))
+    assert torch.equal(transpose(v.values).view(torch.uint8), held.view(torch.uint8))
     assert torch.equal(*(hopper_attention_of(q, k, each, 4, torch.bfloat16) for each in (v, values)))
     assert "slower" not in caplog.text, "fell back to plain torch"
 

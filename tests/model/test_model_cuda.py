@@ -293,22 +293,22 @@ def test_keys_and_queries_are_normed_and_turned_where_they_go(in_plain_torch, ca
     pytest.importorskip("triton")
     needs("fp8")
     angles, rows = torch.randn(777, 64, device=GPU), torch.randperm(2000, device=GPU)[:777]
-    turning = pointwise.Turning(torch.randn(dim, device=GPU).bfloat16(), angles.cos(), angles.sin(), 1e-6)
+    norm_rope = pointwise.NormRope(torch.randn(dim, device=GPU).bfloat16(), angles.cos(), angles.sin(), 1e-6)
     x, shift = torch.randn(777, 3 * dim, device=GPU).bfloat16(), torch.randn(dim, device=GPU)
-    given = lambda: puts.Unturned(x.clone()[:, dim : 2 * dim], turning)  # noqa: E731
+    given = lambda: puts.Unrotated(x.clone()[:, dim : 2 * dim], norm_rope)  # noqa: E731
     out = torch.zeros(2, 2000, dim, device=GPU, dtype=torch.bfloat16)
-    puts.put_turned_(out[0], rows, given())
-    puts.put_(out[1], rows, given().turned())
+    puts.scatter_rotated_(out[0], rows, given())
+    puts.scatter_(out[1], rows, given().rotated())
     torch.testing.assert_close(*out)
     for scaling in ((shift, torch.full((1,), 16.0, device=GPU)), (None, None)):
         if scaling[0] is None:
-            got, *scales = puts.turned_fp8(given())
-            want, *others = in_plain_torch(puts.turned_fp8, given())
+            got, *scales = puts.rotated_fp8(given())
+            want, *others = in_plain_torch(puts.rotated_fp8, given())
             assert scales == others
         else:
             got, want = torch.zeros(2, 2000, dim, device=GPU).to(torch.float8_e4m3fn)
-            puts.put_turned_(got, rows, given(), scaling)
-            in_plain_torch(puts.put_turned_, want, rows, given(), scaling)
+            puts.scatter_rotated_(got, rows, given(), scaling)
+            in_plain_torch(puts.scatter_rotated_, want, rows, given(), scaling)
         assert (got.float() - want.float()).norm() < 0.03 * want.float().norm()
         assert (got.view(torch.uint8) != want.view(torch.uint8)).float().mean() < 0.08  # there bf16 comes first
     assert "slower" not in caplog.text, "fell back to plain torch"
@@ -326,34 +326,34 @@ def test_a_chunks_own_queries_keys_and_values_go_where_they_belong_at_once(caplo
     pytest.importorskip("triton")
     needs("fp8")
     angles, rows = torch.randn(777, 64, device=GPU), torch.randperm(2000, device=GPU)[:777]
-    turnings = [pointwise.Turning(torch.randn(dim, device=GPU), angles.cos(), angles.sin(), 1e-6) for _ in range(2)]
+    norm_ropes = [pointwise.NormRope(torch.randn(dim, device=GPU), angles.cos(), angles.sin(), 1e-6) for _ in range(2)]
     x, scalings = torch.randn(777, 3 * dim, device=GPU).bfloat16(), []
     for _ in range(2):
         scalings.append((torch.randn(dim, device=GPU), torch.full((1,), 16.0, device=GPU)))
 
     def given():
         q, k, v = x.clone().chunk(3, dim=1)
-        return puts.Unturned(q, turnings[0]), puts.Unturned(k, turnings[1]), v
+        return puts.Unrotated(q, norm_ropes[0]), puts.Unrotated(k, norm_ropes[1]), v
 
     out = torch.zeros(2, 2, 2000, dim, device=GPU).bfloat16()
     q, k, v = given()
-    made = puts.put_own_((out[0, 0], out[0, 1]), rows, (q, k, v))
+    made = puts.scatter_qkv_((out[0, 0], out[0, 1]), rows, (q, k, v))
     assert made.data_ptr() == q.x.data_ptr()
     q, k, v = given()
-    torch.testing.assert_close(made, q.turned())
-    puts.put_turned_(out[1, 0], rows, k)
-    puts.put_(out[1, 1], rows, v)
+    torch.testing.assert_close(made, q.rotated())
+    puts.scatter_rotated_(out[1, 0], rows, k)
+    puts.scatter_(out[1, 1], rows, v)
     torch.testing.assert_close(*out[:, 0])
     assert torch.equal(*out[:, 1])
     out = torch.zeros(2, 2, 2000, dim, device=GPU).to(FP8)
     for values in (out[0, 1], None):
-        made = puts.put_own_((out[0, 0], values), rows, given(), tuple(scalings))
+        made = puts.scatter_qkv_((out[0, 0], values), rows, given(), tuple(scalings))
     q, k, v = given()
-    (got, *scales), (want, *others) = made, puts.turned_fp8(q)
+    (got, *scales), (want, *others) = made, puts.rotated_fp8(q)
     assert scales == others
     nearly_all_alike(got, want)
-    puts.put_turned_(out[1, 0], rows, k, scalings[0])
-    puts.put_fp8_(out[1, 1], rows, v, *scalings[1])
+    puts.scatter_rotated_(out[1, 0], rows, k, scalings[0])
+    puts.scatter_fp8_(out[1, 1], rows, v, *scalings[1])
     nearly_all_alike(*out[:, 0])
     assert torch.equal(*out[:, 1].float())
     assert "slower" not in caplog.text, "fell back to plain torch"

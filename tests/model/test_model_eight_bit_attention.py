@@ -16,7 +16,7 @@ from lingbot_world.model.attention import fp8_cudnn, fp8_hopper
 from lingbot_world.model.attention import fp8_operands as attention_own
 from lingbot_world.model.attention.choose_8bit import attend_8bit, attention_note, check_8_bits, choose_attention
 from lingbot_world.model.attention.exact import key_parts, sdpa
-from lingbot_world.model.attention.fp8 import FP8, HEADROOM, Operand, operand, places_across, sample
+from lingbot_world.model.attention.fp8 import FP8, HEADROOM, Operand, operand, sample, transposed_columns
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
@@ -28,8 +28,8 @@ from lingbot_world.model.layers.block import CrossAttention, SelfAttention
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.ops import linear_8bit, pointwise
 from lingbot_world.model.ops.matrix_8bit import EightBit
-from lingbot_world.model.ops.plain import Turning
-from lingbot_world.model.ops.scatter import Unturned, turned_fp8
+from lingbot_world.model.ops.plain import NormRope
+from lingbot_world.model.ops.scatter import Unrotated, rotated_fp8
 from lingbot_world.options import Precision, Window
 from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state
@@ -101,12 +101,12 @@ def test_no_score_is_too_large_for_fp16(weight):
     """Neither where a norm bounds queries and keys, nor where their largest numbers are found. As long as can be, and
     keys opposite to their mean."""
     angles = torch.randn(60, 64)
-    turning = Turning(weight * (1 + torch.rand(6 * 128)), angles.cos(), angles.sin(), 1e-6)
+    norm_rope = NormRope(weight * (1 + torch.rand(6 * 128)), angles.cos(), angles.sin(), 1e-6)
     q, k, v = in_one_head(60, 6), in_one_head(60, 6), torch.randn(60, 6 * 128)
-    queries = fp8_attention.by_norm(*turned_fp8(Unturned(q.clone(), turning)))
-    turned, (of_keys, _) = fp8_attention.scalings_for_all(Unturned(k.clone(), turning), v, 16.0)
-    of_keys = of_keys._replace(mean=-turned[7].float())
-    assert 0.1 * 57000 < longest(queries) * longest(operand(turned, of_keys)) < 65504
+    queries = fp8_attention.by_norm(*rotated_fp8(Unrotated(q.clone(), norm_rope)))
+    rotated, (of_keys, _) = fp8_attention.scalings_for_all(Unrotated(k.clone(), norm_rope), v, 16.0)
+    of_keys = of_keys._replace(mean=-rotated[7].float())
+    assert 0.1 * 57000 < longest(queries) * longest(operand(rotated, of_keys)) < 65504
     q, k = (weight * x.sign() for x in (q, k))
     queries, keys, _ = fp8_attention.operands(q[None], k[None], v[None])
     assert longest(queries) * longest(keys) < 65504
@@ -118,11 +118,11 @@ def test_one_large_weight_of_a_norm_costs_other_heads_little(larger, most):
     torch.manual_seed(0)
     x, weight, angles = torch.randn(128, 5120), torch.ones(5120), torch.zeros(128, 64)
     weight[37] = larger
-    given = Unturned(x, Turning(weight, angles.cos(), angles.sin(), 1e-6))
-    exact = given._replace(x=x.clone()).turned()[:, 128:]
-    of_keys = fp8_attention.scaling_of_keys(given.turning, given._replace(x=x.clone()).turned())
-    keys = operand(given._replace(x=x.clone()).turned(), of_keys)
-    queries = fp8_attention.by_norm(*turned_fp8(given))
+    given = Unrotated(x, NormRope(weight, angles.cos(), angles.sin(), 1e-6))
+    exact = given._replace(x=x.clone()).rotated()[:, 128:]
+    of_keys = fp8_attention.scaling_of_keys(given.norm_rope, given._replace(x=x.clone()).rotated())
+    keys = operand(given._replace(x=x.clone()).rotated(), of_keys)
+    queries = fp8_attention.by_norm(*rotated_fp8(given))
     got = [fp8_attention.decode(each, torch.float32)[:, 128:] for each in (queries, keys)]
     assert max(relative_rms(each, exact) for each in got) < most
 
@@ -277,7 +277,7 @@ def test_keys_and_values_that_are_in_8_bits_already(monkeypatch):
 @pytest.mark.parametrize("across", [False, True])
 def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
     """Keys and values are those of what is normed and turned before."""
-    monkeypatch.setattr(attention_own, "takes_values_across", lambda *_: across)
+    monkeypatch.setattr(attention_own, "takes_transposed_values", lambda *_: across)
     (q, k, v), angles = tokens(count=1500)[:, 0], 3 * torch.randn(1500, 32)
     weights = 1 + torch.randn(2, 128) / 5
     if outliers:
@@ -285,20 +285,20 @@ def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
         weights[:, large] *= 3
         v[:, large] *= 20
         v[::100] *= 5
-    turnings = [pointwise.Turning(weight, angles.cos(), angles.sin(), 1e-6) for weight in weights]
-    turned = [Unturned(x.clone(), turning).turned() for x, turning in zip((q, k), turnings, strict=True)]
-    scalings = fp8_attention.scaling_of_keys(turnings[1], sample(turned[1])), fp8_attention.scaling(v, v)
-    kept = [operand(*each) for each in zip((turned[1], v), scalings, strict=True)]
+    norm_ropes = [pointwise.NormRope(weight, angles.cos(), angles.sin(), 1e-6) for weight in weights]
+    rotated = [Unrotated(x.clone(), norm_rope).rotated() for x, norm_rope in zip((q, k), norm_ropes, strict=True)]
+    scalings = fp8_attention.scaling_of_keys(norm_ropes[1], sample(rotated[1])), fp8_attention.scaling(v, v)
+    kept = [operand(*each) for each in zip((rotated[1], v), scalings, strict=True)]
     own = (
-        attention_own.own_queries(Unturned(q, turnings[0])),
-        attention_own.own_keys(Unturned(k, turnings[1]), 64),
+        attention_own.own_queries(Unrotated(q, norm_ropes[0])),
+        attention_own.own_keys(Unrotated(k, norm_ropes[1]), 64),
         attention_own.own_values(v, 64),
     )
     for got, want in zip(own[1:], kept, strict=True):
         assert torch.equal(got.rows.float(), want.rows.float())
         assert all(map(torch.equal, got.scaling[:3], want.scaling[:3]))
-    assert own[2].across == (1500 if across else None)
-    given = [x[None] for x in (*turned, v)]
+    assert own[2].transposed == (1500 if across else None)
+    given = [x[None] for x in (*rotated, v)]
     want, before = sdpa(*given, HEADS, {})[0], fp8_attention.plain_attention(*given, HEADS)[0]
     after = fp8_attention.plain_attention_of(*own, HEADS, torch.float32)
     assert relative_rms(after, want) < 1.01 * relative_rms(before, want)
@@ -376,7 +376,7 @@ def test_operands_that_are_made_one_by_one_leave_room_for_sums_that_wait(monkeyp
         return (eight_bit, held)[0] if dtype == FP8 else torch.empty_like(q.values, dtype=dtype)
 
     monkeypatch.setattr(attention_layers, "attend_operands", attend)
-    monkeypatch.setattr(attention_own, "takes_values_across", lambda *_: across)
+    monkeypatch.setattr(attention_own, "takes_transposed_values", lambda *_: across)
     product = lambda x, weight, _, dtype: x.values.new_empty(len(x.values), len(weight.values), dtype=dtype)  # noqa: E731
     monkeypatch.setattr(linear_8bit, "product", product)
     model, inputs = full_size((21, 60, 104), lambda q, *_: torch.empty_like(q))
@@ -388,7 +388,7 @@ def test_operands_that_are_made_one_by_one_leave_room_for_sums_that_wait(monkeyp
 
 def in_8_bits_without_kernels(monkeypatch):
     """On torch's meta device. What is normed in fp32 for a kernel on a GPU is not, either."""
-    run, kinds = pointwise.run, ("8", "across", "turned", "rms")
+    run, kinds = pointwise.run, ("8", "transposed", "rotated", "rms")
     skips = lambda name: any(kind in name for kind in kinds)  # noqa: E731
     monkeypatch.setattr(pointwise, "run", lambda name, x, *rest: x if skips(name) else run(name, x, *rest))
 
@@ -406,7 +406,7 @@ def exact_hopper_kernel(out, q, k, v, heads, scales, shares=None):
     """In place of ours."""
     *scales, mean, reach = scales
     seen = len(k) if shares is None else len(k) // len(shares) * int((shares == 0).sum())
-    values = Operand(v, SimpleNamespace(scale=scales[2]), across=len(k)).rows[:seen]
+    values = Operand(v, SimpleNamespace(scale=scales[2]), transposed=len(k)).rows[:seen]
     q, k, v = (
         x.float().mul(scale).unflatten(1, (heads, 128)).transpose(0, 1)
         for x, scale in zip((q, k[:seen], values), scales, strict=True)
@@ -423,7 +423,7 @@ def exact_hopper_kernel(out, q, k, v, heads, scales, shares=None):
 
 def turned_across(v):
     out = torch.zeros(v.shape[1], -(-len(v) // 64) * 64, dtype=torch.uint8)
-    out[:, places_across(torch.arange(len(v)))] = v.view(torch.uint8).T
+    out[:, transposed_columns(torch.arange(len(v)))] = v.view(torch.uint8).T
     return out.view(torch.float8_e4m3fn)
 
 
@@ -432,7 +432,7 @@ def turned_across(v):
 def test_what_surrounds_our_kernel(monkeypatch, there, rows):
     """Frames that are not there yet, rows of a batch, values that lie across: the result is attention's."""
     monkeypatch.setattr(attention_hopper, "attend", exact_hopper_kernel)
-    monkeypatch.setattr(attention_hopper, "across", turned_across)
+    monkeypatch.setattr(attention_hopper, "transpose", turned_across)
     q, k, v = (torch.randn(rows, count, 256) for count in (300, 5000, 5000))
     v += 1
     want = fp8_attention.plain_attention(q, k, v, 2)
@@ -441,7 +441,7 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
         with pytest.raises(ValueError, match="heads of 64, expected 128"):
             fp8_hopper.hopper_attention(q, k, v, 4)
     queries, keys, values = fp8_attention.operands(q[:1], k[:1], v[:1])
-    across = values._replace(values=turned_across(values.values), across=len(values.values))
+    across = values._replace(values=turned_across(values.values), transposed=len(values.values))
     shares = None if there is None else torch.zeros(5).masked_fill(torch.arange(5) >= there, -torch.inf)
     seen = [each._replace(values=each.values[: 1000 * (there or 5)]) for each in (keys, values)]
     want = fp8_attention.plain_attention_of(queries, *seen, 2, torch.float32)
@@ -517,11 +517,11 @@ def test_what_is_known_of_it_is_said(monkeypatch):
 @pytest.mark.parametrize(("why", "package"), [(None, "LingBot-World"), ("NVRTC: error 5", "nvidia-cudnn-frontend")])
 def test_a_hopper_gpu_has_our_kernel_and_cudnns_where_ours_fails(monkeypatch, why, package):
     PlayedCard(monkeypatch, 9, 0, why=None, found={"LingBot-World": why})
-    monkeypatch.setattr(eight_bit_attention, "puts_across", lambda device: True)
+    monkeypatch.setattr(eight_bit_attention, "transposes_exactly", lambda device: True)
     cuda = torch.device("cuda")
     assert attention_note("8bit", cuda, SMALL) == f"Attention in 8 bits by {package}."
     assert eight_bit_attention.takes_operands("8bit", cuda, SMALL)
-    assert eight_bit_attention.takes_values_across(cuda, SMALL.head_dim) == (why is None)
+    assert eight_bit_attention.takes_transposed_values(cuda, SMALL.head_dim) == (why is None)
     forget()
 
 

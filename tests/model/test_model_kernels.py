@@ -130,7 +130,7 @@ class Launched:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
         monkeypatch.setattr(torch.cuda, "device_of", lambda _tensor: nullcontext())
         monkeypatch.setattr(attention_hopper, "_attend", lambda _device, _dtype: self)
-        monkeypatch.setattr(attention_hopper, "_across", lambda _device: (self, self))
+        monkeypatch.setattr(attention_hopper, "_transposing", lambda _device: (self, self))
         monkeypatch.setattr(convolution_hopper, "_kernel", lambda _device: self)
 
     def __call__(self, _launch, *arguments):
@@ -161,9 +161,9 @@ def test_launches_pass_what_the_kernels_take(monkeypatch):
     for out in (torch.empty_like(x), EightBit(torch.empty_like(values), torch.empty(300, 1))):
         attention_hopper.attend(out, values, values, torch.zeros(256, 320).to(fp8), 2, scales, torch.zeros(3))
         assert launched.kinds == attended
-    attention_hopper.across(values)
+    attention_hopper.transpose(values)
     assert launched.kinds == across
-    attention_hopper.put_across_(torch.zeros(256, 320).to(fp8), torch.arange(300), x, mean, one)
+    attention_hopper.scatter_transposed_(torch.zeros(256, 320).to(fp8), torch.arange(300), x, mean, one)
     assert launched.kinds == parameters(hopper.source("values_across.cu"), "put_across")
     rows, weight = torch.zeros(3 * 6 * 7, 32, dtype=torch.float16), torch.zeros(96, 9 * 96, dtype=torch.float16)
     convolution_hopper.convolve(rows, torch.arange(3, dtype=torch.int32), weight, weight[0, :96], (5, 6))

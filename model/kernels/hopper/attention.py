@@ -11,17 +11,17 @@ from torch import Tensor
 
 from ...ops.matrix_8bit import EightBit
 from . import launch as hopper
-from .nvrtc import Kernel, Launch, load
+from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""The constants of the CUDA source; TURNED: tokens and channels that a block of `across` transposes."""
+"""The constants of the CUDA source; TURNED: tokens and channels that a block of the CUDA kernel `across` transposes."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
 """The largest number of parts of the keys, and the overhead of a part in keys."""
 
 
-class Kind(NamedTuple):
+class Configuration(NamedTuple):
     """The configuration of the kernel for an operand dtype.
 
     It has the dtype's name in PTX and its bytes, the number of keys loaded at once, and the number of pipeline stages.
@@ -41,7 +41,10 @@ class Kind(NamedTuple):
         return 1024 + HEAD * self.bytes * (queries + keys_and_values) + 16 * QUERY_TILES + 32 * self.stages
 
 
-KINDS = {torch.float8_e4m3fn: Kind("e4m3", 1, 160, 4, 16, 2), torch.bfloat16: Kind("bf16", 2, 80, 3, 32, 1)}
+KINDS = {
+    torch.float8_e4m3fn: Configuration("e4m3", 1, 160, 4, 16, 2),
+    torch.bfloat16: Configuration("bf16", 2, 80, 3, 32, 1),
+}
 
 
 def attend(
@@ -57,8 +60,8 @@ def attend(
     """Write attention of q to keys k and values v [keys, heads * 128] to `out`, and return it.
 
     `out`, bf16, and q are [tokens, heads * 128]. q, k and v are all bf16, or all float8_e4m3fn with the values
-    transposed by `across`. A token's channels must be adjacent; tokens may be strided by a multiple of 16 bytes. `out`
-    may be q.
+    transposed by `transpose`. A token's channels must be adjacent; tokens may be strided by a multiple of 16 bytes.
+    `out` may be q.
 
     `scales`, in 8 bits: the scales of q, k and v, fp32 [1] each; the values' mean, fp32 [heads * 128], which is added
     to the result; and an upper bound of the results, fp32 [1], if `out` is float8_e4m3fn too. `shares` as in
@@ -83,7 +86,7 @@ def attend(
     return out
 
 
-def divided(queries: int, keys: int, heads: int, blocks: int, kind: Kind) -> tuple[int, int]:
+def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
     """Return the query tiles that remain after full rounds of all clusters, and the number of key parts for them.
 
     The remaining round is often nearly empty, and parts make shorter rounds."""
@@ -101,26 +104,26 @@ def _blocks(x: Tensor) -> int:
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
-def across(v: Tensor) -> Tensor:
+def transpose(v: Tensor) -> Tensor:
     """Return values [tokens, dim] as [dim, tokens], padded with zeros to a multiple of TURNED tokens. The order within
     16 tokens is that of values_across.cu."""
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
     with torch.cuda.device_of(v):
-        _across(v.device)[0](Launch((dim // TURNED, row // TURNED), 256), v, out, tokens, dim, row)
+        _transposing(v.device)[0](Launch((dim // TURNED, row // TURNED), 256), v, out, tokens, dim, row)
     return out
 
 
-def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Implement scatter.put_across_. `out` has a multiple of 64 columns, x a multiple of 64 channels."""
+def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """Implement scatter.scatter_transposed_. `out` has a multiple of 64 columns, x a multiple of 64 channels."""
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()
     (tokens, dim), blocks = x.shape, -(-len(x) // TURNED)
     with torch.cuda.device_of(out):
         launch, counts = Launch((dim // TURNED, blocks), 256), (tokens, x.stride(0), out.stride(0))
-        _across(out.device)[1](launch, x, out, places, shift, factor, *counts)
+        _transposing(out.device)[1](launch, x, out, places, shift, factor, *counts)
     return out
 
 
@@ -140,14 +143,14 @@ def source(dtype: torch.dtype) -> str:
 
 
 @lru_cache
-def _attend(device: torch.device, dtype: torch.dtype) -> Kernel:
+def _attend(device: torch.device, dtype: torch.dtype) -> CudaKernel:
     with torch.cuda.device(device):
-        return Kernel(load(source(dtype), hopper.ARCHITECTURE), "attend", KINDS[dtype].shared)
+        return CudaKernel(load(source(dtype), hopper.ARCHITECTURE), "attend", KINDS[dtype].shared)
 
 
 @lru_cache
-def _across(device: torch.device) -> tuple[Kernel, Kernel]:
-    """Return the kernels `across` and `put_across`."""
+def _transposing(device: torch.device) -> tuple[CudaKernel, CudaKernel]:
+    """Return the CUDA kernels `across` and `put_across`."""
     with torch.cuda.device(device):
         module = load(hopper.source("values_across.cu"), hopper.ARCHITECTURE)
-        return Kernel(module, "across"), Kernel(module, "put_across")
+        return CudaKernel(module, "across"), CudaKernel(module, "put_across")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...choice.card import is_hopper
 from . import launch as hopper
-from .nvrtc import Kernel, Launch, load
+from .nvrtc import CudaKernel, Launch, load
 
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
 """The constants of the CUDA source."""
@@ -57,6 +57,6 @@ def source() -> str:
 
 
 @lru_cache
-def _kernel(device: torch.device) -> Kernel:
+def _kernel(device: torch.device) -> CudaKernel:
     with torch.cuda.device(device):
-        return Kernel(load(source(), hopper.ARCHITECTURE), "convolve", SHARED)
+        return CudaKernel(load(source(), hopper.ARCHITECTURE), "convolve", SHARED)

@@ -32,7 +32,7 @@ class Launch(NamedTuple):
     shared: int = 0
 
 
-class Kernel:
+class CudaKernel:
     """A function of a compiled source, on one device."""
 
     def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
