@@ -32,8 +32,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     and a camera path.
 
     The package has about 11 MB; the same seed gives the same bytes. Files of these names are replaced. Returns the
-    folder. Raises InputError if it cannot be written or has other models.
-    """
+    folder. Raises InputError if it cannot be written or has other models."""
     folder = Path(folder)
     refuse_real(folder)
     refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])

@@ -1,4 +1,4 @@
-"""The candidates for the VAE's convolutions over three frames, how each is tried, and the choice for a GPU."""
+"""The candidates for the VAE's convolutions over three frames, their tests, and the choice for a GPU."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class KitchenDecoder(Decoder):
 def convolution_of(device: torch.device) -> str | None:
     """Return the name of the candidate for a GPU: the first one if the order was measured, else the fastest right one.
 
-    Return "torch" if the card has no memory left for the test, which the next call repeats.
-    """
+    Return "torch" if the card has no memory left for the test, which the next call repeats."""
     card = card_of(device)
     if by_order("convolution", card):
         return candidates("convolution", card)[0].name
@@ -62,8 +61,7 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
     """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a test.
 
     The rows of `size` are the frames' height; the default rows stand for EXACTNESS. The frames are a view of a pool
-    (model/kernels/convolution.py), and the weight is channels last, as in a decoder.
-    """
+    (model/kernels/convolution.py), and the weight is channels last, as in a decoder."""
     generator = torch.Generator(device).manual_seed(0)
     height, _, channels, out, _ = EXACTNESS if size.rows == Size().rows else size
     shapes = (3, channels, height, height * 5 // 4 + 4), (out, 3 * channels, 3, 3), (out,)

@@ -31,24 +31,21 @@ REACH = 42
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
     """Return the frames uint8 [F, H, W, 3] on the CPU of a normalised latent [1, 16, f, h, w].
 
-    After `vae.enable_tiling()` overlapping tiles of 256 pixels are decoded: less memory, more time, faint seams.
-    """
+    After `vae.enable_tiling()` overlapping tiles of 256 pixels are decoded: less memory, more time, faint seams."""
     return VideoDecoder(vae, *latent.shape[-2:]).decode(latent, progress, last=True)
 
 
 class VideoDecoder:
     """A decoder of a video part by part, with the same bits as all at once.
 
-    Between the parts it holds two frames for each causal layer: 3.8 GB at 480x832. If it records its work, in fp16 on a
-    GPU (`pooled.records`), it also holds that work's memory: 2.7 GB in all.
+    Between the parts it holds two frames for each causal layer: 3.8 GB at 480x832 in fp32. In fp16 its kernels may be
+    recorded as a CUDA graph (see `pooled.records`); state and graph together then take 2.7 GB.
 
-    A VAE in fp16 takes half the memory. If a number overflows fp16, `check` raises OverflowError; if one is not finite
-    in fp32, InputError.
+    If a number overflows fp16, `check` raises OverflowError; if one is not finite in fp32, InputError.
 
-    `height` and `width` are the latent's; it may be on another device than the VAE. With `park`, and always with
-    several tiles, the state is in host memory between the parts, pinned for a GPU. With a `stripe` this part of each
-    frame is decoded, without tiles.
-    """
+    `height` and `width` are the latent's; the latent may be on another device than the VAE. With `park`, and always
+    with several tiles, the state is in host memory between the parts, pinned for a GPU. With a `stripe` only this part
+    of each frame is decoded, without tiles."""
 
     def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None) -> None:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling and stripe is None)
@@ -80,9 +77,8 @@ class VideoDecoder:
         stripe.
 
         A latent frame becomes four frames, a video's first one frame. With `last` the state is freed. After an
-        exception the decoder cannot continue. With `later` the frames are only valid, and can be checked, after the GPU
-        has finished the work queued so far; otherwise they are valid and checked.
-        """
+        exception the decoder cannot continue. With `later` the call does not wait for the GPU: call `check`, and read
+        the frames, only after the GPU has finished the work queued so far."""
         with self._on_its_gpu():
             video = self._decode(latent, progress, last, later)
         if not later:
@@ -100,7 +96,7 @@ class VideoDecoder:
         finite = torch.ones((), dtype=torch.bool, device=vae.device)
         for corner in tiling.corners:
             decoder = self._decoders[corner]
-            decoder.past = _moved(decoder.past, vae.device)
+            decoder.past = _upload_state(decoder.past, vae.device)
             index = count()
             for each in latents:
                 cut = tiling.crop(each, corner).contiguous(memory_format=torch.channels_last)
@@ -113,7 +109,7 @@ class VideoDecoder:
             if last:
                 self._decoders[corner] = self._new()
             else:
-                decoder.past = self._kept(corner, decoder.past)
+                decoder.past = self._park_state(corner, decoder.past)
         self._finite.append(finite.to("cpu", non_blocking=queued))
         return video
 
@@ -132,7 +128,7 @@ class VideoDecoder:
         if not finite:
             raise InputError(NOT_FINITE)
 
-    def _kept(self, corner: Corner, past: State) -> State:
+    def _park_state(self, corner: Corner, past: State) -> State:
         """Return the tile's state, copied to host memory if it is parked; the copies are queued after the decoding."""
         if not self._park:
             return past
@@ -151,7 +147,7 @@ class VideoDecoder:
         return parked
 
 
-def _moved(past: State, device: torch.device) -> State:
+def _upload_state(past: State, device: torch.device) -> State:
     # With other strides the convolutions would choose other kernels, and round differently.
     return {
         layer: [upload(frame, device).contiguous(memory_format=torch.channels_last) for frame in frames]

@@ -5,8 +5,7 @@ time that see images of one size store their frames in one pool: two slots a lay
 writes the new frame there, its convolution reads three slots, and the oldest frame's slot becomes free.
 
 So a layer's slots change with each frame. Python computes all slots of a latent frame in advance and copies them to the
-GPU, where the kernels read them: a CUDA graph recorded for one latent frame decodes any other.
-"""
+GPU, where the kernels read them: a CUDA graph recorded for one latent frame decodes any other."""
 
 from __future__ import annotations
 
@@ -47,11 +46,10 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` whose `past` holds the pools, [slots, C, H + 1, W + 1] each, channels last.
+    """A `Decoder` that stores its state, `past`, in pools: [slots, C, H + 1, W + 1] each, channels last.
 
     Its results equal `Decoder`'s except for rounding. Sums are rounded once. An upsampling convolution's kernel is
-    replaced by four kernels of 2x2 pixels, in which the weights for the same pixel are summed.
-    """
+    replaced by four kernels of 2x2 pixels (see `weights.quarters`)."""
 
     _given: Iterator[Tensor]  # the slots of the next layers
 
@@ -79,16 +77,15 @@ class PooledDecoder(Decoder):
         if self._compiler in _COMPILERS:
             _COMPILERS[self._compiler].join()
         self._first = not self.past
-        self._tell([self._slots.take(layer) for layer in self._orders[self._first]])
+        self._upload_slots([self._slots.take(layer) for layer in self._orders[self._first]])
         if self._first or self.recording is None:
             return self._computed(latent)
         return self.recording.decode(self._computed, latent)
 
-    def _tell(self, slots: list[list[int]]) -> None:
-        """Copy the slots of each layer's frames, in the order of the layers, to where the kernels read them.
+    def _upload_slots(self, slots: list[list[int]]) -> None:
+        """Copy the slots of each layer's frames, in the order of the layers, to the GPU's table of slots.
 
-        torch does not reuse the pinned memory before it is copied.
-        """
+        torch does not reuse the pinned memory before it is copied."""
         rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
@@ -123,15 +120,15 @@ class PooledDecoder(Decoder):
         if f"{shortcut}.weight" in self.weights:
             added = F.linear(added, matrix(self.weights[f"{shortcut}.weight"]), self.weights[f"{shortcut}.bias"])
         x = self._activated_conv(f"{name}.residual.0", f"{name}.residual.2", x)
-        return self._remembering(f"{name}.residual.6", x, f"{name}.residual.3", added)
+        return self._convolve_in_time(f"{name}.residual.6", x, f"{name}.residual.3", added)
 
     def _activated_conv(self, norm: str, conv: str, x: Tensor) -> Tensor:
-        return self._remembering(conv, x, norm)
+        return self._convolve_in_time(conv, x, norm)
 
     def _causal_conv(self, name: str, x: Tensor) -> Tensor:
-        return self._remembering(name, x)
+        return self._convolve_in_time(name, x)
 
-    def _remembering(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
+    def _convolve_in_time(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
         """Return the layer's convolution over x, or over SiLU of its norm `norm`, and the two previous frames."""
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         pool, slots = self._pool(name, x), next(self._given)
@@ -187,16 +184,15 @@ def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
 
 
 def suits(vae: VAE) -> bool:
-    """Return whether the kernels support this VAE on its device."""
+    """Return whether a PooledDecoder supports this VAE on its device, with kernels that compile."""
     return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether these kernels decode a VAE of that width, recorded, if Triton works.
+    """Return whether a PooledDecoder decodes a VAE of this width, recorded as a CUDA graph, if Triton works.
 
-    They require fp16, and a GPU on which the table chooses Triton's convolution or our own. Elsewhere than on Hopper
-    the first call tests the candidates.
-    """
+    Its kernels require fp16, and a GPU for which the table chooses Triton's convolution or our own. Except on Hopper
+    the first call tests the candidates."""
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
     return convolution_of(device) in (OURS, TRITON)
@@ -243,8 +239,8 @@ def _pool_of(name: str, weight: Tensor) -> str:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return the rows of a view made by `picture`, or of a part of its channels; of other images a copy in this
-    layout."""
+    """Return the rows [(H + 1) * (W + 1), C] of an image [1, C, H, W]: a view of the result of `picture` or of a part
+    of its channels, a copy of other images."""
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

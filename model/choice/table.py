@@ -1,7 +1,6 @@
 """The table of candidates for each kind of work, the best first, with the cards that support them.
 
-LINGBOT_WORLD_KERNELS sets a choice: "int8=torch,attention-8bit=comfy-kitchen".
-"""
+LINGBOT_WORLD_KERNELS sets a choice: "int8=torch,attention-8bit=comfy-kitchen"."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ Work = Literal["linear", "int8", "fp8", "attention", "attention-8bit", "cache-8b
 """The kinds of work.
 
 `linear`, `int8`, `fp8`: products in 16 bits, from int8 and from float8_e4m3fn. `cache-8bit`: attention to keys and
-values that a cache holds in 8 bits. `convolution`: convolutions of the VAE's decoder.
-"""
+values that a cache holds in 8 bits. `convolution`: convolutions of the VAE's decoder."""
 WORKS: tuple[Work, ...] = get_args(Work)
 
 VARIABLE = "LINGBOT_WORLD_KERNELS"
@@ -39,8 +37,7 @@ _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16
 class Candidate(NamedTuple):
     """A candidate for a kind of work: its name, the cards that support it, and its input dtypes.
 
-    The name of another package's candidate is the package's on PyPI.
-    """
+    The name of another package's candidate is the package's on PyPI."""
 
     work: Work
     name: str
@@ -122,15 +119,13 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
 """The cards on which the first right candidate is chosen without timing, by kind of work.
 
 The order there was measured, or timing costs more than the choice gains. On other cards the fastest right candidate is
-chosen.
-"""
+chosen."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
     """Return the candidates of a card for a kind of work, the best first.
 
-    Raises InputError if LINGBOT_WORLD_KERNELS names an unknown kind of work or candidate.
-    """
+    Raises InputError if LINGBOT_WORLD_KERNELS names an unknown kind of work or candidate."""
     wanted = settings().get(work)
     found = [each for each in TABLE if each.work == work and each.cards(card)]
     return tuple(each for each in found if wanted in (None, each.name))
@@ -157,8 +152,7 @@ def settings() -> dict[str, str]:
 def missing(name: str, card: Card) -> str | None:
     """Return the reason why a candidate's package cannot serve a card, or None.
 
-    Either the package is not installed, or its own check fails.
-    """
+    Either the package is not installed, or its own check fails."""
     module = MODULES.get(name)
     if module is None:
         return None

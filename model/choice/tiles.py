@@ -14,8 +14,7 @@ class Tile(NamedTuple):
     """The tile of a program: pixels, output channels in two parts, and input channels in two parts.
 
     Each is a power of two, or 0 for an unused second part. `warps` and `stages` are the number of warps and of
-    pipelined loads. A `described` tile is loaded by descriptor (TMA), others by pointers.
-    """
+    pipelined loads. A `described` tile is loaded by descriptor (TMA), others by pointers."""
 
     pixels: int
     out: int
@@ -31,8 +30,7 @@ def tile_of(card: Card, channels: int, out: int) -> Tile:
     """Return the tile for a convolution from `channels` to `out` channels.
 
     The large tiles were the fastest on an H100 (docs/benchmarks.md). The others were chosen from what Triton's compiler
-    reports: they fit 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
-    """
+    reports: they fit 99 KB of shared memory, or AMD's 64 KB, and spill no registers."""
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16
     if card.shared_memory < WIDE:

@@ -1,8 +1,7 @@
 """Tests of the table's candidates on the card at hand: whether each is right, and how long it takes.
 
 The modules that compute register here how a kind of work is tested (`Kind`) and the function of each candidate
-(`attempt`).
-"""
+(`attempt`)."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class Kind(NamedTuple):
     """The definition of a test for a kind of work.
 
     It has a function that makes random arguments, one that computes the exact result, and the largest relative RMS
-    error of a right candidate.
-    """
+    error of a right candidate."""
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
     exact: Callable[..., Tensor]
@@ -53,8 +51,7 @@ class Kind(NamedTuple):
 class Trial(NamedTuple):
     """The test result of a candidate on a card.
 
-    It has the relative RMS error, the seconds at the given size, and the reason for a rejection; None if not known.
-    """
+    It has the relative RMS error, the seconds at the given size, and the reason for a rejection; None if not known."""
 
     name: str
     error: float | None = None
@@ -82,8 +79,7 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
     """Return the name of the candidate that a card uses for a kind of work at a size; None if no candidate is right.
 
-    The result is the same for the whole process.
-    """
+    The result is the same for the whole process."""
     return _chosen(work, card_of(device), device, size)
 
 

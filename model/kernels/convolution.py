@@ -6,8 +6,7 @@ A convolution is a matrix product with shifted rows of the left operand. The res
 discarded.
 
 A pool holds images of one size one after the other, each in a slot. A kernel reads its slot numbers from the GPU's
-memory, so a recorded CUDA graph works for other slots too.
-"""
+memory, so a recorded CUDA graph works for other slots too."""
 
 from functools import lru_cache, partial
 
@@ -197,8 +196,7 @@ def convolve(
     With `slots`, convolve three frames of the pool x, the oldest first; the slots are int32 on the GPU, aligned to 16
     bytes. `weight` is [out, side * side * frames * channels], with the neighbours outermost, from the upper left one
     on. Return an image [rows, out]; `added`, another image, is added to it. With side 2 and `weight` [4 * out, ...] the
-    result is twice as high and wide, and each of a pixel's four result pixels has its own weights.
-    """
+    result is twice as high and wide, and each of a pixel's four result pixels has its own weights."""
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
     scale = 2 if side == 2 else 1
@@ -254,8 +252,7 @@ def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tenso
     """Write the image x [rows, channels] of height and width `size` to the third of the `slots` of `pool`.
 
     `pool` is [rows, channels], see `convolve`. With a `weight` [channels], write SiLU of x's root-mean-square norm
-    times the weight.
-    """
+    times the weight."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

@@ -1,8 +1,7 @@
 """Triton kernels of 8-bit numbers, for pointwise.py. Imported on GPUs with Triton only.
 
 Arithmetic is fp32. A scale times the dtype's largest number is the largest magnitude of the values that share the
-scale.
-"""
+scale."""
 
 import os
 from typing import Any
@@ -62,8 +61,7 @@ def _activated(x, ACTIVATION: tl.constexpr):
 def _quotient(x, y):
     """Return x / y by two instructions.
 
-    Unlike `/`, the quotient is 0 if the inverse of y is subnormal.
-    """
+    Unlike `/`, the quotient is 0 if the inverse of y is subnormal."""
     return x / y if _INTERPRETED else libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
@@ -114,8 +112,7 @@ def _layer_norm_8bit(
     """Norm a token in parts.
 
     All reads after the first come from the GPU's cache, so few registers are needed and many programs run in parallel
-    while others wait between their four passes.
-    """
+    while others wait between their four passes."""
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):

@@ -2,8 +2,7 @@
 
 A program processes full blocks and reads each block's scale once. The two values of a byte are written as one number of
 twice their width, so a thread reads and writes its bytes in order. Arithmetic is fp32; each product and each sum is
-rounded, as in plain torch.
-"""
+rounded, as in plain torch."""
 
 import math
 from typing import Any
@@ -200,8 +199,7 @@ def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
     """Implement quantized.codec.recode.
 
     Raises RuntimeError for float8 on AMD's GPUs, because the kernel contains an NVIDIA instruction, on which another
-    compiler would crash the process.
-    """
+    compiler would crash the process."""
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")
     rows, width = shape
