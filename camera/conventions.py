@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from ..errors import CameraError
 from .poses import as_float64, check_poses, with_last_row
 from .rotation import OPENGL_TO_OPENCV, inverse
-from .rounding import made_rigid, settled
+from .rounding import make_rigid, remove_rounding
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
         matrices = matrices.swapaxes(1, 2)
     matrices = with_last_row(matrices)
     square = matrices.ndim == 3 and matrices.shape[1:] == (4, 4)
-    poses = check_poses(made_rigid(matrices) if square else matrices, name)
+    poses = check_poses(make_rigid(matrices) if square else matrices, name)
     inverted = not convention.camera_to_world
     poses = inverse(poses) if inverted else poses
-    poses = settled(poses, matrices if written is None else written, inverted=inverted, dtype=dtype)
+    poses = remove_rounding(poses, matrices if written is None else written, inverted=inverted, dtype=dtype)
     return poses @ OPENGL_TO_OPENCV if convention.opengl_axes else poses
 
 
-def read_otherwise(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
+def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
     """Reinterpret c2w [n, 4, 4] that were read under the convention `read` as if they had been read under `other`."""
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)

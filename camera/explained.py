@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import CameraError
 from .advice import FASTEST_TURN_DEG, motion
-from .conventions import CONVENTIONS, read_otherwise
+from .conventions import CONVENTIONS, reinterpret
 from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
@@ -101,7 +101,7 @@ def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
         if not each.by_column and (each.camera_to_world, each.opengl_axes) != (read.camera_to_world, read.opengl_axes)
     }
     z_up = path.origin.format in Z_IS_UP
-    return {name: _compare(c2w, read_otherwise(c2w, read, each), name, z_up) for name, each in others.items()}
+    return {name: _compare(c2w, reinterpret(c2w, read, each), name, z_up) for name, each in others.items()}
 
 
 def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Comparison:

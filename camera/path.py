@@ -60,12 +60,12 @@ class CameraPath:
             actions = check_actions(self.actions).astype(np.float32)
             if len(actions) != len(c2w):
                 raise CameraError(f"{len(actions)} rows of actions for {len(c2w)} poses: expected as many")
-            object.__setattr__(self, "actions", _frozen(actions))
+            object.__setattr__(self, "actions", _freeze(actions))
         if not 0 < self.fps < np.inf:
             raise CameraError(f"{self.fps} frames a second: expected more than 0")
         c2w[:, :3, :3] = nearest_rotation(c2w[:, :3, :3])
-        object.__setattr__(self, "c2w", _frozen(c2w))
-        object.__setattr__(self, "intrinsics", _frozen(np.broadcast_to(lens, (len(c2w), 4)).copy()))
+        object.__setattr__(self, "c2w", _freeze(c2w))
+        object.__setattr__(self, "intrinsics", _freeze(np.broadcast_to(lens, (len(c2w), 4)).copy()))
 
     def __len__(self) -> int:
         return len(self.c2w)
@@ -174,6 +174,6 @@ class CameraPath:
         return self + self.reversed()
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
+def _freeze(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array

@@ -54,7 +54,7 @@ def model_poses(
     it, scaled so that the longest step has length 1.
 
     `scale` and `before` as in `camera_embedding`."""
-    return _scaled(*_steps(latent_poses(c2w, frames, chunk), before), scale)
+    return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
 def continued_poses(
@@ -68,7 +68,7 @@ def continued_poses(
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
     sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
-    return _scaled(*_steps(sampled, before), scale or None), sampled
+    return _scale(*_steps(sampled, before), scale or None), sampled
 
 
 def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
@@ -96,7 +96,7 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
     return relative, longest if longest > stillness(poses) else 0.0
 
 
-def _scaled(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
+def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
     """Divide the translations by `scale`, or by the longest one if None; all are 0 if the camera stands still."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import CameraError
 from .poses import FEWEST_POSES, check_actions, check_intrinsics, check_poses, lens_change
-from .rounding import settled
+from .rounding import remove_rounding
 
 LARGEST_FILE = 64 * 2**20
 FILES = ("poses.npy", "intrinsics.npy", "action.npy")
@@ -48,7 +48,7 @@ def read_pose_folder(
     file = path / "poses.npy" if path.is_dir() else path
     stored = load_array(file)
     c2w = check_poses(stored, str(file))
-    c2w = settled(c2w, c2w, dtype=stored.dtype)
+    c2w = remove_rounding(c2w, c2w, dtype=stored.dtype)
     notes: list[str] = []
     if len(c2w) < FEWEST_POSES:
         raise CameraError(f"{file}: {len(c2w)} poses; at least {FEWEST_POSES} are needed (two latent frames)")

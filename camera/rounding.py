@@ -44,7 +44,7 @@ def _written(values: np.ndarray, form: str) -> bool:
     return all(float(format(value, form)) == value for value in values.tolist())
 
 
-def place_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
+def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
     """Return the largest distance that rounding can create between two positions of a camera that stands still.
 
     `away` is the largest distance from the origin. A world-to-camera matrix (`inverted`) has the position -R^T t, so
@@ -58,7 +58,7 @@ def place_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bo
     return written + 8 * SINGLE * away
 
 
-def settled(
+def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
     """Return c2w [n, 4, 4] with all positions set to their median, if they differ by rounding errors only.
@@ -73,14 +73,14 @@ def settled(
         return c2w
     numbers = np.asarray(numbers, dtype=np.float64)
     exact = numbers.ndim == 3 and _skew(numbers).max() < EXACT
-    if spread > place_error(away, Rounding(numbers, dtype), exact, inverted):
+    if spread > position_error(away, Rounding(numbers, dtype), exact, inverted):
         return c2w
     still = c2w.copy()
     still[:, :3, 3] = np.median(places, axis=0)
     return still
 
 
-def made_rigid(matrices: np.ndarray) -> np.ndarray:
+def make_rigid(matrices: np.ndarray) -> np.ndarray:
     """Replace the 3x3 parts of matrices [n, 4, 4] by the nearest rotations, if they are inexact only by rounding."""
     if not np.isfinite(matrices).all():
         return matrices

@@ -182,7 +182,7 @@ def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) 
 
 
 def _add(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
-    """Append a copy, or extend the last one by it."""
+    """Append a copy to the list, or join it to the last one if both are adjacent in the file and in the buffer."""
     if copies:
         begin, last = copies[-1]
         adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start

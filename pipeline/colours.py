@@ -59,8 +59,8 @@ def tag_bt709(stream: Any) -> None:
 
 
 def as_players_take(frame: Any) -> Any:
-    """Return a decoded frame, tagged as BT.709 if it has no colour matrix and a player would take it for BT.709, which
-    is from 1280 pixels across or 720 lines on."""
+    """Return a frame of PyAV with the colour matrix that video players assume: a frame without one is tagged as BT.709
+    if it has at least 1280 columns or 720 rows."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame

@@ -272,10 +272,12 @@ def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
 def estimate_rollout(
     work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings
 ) -> tuple[StageEstimate, int]:
-    """Estimate a causal run's chunks without the camera cache: `weights` (`offload.weight_bytes`), keys and values, the
-    VAE and a forward's work. Also return the pinned bytes of host memory. Processes share tokens, heads and, unless the
-    VAE is tiled, the frame. The bytes are those of the first process. A single process may decode in fp16 or on another
-    GPU, as `decoder` specifies."""
+    """Return the estimate of a causal run's chunks on the device of the first process, and the pinned bytes of host
+    memory.
+
+    Included are `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and the work of a
+    forward, but not the camera cache. Several processes split the tokens, the heads and, unless the VAE is tiled, the
+    frame. `decoder`: a single process may decode in fp16 or on another GPU."""
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)

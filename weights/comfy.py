@@ -185,16 +185,16 @@ def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
-        layers = _parsed(source.path, METADATA, source.metadata.get(METADATA, "{}")).get("layers", {})
+        layers = _parse(source.path, METADATA, source.metadata.get(METADATA, "{}")).get("layers", {})
         stated |= layers if isinstance(layers, dict) else {}
     for key, entry in entries.items():
         if key.endswith(".comfy_quant"):
             text = bytes(entry.view().contiguous().view(-1).view(torch.uint8).numpy())
-            stated[key.removesuffix(".comfy_quant")] = _parsed(entry.path, key, text)
+            stated[key.removesuffix(".comfy_quant")] = _parse(entry.path, key, text)
     return stated
 
 
-def _parsed(path: object, key: str, text: object) -> dict:
+def _parse(path: object, key: str, text: object) -> dict:
     try:
         content = json.loads(text) if isinstance(text, str | bytes) else None
     except (ValueError, RecursionError) as error:

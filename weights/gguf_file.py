@@ -66,7 +66,7 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
     source, reader_class = MappedFile(path), _reader_class()
     try:
         reader = reader_class(path)
-        found = [_described(tensor, reader) for tensor in reader.tensors]
+        found = [_describe(tensor, reader) for tensor in reader.tensors]
         start, size, padding = int(reader.data_offset), len(reader.data), int(reader.alignment)
     except CheckpointError:
         raise
@@ -77,14 +77,14 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
         ) from error
     if not found:
         raise CheckpointError(f"{path}: a GGUF file with no tensors in it; download it again")
-    entries = _checked(path, source, found, start)
+    entries = _check_entries(path, source, found, start)
     last = max(entries.values(), key=lambda entry: entry.offset)
     if (after := size - last.offset - last.nbytes) >= padding:
         raise CheckpointError(f"{path}: {after:,} bytes after the last tensor; the file is corrupt, download it again")
     return entries
 
 
-def _described(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
+def _describe(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
     """Return a tensor's name, GGML type, shape in the file, shape of the weight, and first byte."""
     name, stored = str(tensor.name), tuple(int(size) for size in reversed(tensor.shape.tolist()))
     field = reader.get_field(ORIGINAL_SHAPE + name)
@@ -92,7 +92,7 @@ def _described(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tup
     return name, str(tensor.tensor_type.name), stored, shape, int(tensor.data_offset)
 
 
-def _checked(path: Path, source: MappedFile, found: list, start: int) -> dict[str, TensorEntry]:
+def _check_entries(path: Path, source: MappedFile, found: list, start: int) -> dict[str, TensorEntry]:
     entries: dict[str, TensorEntry] = {}
     end = start
     for name, kind, stored, shape, offset in sorted(found, key=lambda each: each[4]):

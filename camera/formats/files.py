@@ -8,7 +8,7 @@ from pathlib import Path
 from ...errors import CameraError
 from ...fields import Field
 from ...options import FPS
-from ..conventions import CONVENTIONS, read_otherwise
+from ..conventions import CONVENTIONS, reinterpret
 from ..path import DEFAULT_FOV_DEG, CameraPath, Origin, lens_from_fov
 from .colmap import FIELDS as COLMAP_FIELDS
 from .colmap import read_colmap
@@ -160,7 +160,7 @@ def read_camera(
         lens = lens_from_fov(DEFAULT_FOV_DEG if fov_deg is None else fov_deg)
         if fov_deg is None:
             notes.append(f"No lens in the file: {DEFAULT_FOV_DEG:g} degrees across, that of the official examples.")
-    c2w = read_otherwise(recording.c2w, CONVENTIONS[own or taken], CONVENTIONS[taken])
+    c2w = reinterpret(recording.c2w, CONVENTIONS[own or taken], CONVENTIONS[taken])
     origin = Origin(format, taken, named=taken != own)
     return CameraPath(c2w, lens, recording.fps or FPS, recording.actions, origin), notes
 

@@ -30,7 +30,7 @@ MOST_KEYFRAMES, MOST_FRAMES, LONGEST_STATE = 1000, 10_001, 2**20
 def path_from_editor(state: str | Mapping) -> CameraPath:
     """Return the path of an editor state, a JSON text or its object. Raises CameraError, which names the wrong
     field."""
-    state = _parsed(state)
+    state = _parse(state)
     if state.get("version") != VERSION:
         raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")
     frames = _whole(state.get("frames"), "frames", 5, MOST_FRAMES)
@@ -51,7 +51,7 @@ def path_from_editor(state: str | Mapping) -> CameraPath:
     return path_through(knots, positions, rotations, times, lens=lens, fps=fps)
 
 
-def _parsed(state: str | Mapping) -> Mapping:
+def _parse(state: str | Mapping) -> Mapping:
     if isinstance(state, str):
         if len(state) > LONGEST_STATE:
             raise CameraError(f"camera editor: {len(state)} characters, expected at most {LONGEST_STATE}")

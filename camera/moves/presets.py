@@ -71,10 +71,10 @@ def preset_path(
     if name == "handheld":
         amount, shake = 0.0, amount + shake
     c2w = preset.move(eased(easing, time), amount, np.array((0.0, 0.0, radius)))
-    return shaken(CameraPath(c2w, lens_from_fov(fov_deg)), shake, seed)
+    return shake_path(CameraPath(c2w, lens_from_fov(fov_deg)), shake, seed)
 
 
-def shaken(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
+def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     """Return the path with a handheld shake of about `degrees`, deterministic by `seed`. The first frame is unchanged.
 
     The shake only rotates the camera: the model scales the longest step to 1, which would enlarge small translations.

@@ -106,11 +106,11 @@ def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in flat.items():
         name = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), key)
         if name in known:
-            config[name] = _parsed(value)
+            config[name] = _parse(value)
     return config if config.keys() & {*ALPHA, *PATTERNS, *REFUSED, "use_rslora"} else {}
 
 
-def _parsed(value: Any) -> Any:
+def _parse(value: Any) -> Any:
     """Parse a header's value, which is a string: a number, a bool, an object, or the string itself."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value

@@ -22,7 +22,8 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory of a program, from a compute capability on, the newest first. Before: LEAST_SHARED."""
+"""The bytes of shared memory of a program, by the first compute capability that has them, the newest first. Older cards
+have LEAST_SHARED."""
 
 
 class Card(NamedTuple):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from lingbot_world.camera.conventions import CONVENTIONS, read_otherwise
+from lingbot_world.camera.conventions import CONVENTIONS, reinterpret
 from lingbot_world.camera.explained import doubts, explained, in_short
 from lingbot_world.camera.formats import read_camera, write_camera
 from lingbot_world.camera.moves import path_from_keys, preset_path
@@ -19,7 +19,7 @@ FAR_OFF = rigid(from_angles("Y", [40.0]), np.array([[20.0, 3.0, -50.0]]))[0]
 
 def read_as(c2w: np.ndarray, name: str, meant: str = "opencv_c2w", format: str = "matrices") -> CameraPath:
     """The path of a file that keeps to `meant`, read under the convention `name`."""
-    read = read_otherwise(c2w, CONVENTIONS[meant], CONVENTIONS[name])
+    read = reinterpret(c2w, CONVENTIONS[meant], CONVENTIONS[name])
     return CameraPath(read, lens_from_fov(), origin=Origin(format, name, named=True))
 
 
