@@ -101,7 +101,9 @@ def attended_in_fp8(dim: int) -> Iterator[Case]:
     yield lambda: matrix_8bit.fp8_scale(x, mean, 4.0)
     yield lambda: matrix_8bit.scatter_fp8_(values, order, x, mean, one)
     yield lambda: pointwise.scatter_rotated_(values, order, x, norm_rope, mean, one)
-    yield lambda: fused.scatter_qkv_(values, values, order, (x, x, x), (norm_rope, norm_rope), (values, one, one), scaling)
+    yield lambda: fused.scatter_qkv_(
+        values, values, order, (x, x, x), (norm_rope, norm_rope), (values, one, one), scaling
+    )
     yield lambda: fused.rotated_fp8_(values, one, one, x, norm_rope)
     yield lambda: fused.merge_fp8_(x, None, parts, sums, None, None, mean, one)
     yield lambda: fused.merge_fp8_(values, mean[:TOKENS, None], heads, None, None, None, mean, one)
