@@ -9,7 +9,7 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -46,6 +46,7 @@ _READ_BYTES = 1 << 22
 _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 _TRAINING_ONLY = re.compile("critic|discriminator|teacher|fake_score|optim", re.IGNORECASE)
 """The names of a training checkpoint's networks that no video is made with."""
+_SCALE = re.compile(r"(lora_|network_)?(alpha|scale|scaling)")
 _DEPTH = 3
 """The most dictionaries around a model's tensors."""
 
@@ -337,8 +338,22 @@ def _unwrapped(path: Path, state: object) -> object:
             raise CheckpointError(
                 f"{path}: holds several models ({', '.join(largest)}); save the right one by itself: {example}"
             )
+        _refuse_scale(path, state, found[largest[0]])
         state = found[largest[0]]
     return state
+
+
+def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
+    """Raise CheckpointError for a LoRA whose scale is stated outside its tensors, because the scale would be lost."""
+    beside = {str(key): value for key, value in around.items() if value is not network}
+    config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
+    stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
+    scale = next(filter(_SCALE.fullmatch, stated), None)
+    if scale is not None and any("lora" in str(key).lower() for key in network):
+        raise CheckpointError(
+            f"{path}: states {scale} next to a LoRA's tensors, which is not read there; save the tensors as "
+            "safetensors, with lora_alpha in the header or in an adapter_config.json"
+        )
 
 
 def _networks(state: dict) -> dict[str, dict]:

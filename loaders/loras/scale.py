@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +13,8 @@ from ...fields import Field
 from ...weights.files import WEIGHT_SUFFIXES, read_json
 
 SIDE_FILE = "adapter_config.json"
-PACKED = "lora_adapter_metadata"
-"""The key of the JSON object in diffusers' header."""
+PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
+"""The keys of a JSON object in the header; diffusers has the first."""
 ALPHA = ("lora_alpha", "network_alpha", "ss_network_alpha", "alpha")
 RANK = ("r", "lora_rank", "rank", "ss_network_dim")
 TRAINER = "ss_network_module"
@@ -35,7 +36,8 @@ FIELDS = (
     Field(("lora_bias",), "applied", "Biases of the up matrices, with the same scale."),
     Field((*REFUSED, "peft_type", "init_lora_weights"), "refused", f"All but plain LoRAs; {', '.join(CHANGED_BASE)}."),
     Field(("modules_to_save", "bias"), "refused", "Whole weights and biases, where the file holds them."),
-    Field((PACKED,), "applied", "diffusers' header: all of these, as JSON."),
+    Field(PACKED, "applied", "Of the header: all of these, as JSON; diffusers has the first."),
+    Field(("NAME.json", "NAME_config.json", "config.json"), "applied", "With lora_alpha: as adapter_config.json."),
 )
 _PREFIXES = ("transformer.", "unet.", "diffusion_model.")
 _QUANTIFIERS = re.compile(r"[*+?{]")
@@ -69,8 +71,8 @@ class StatedScale(NamedTuple):
 
 
 def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA's safetensors `header` states, or else the adapter_config.json next to `file`.
-    `keys` are the names of the file's tensors.
+    """Return the scale that a LoRA's safetensors `header` states, or else the adapter_config.json next to `file`, or
+    another JSON file of its name that has a lora_alpha. `keys` are the names of the file's tensors.
 
     Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs."""
     if _is_converted(header, keys):
@@ -78,11 +80,15 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
     config = _header_config(file, header)
     if config:
         return _scale_of(config, f"{file} (header)")
-    side = file.with_name(SIDE_FILE)
-    if side.is_file():
-        weights = [each for each in side.parent.iterdir() if each.suffix in WEIGHT_SUFFIXES]
-        if file.stem.startswith("adapter_model") or len(weights) == 1:  # PEFT's own name, or the only weight file
-            return _scale_of(read_json(side), str(side))
+    weights = [each for each in file.parent.iterdir() if each.suffix in WEIGHT_SUFFIXES]
+    alone = file.stem.startswith("adapter_model") or len(weights) == 1  # PEFT's own name, or the only weight file
+    own = f"{file.stem}.json", f"{file.stem}_config.json"
+    for side in map(file.with_name, (SIDE_FILE, "config.json", *own)):
+        stated: dict[str, Any] = {}
+        with nullcontext() if side.name == SIDE_FILE else suppress(CheckpointError):  # the others may be anything
+            stated = read_json(side, optional=True) if alone or side.name in own else {}
+        if ALPHA[0] in stated or (stated and side.name == SIDE_FILE):
+            return _scale_of(stated, str(side))
     return StatedScale(str(file))
 
 
@@ -96,10 +102,11 @@ def _is_converted(header: Mapping[str, Any], keys: Collection[str]) -> bool:
 
 def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
     """Return a header's values under PEFT's names; empty where the header states no scale."""
+    name = next((each for each in PACKED if header.get(each)), "")
     try:
-        packed = json.loads(header.get(PACKED) or "{}")
+        packed = json.loads(header.get(name) or "{}")
     except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: {PACKED} in the header is not JSON ({error})") from error
+        raise CheckpointError(f"{file}: {name} in the header is not JSON ({error})") from error
     flat = {**header, **(packed if isinstance(packed, dict) else {})}
     known = {*ALPHA, *RANK, *PATTERNS, *REFUSED, "use_rslora", "init_lora_weights", "peft_type"}
     config: dict[str, Any] = {}

@@ -132,6 +132,7 @@ HEADERS = {
     "float": {"lora_alpha": "16.0", "rank": "4"},
     "kohya": {"ss_network_alpha": "16", "ss_network_dim": "4"},
     "diffusers": {"lora_adapter_metadata": json.dumps({"transformer.r": 4, "transformer.lora_alpha": 16})},
+    "packed": {"adapter_config": json.dumps({"r": 4, "lora_alpha": 16})},
     "diffusers' patterns": {
         "lora_adapter_metadata": json.dumps(
             {"transformer.r": 8, "transformer.lora_alpha": 1, "transformer.alpha_pattern": {"self_attn.q": 16}}
@@ -189,6 +190,25 @@ def test_a_side_file_of_another_lora_is_left_alone(tmp_path):
     assert scale(read(tmp_path, peft(), config=CONFIG, name="style")) == 1.0
     (tmp_path / "other.safetensors").unlink()
     assert scale(read(tmp_path, peft(), config=CONFIG, name="style")) == 4.0
+
+
+@pytest.mark.parametrize("name", ["style.json", "style_config.json"])
+def test_a_json_file_of_the_loras_name(tmp_path, name):
+    save_file(peft(), tmp_path / "other.safetensors")
+    (tmp_path / name).write_text(json.dumps({"lora_alpha": 16, "r": 4}))
+    assert scale(read(tmp_path, peft(), name="style")) == 4.0
+    for other in ("[1]", "no JSON", '{"preferred weight": 0.5}'):
+        (tmp_path / name).write_text(other)
+        assert scale(read(tmp_path, peft(), name="style")) == 1.0
+
+
+@pytest.mark.parametrize("around", [{"alpha": 8}, {"config": {"lora_alpha": 8, "r": 4}}])
+def test_a_scale_around_the_tensors_of_a_pt_file_is_refused(tmp_path, around):
+    torch.save({"lora": peft(), **around}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="next to a LoRA's tensors"):
+        read_loras([LoraFile(tmp_path / "a.pt")], SHAPES)
+    torch.save({"lora": peft(), "step": 8}, tmp_path / "a.pt")
+    assert scale(read_loras([LoraFile(tmp_path / "a.pt")], SHAPES)) == 1.0
 
 
 @pytest.mark.parametrize(("more", "expected"), [({"scale": 3.0}, 3.0), ({"scalar": 3.0}, 12.0), ({"alpha": 2}, 0.5)])
