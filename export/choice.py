@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 BLURRED = 0.6
-"""A frame is skipped if its sharpness is below this fraction of its neighbours' median; `measure` uses the same
-bound."""
+"""The fraction of its neighbours' median sharpness below which a frame counts as blurred, also for `measure`."""
 NEIGHBOURS = 4
-"""The number of chosen frames on each side with which a frame is compared."""
+"""The number of neighbours on each side, among the sharpest frames of the groups."""
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """Return the sharpness of a frame uint8 [H, W, 3]: the variance of the Laplacian over the variance of the grey
-    values."""
+    """Return the sharpness of a frame uint8 [H, W, 3]: the variance of its Laplacian divided by the variance of its
+    grey values."""
     grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
     around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
 
 
 def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield the number, the pixels and the sharpness of the sharpest frame in each group of `every` frames."""
+    """Yield the number, the pixels and the sharpness of the sharpest frame in each group of `every` frames, uint8
+    [H, W, 3]."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)
@@ -35,7 +35,7 @@ def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np
 
 
 def blurred(values: Sequence[float]) -> list[int]:
-    """Return the indices of sharpness values below BLURRED times the median of their neighbours."""
+    """Return the indices of the sharpness values below BLURRED times the median of their neighbours."""
     around = [
         [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
     ]

@@ -20,21 +20,20 @@ from ..measure.tracks import follow, opencv, resize
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
-"""The smallest angle between two rays to a point. A walk's cameras are closer together than those of photographs, for
-which pycolmap's default is 1.5 degrees."""
+"""The smallest angle in degrees between two rays to a point. pycolmap's default, 1.5, is for photographs, whose cameras
+are further apart than a walk's."""
 APART = (1, 2, 4, 8)
-"""The distances, in exported frames, of the pairs that share tracked points."""
+"""The distances, in exported frames, between the two frames of a matched pair."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
-"""The number of exported frames through which points are tracked at a time, so that memory does not grow with the
-video's length."""
+"""The number of exported frames through which points are tracked at a time, which limits memory."""
 
 
 @dataclass(frozen=True)
 class Second:
-    """The agreement of one second of the video with its poses. `error`: the mean reprojection error in pixels of the
-    exported frames, NaN without points. `agreeing`: the share of the tracked points that became points seen from three
-    views or more. `points`: the number of points seen."""
+    """The agreement of one second of the video with its poses. `error`: the mean reprojection error in pixels, NaN
+    without points. `agreeing`: the fraction of the tracked points that three or more views confirm. `points`: the
+    number of points seen."""
 
     second: int
     error: float
@@ -44,8 +43,8 @@ class Second:
 
 @dataclass(frozen=True)
 class Points:
-    """The sparse points of a scene: their number, the mean reprojection error in pixels, the agreement in each second,
-    and a PLY file of them. That `cloud` has y up and the first camera's z backwards, as 3D viewers expect."""
+    """The sparse points of a scene: their `count`, the mean reprojection `error` in pixels, the agreement in each
+    second, and the bytes of a PLY file, `cloud`, with y up and the first camera looking along -z, as in 3D viewers."""
 
     count: int
     error: float
@@ -53,7 +52,7 @@ class Points:
     cloud: bytes
 
     def words(self) -> list[str]:
-        """Return the agreement as lines: a sentence, and a row for each second."""
+        """Return lines of text: the totals, and a table with a row for each second."""
         rows = [f"{each.second:6} {each.error:9.2f} {each.agreeing:9.0%} {each.points:8}" for each in self.seconds]
         return [
             f"{self.count} points; mean reprojection error {self.error:.2f} pixels",
@@ -63,18 +62,20 @@ class Points:
 
 
 def check_points(left_out: bool = False) -> None:
-    """Raise InputError if points are `left_out` of a point cloud, DependencyError without pycolmap or OpenCV."""
+    """Raise InputError if points are `left_out`, for an export of a point cloud, and DependencyError without pycolmap
+    or OpenCV."""
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate points of an exported scene and write them in its format. `fps`: frames a second of the video.
+    """Triangulate points of an exported scene, write them in its format, and return them. `fps`: the frame rate of the
+    video.
 
-    nerfstudio: `points.ply` in the world of the poses, named in transforms.json. colmap: the points of the model in
-    sparse/0. ply: the `cloud` as `points.ply`, without the frames. Raises InputError if no point can be triangulated,
-    DependencyError without pycolmap or OpenCV."""
+    nerfstudio: `points.ply` in the coordinates of the poses, listed in transforms.json. colmap: the points of the model
+    in sparse/0. ply: `Points.cloud` as `points.ply`, in place of the frames. Raises InputError if no point can be
+    triangulated, and DependencyError without pycolmap or OpenCV."""
     check_points()
     try:
         return _add_points(made, fps)
@@ -108,7 +109,7 @@ def _add_points(made: Exported, fps: float) -> Points:
 
 
 def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
-    """Return pycolmap's model of the scene with points, and the number of tracked points in each frame [n]."""
+    """Return pycolmap's reconstruction of the scene, and the number of tracked points in each frame, int [n]."""
     colmap = pycolmap()
     write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
     model = colmap.Reconstruction(folder)
@@ -126,7 +127,7 @@ def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
 
 
 def _write_scene(database: Any, model: Any) -> None:
-    """Write the model's cameras and images into the database under their ids: image 1 is the first exported frame."""
+    """Write the model's cameras and images into the database with their ids; image 1 is the first exported frame."""
     for camera in model.cameras.values():
         database.write_camera(camera, use_camera_id=True)
     for rig in model.rigs.values():
@@ -138,8 +139,8 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Track points through TOGETHER exported frames from `begin` on. Write the points as keypoints, in pixels of the
-    frames, and the pairs of frames that share points. Returns the number of points in each frame [n]."""
+    """Track points through TOGETHER exported frames from index `begin` on, and write them as keypoints, in pixels, with
+    the matches of pairs of frames. Return the number of points in each frame, int [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TOGETHER])
     tracks = follow([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])
@@ -154,7 +155,7 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
 
 
 def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
-    """Write the matches of two images; `seen` [2, n] is the mask of the points in each."""
+    """Write the matches of two images; `seen` [2, n] masks the tracked points in each."""
     colmap, both = pycolmap(), seen.all(0)
     numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
     matches = numbers[:, both].T.astype(np.uint32)

@@ -23,10 +23,9 @@ IMAGES, MODEL, PLY = "images", Path("sparse", "0"), "points.ply"
 
 @dataclass(frozen=True)
 class Exported:
-    """The result of an export: the numbers of the exported `frames` in the video, the counts of blurred frames
-    (`left_out`) and of all frames `read`, and the `length` of the path through the exported poses, in its units.
-
-    `folder` has the scene in `format`, `path` the exported poses. `size`: the frames' height and width."""
+    """An exported scene in `folder`. `frames`: the numbers of the exported frames in the video. `left_out`: the count
+    of blurred frames. `read`: the count of all frames. `path`: the exported poses, whose distances add up to `length`
+    in the path's units. `size`: height and width of the frames."""
 
     frames: tuple[int, ...]
     left_out: int
@@ -53,11 +52,11 @@ def export_scene(
     every: int = 4,
     shorter: bool = False,
 ) -> Exported:
-    """Write the sharpest frame of each `every` frames uint8 [H, W, 3], and their camera, into a folder.
+    """Write the sharpest frame in each group of `every` frames, uint8 [H, W, 3], with its camera into a folder. The
+    format "ply" writes the frames only, which `add_points` replaces by a point cloud.
 
-    Format ply writes the frames alone; `add_points` replaces them by a point cloud.
-    `c2w` [n, 4, 4] (OpenCV axes) and `lens` [n, 4] at 832x480 have a row for each frame. `shorter`: a video may have
-    fewer frames than the path has poses. Raises InputError for other lengths, and for a format that is not known."""
+    `c2w` [n, 4, 4] (OpenCV axes) and `lens` [n, 4] at 832x480 have a row for each frame. `shorter`: the video may have
+    fewer frames than the path has poses. Raises InputError for other lengths and for an unknown format."""
     if format not in FORMATS:
         raise InputError(f"`format` {format!r:.40}: expected {' or '.join(FORMATS)}")
     if every < 1:
@@ -82,9 +81,9 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharp frames as PNG files. Returns their numbers in the video, the count of blurred frames, the count
-    of all frames, and their height and width. Raises InputError for more frames than `poses`, for fewer unless
-    `shorter`, and for none."""
+    """Write the sharp frames as PNG files. Return their numbers in the video, the count of blurred frames, the count of
+    all frames, and their height and width. Raises InputError for no frames, for more than `poses`, and for fewer unless
+    `shorter`."""
     folder.mkdir(parents=True, exist_ok=True)
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
@@ -126,7 +125,7 @@ def _write_frames(
 
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
-    """Delete the blurred frames and give the others their final names. Returns the numbers of the others."""
+    """Delete the blurred frames, give the others their final names, and return the numbers of the others."""
     out = set(blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

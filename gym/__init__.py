@@ -1,4 +1,4 @@
-"""A world as an environment of gymnasium: `gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`."""
+"""A walk as an environment of gymnasium: `gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`."""
 
 from ..errors import require
 

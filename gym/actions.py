@@ -17,8 +17,8 @@ SPACES = ("discrete", "keys", "box")
 
 
 def action_space(name: str) -> Space[Any]:
-    """Return the space `discrete` (Discrete of 9), `keys` (MultiBinary of 9), or `box`: Box float32 [3] of velocity,
-    yaw and pitch, -1 to 1 each. Raises InputError for another name."""
+    """Return the action space `name`: "discrete" (Discrete of 9), "keys" (MultiBinary of 9), or "box" (Box float32 [3]
+    of velocity, yaw and pitch, -1 to 1 each). Raises InputError for another name."""
     if name == "discrete":
         return spaces.Discrete(1 + len(KEYS))
     if name == "keys":
@@ -29,7 +29,7 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Apply an action to a walk. Raises InputError for an action outside the space."""
+    """Set the inputs of a session by an action of `space`. Raises InputError for an action outside of the space."""
     if not space.contains(action):
         raise InputError(f"the action is {action!r:.60}; expected one of {space}")
     if isinstance(space, spaces.Discrete):

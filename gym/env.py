@@ -1,4 +1,4 @@
-"""The environment: each step is a chunk of a walk, and the observation is the last frame of the chunk."""
+"""The environment of gymnasium, whose steps are the chunks of a walk."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from .actions import act, action_space
 RESET = ("image", "prompt", "state")
 LARGEST_SEED = 2**31
 Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
-"""reward(observation, info) returns the reward, or the reward and whether the episode has ended."""
+"""A function reward(observation, info) that returns the reward, or the reward and whether the episode has ended."""
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
-    """A walk as an environment. The observation is uint8 [H, W, 3]; `info` has `pose` (c2w float64 [4, 4]), `seconds`
-    of the video, `chunk`, and `latent_frame`, the first latent frame of the walk that was made with the action.
+    """A walk as an environment. The observation is the last frame of a chunk, uint8 [H, W, 3]. `info` has its `pose`
+    (c2w float64 [4, 4]), the `seconds` of the video so far, the number of the `chunk`, and `latent_frame`, the first
+    latent frame of the walk that was made with the action.
 
-    Environments of the same arguments share one model. `unwrapped.session` is the walk, for events and prompts."""
+    Environments with the same arguments share one model. `unwrapped.session` is the Session, for events and prompts."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
 
@@ -44,8 +45,9 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         session: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Open the model. `actions`: discrete, keys or box. `reward` left out: 0. `session`: options of `Session`, such
-        as speed and events. `options`: those of `open_live`, such as chunk, width and device. Raises a LingBotError."""
+        """Open the model in the folder `ckpt`. `actions`: discrete, keys or box. `reward`: by default every reward is
+        0. `session`: options of `Session`, such as speed and events. `options`: options of `open_live`, such as chunk,
+        width and device. Raises a LingBotError."""
         self.action_space = action_space(actions)
         if render_mode not in (None, "rgb_array"):
             raise InputError(f"`render_mode` is {render_mode!r:.40}; expected rgb_array, or none")
@@ -57,7 +59,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     @property
     def session(self) -> Session:
-        """The current walk. Raises InputError before `reset` and after `close`."""
+        """The session of the current walk. Raises InputError before `reset` and after `close`."""
         if self._session is None:
             raise InputError("no walk has begun; call `reset` first")
         return self._session
@@ -65,8 +67,9 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a walk and make its first chunk. `options` may name `image`, `prompt` and `state` (a file, the folder
-        of a walk, or a WorldState). `seed` is the noise's; None draws a seed. Raises InputError."""
+        """Begin a walk, make its first chunk, and return the observation and `info`. `options` may have `image`,
+        `prompt` and `state` (a file, the folder of a walk, or a WorldState). `seed`: the seed of the noise, None for a
+        random one. Raises InputError."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
         start = replace(self._begin(options or {}), seed=drawn)
@@ -76,8 +79,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return self._chunk()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Apply an action and make a chunk. Only `reward` ends an episode. Raises InputError for an action outside the
-        action space, and before `reset`."""
+        """Make a chunk with an action, and return observation, reward, terminated, truncated (always false) and `info`.
+        Raises InputError for an action outside of the action space, and before `reset`."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         reward = 0.0 if self._reward is None else self._reward(seen, info)
@@ -117,7 +120,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Open a model, or return the last one if its arguments are hashable and equal."""
+    """Open a model, or return the last opened one if its arguments were equal and are hashable."""
     try:
         return _kept(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

@@ -1,6 +1,7 @@
-"""A world that the user walks through while it is generated: keys, mouse and stick become a camera, chunk by chunk.
+"""Walks: videos of a causal model that a user steers while they are generated, by keys, mouse and gamepad.
 
-`Session` runs a walk; an `Engine` provides model, text encoder and VAE. This package uses neither web nor ComfyUI."""
+A `Session` runs walks; an `Engine` provides model, text encoder and VAE. This package imports neither aiohttp (outside
+of `wire`) nor ComfyUI."""
 
 from .controls import Controls
 from .engine import Engine, Start

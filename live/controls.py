@@ -1,8 +1,8 @@
-"""The inputs of a walk: keys, mouse and stick, from any thread, at any time.
+"""The inputs of a walk: keys, mouse and gamepad, from any thread, at any time.
 
-The thread that generates the world reads the inputs as late as possible, for one chunk's video frames at a time. A key
-that is held then applies to all these frames, for the shortest delay. A key that was pressed and released since the
-last read is not lost: it is held in the matching frames, for the same duration."""
+The thread that generates the world reads the inputs as late as possible, for the video frames of one chunk at a time. A
+key that is held at that time applies to all these frames, so that the delay is short. A key that was pressed and
+released since the last read (a tap) applies to the matching frames, for the same duration."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from ..errors import InputError
 KEYS = MOVE_KEYS + LOOK_KEYS
 """The keys: w a s d walk, i j k l look up, left, down, right."""
 RUN, RUNNING = "shift", 2.0
-"""The key for running while it is held, and the factor of the speed."""
+"""The key that is held to run, and the factor by which it raises the speed."""
 FRAMES_OF_ONE = 4
 """The number of video frames in a latent frame."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""The number of taps that wait for the next chunk, and the latent frames of a script."""
+"""The largest number of taps that wait for the next chunk, and of latent frames in a script."""
 FURTHEST_LOOK = 720.0
-"""The largest rotation, in degrees, that the mouse may be ahead of the camera."""
+"""The largest rotation by the mouse, in degrees, that waits for the camera."""
 
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
 class Heard(NamedTuple):
-    """An input: its `kind` (hold, look, stick, script, prompt, event, time, back), the `event` number of its sender,
-    and when it `arrived` (time.monotonic). `row`: the first video frame with the input, of those that a chunk adds."""
+    """An input: its `kind` (hold, look, stick, script, prompt, event, time, back), the `event` number that its sender
+    gave, and the time at which it `arrived` (time.monotonic). `row`: the first video frame of the chunk that includes
+    the input."""
 
     kind: str
     event: int | None
@@ -44,10 +45,10 @@ class Heard(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """The inputs for some video frames. `axes` float64 [n, 4]: forward, right, yaw, pitch, -1 to 1 each; while Shift is
-    held, forward and right are doubled. `look`: additional degrees of yaw and pitch from the mouse. `event`: the number
-    of the last event included. `waited`: seconds since the last input, None if no input arrived since the previous
-    frames. `heard`: the inputs that arrived since the previous frames."""
+    """The inputs for n video frames. `axes` float64 [n, 4]: forward, right, yaw, pitch, -1 to 1 each; forward and right
+    are doubled while Shift is held. `look`: additional degrees of yaw and pitch from the mouse. `event`: the number of
+    the last included input. `heard`: the inputs that arrived since the previous frames. `waited`: the seconds since the
+    last of these, None if there are none."""
 
     axes: np.ndarray
     look: tuple[float, float]
@@ -57,7 +58,7 @@ class Wishes(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A copy of the inputs before a chunk took them."""
+    """A copy of the inputs before `take`, for `put_back`."""
 
     down: dict[str, float]
     taps: list[tuple[str, float, float]]
@@ -70,8 +71,9 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """The keys, mouse and stick of one walk. `event` numbers an input, so that its sender can find the frames that
-    include it. Raises InputError for an unknown key, a value that is not a number, and an invalid script."""
+    """The keys, mouse and gamepad of one walk. Methods raise InputError for an unknown key, a value that is not a
+    finite number, and an invalid script. `event`: a number from the sender, by which it recognizes the frames that
+    include the input."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Lock()
@@ -98,7 +100,7 @@ class Controls:
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on. This ends a script."""
+        """Hold exactly these keys from now on, and end a running script."""
         wanted = _checked(keys)
         with self._hearing("hold", event) as now:
             self.turns += wanted != self._down.keys()
@@ -117,7 +119,7 @@ class Controls:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement in degrees, right and up."""
+        """Add a mouse movement: degrees of yaw to the right and of pitch upwards."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
         with self._hearing("look", event):
             self._look = [
@@ -126,7 +128,7 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the sticks of a gamepad, -1 to 1 each, until the next call."""
+        """Set the positions of a gamepad's sticks, -1 to 1 each, until the next call."""
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
         with self._hearing("stick", event):
             stick = forward, right, yaw, pitch
@@ -134,7 +136,7 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys of each of the next latent frames; after the last one no key is held."""
+        """Set the keys that are held in each of the next latent frames; after the last one no key is held."""
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_checked(row) for row in rows]
@@ -159,20 +161,20 @@ class Controls:
 
     @property
     def asks(self) -> bool:
-        """Return whether an input moves the camera."""
+        """Whether an input moves the camera."""
         with self._lock:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
             return bool(held or self._taps or any(self._look))
 
     @property
     def changes(self) -> bool:
-        """Return whether the next frames have other inputs than the last ones."""
+        """Whether the next frames have other inputs than the last ones."""
         with self._lock:
             return self._arrived is not None or bool(self._script)
 
     def take(self, frames: int) -> Wishes:
-        """Return the inputs for the next video frames, four per latent frame. Taps and mouse movements are returned
-        once. Held keys and sticks, and a running script, are returned as long as they last."""
+        """Return the inputs for the next `frames` video frames. Taps and mouse movements are returned once; held keys,
+        sticks and a running script as long as they last."""
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
@@ -218,7 +220,7 @@ class Controls:
 
     @contextmanager
     def _hearing(self, kind: str, event: int | None) -> Iterator[float]:
-        """Register an input and yield its time. Afterwards `changed` is called."""
+        """Register an input, yield its time while the lock is held, and then call `changed`."""
         with self._lock:
             self._event = self._event if event is None else event
             self.heard = self._arrived = self._clock()
@@ -241,12 +243,13 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the video frame of a chunk, made from the inputs between `since` and `now`, that matches a time."""
+    """Return the index of the chunk's video frame that matches the time `at`, if the `frames` frames of the chunk
+    divide the time between `since` and `now`."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
 class Steered:
-    """A base class that forwards inputs to its `controls`."""
+    """A base class of sessions, which forwards inputs to its `controls`. `event`: see Controls."""
 
     controls: Controls
 
@@ -263,15 +266,15 @@ class Steered:
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees, right and up."""
+        """Turn the camera by degrees: yaw to the right, pitch upwards."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the sticks of a gamepad, -1 to 1 each."""
+        """Set the positions of a gamepad's sticks, -1 to 1 each."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys of each of the next latent frames."""
+        """Set the keys that are held in each of the next latent frames."""
         self.controls.script(rows, event)
 
 
@@ -284,7 +287,7 @@ def _checked(keys: Iterable[str]) -> frozenset[str]:
 
 
 def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
-    """Return the numbers, limited to -`most`..`most`."""
+    """Return the values as floats, clipped to -`most`..`most`. Raises InputError, which names `name`."""
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:

@@ -1,8 +1,8 @@
-"""Detection of a dissolving world: each chunk's figures are compared with those of the first two seconds.
+"""Detection of a degrading video during a walk: each chunk's figures are compared with the first two seconds.
 
-The bounds are those of `lingbot-world measure drift`, which tracks places and so can distinguish a dark wall from a
-world that grows dark. Here only whole frames are compared. So one exceeded bound is not enough, unless sharpness passes
-the bound of places, and the state has to last."""
+The bounds are those of `lingbot-world measure`. That command tracks places, so it can distinguish a dark wall from a
+video that becomes dark; here whole frames are compared. So two bounds must be exceeded, or the lower bound of
+sharpness, and this has to last for several seconds."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ Row = dict[str, float]
 
 
 class DriftWatch:
-    """The drift detector of one walk."""
+    """The drift detector of one walk, whose chunks have `chunk` latent frames."""
 
     def __init__(self, chunk: int) -> None:
-        """Prepare for chunks of `chunk` latent frames."""
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
         self._first: list[Row] = []
         self._last: Row | None = None
         self._passed = 0
 
     def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk's latent [1, 16, n, h, w] and its last frame uint8 [H, W, 3]. Return true at the chunk where the
-        world is first found to dissolve."""
+        """Add a chunk's latent [1, 16, n, h, w] and its last frame uint8 [H, W, 3]. Return true for the one chunk at
+        which the video is found to degrade."""
         row = _figures(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
@@ -48,8 +47,9 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """The latent's `spread`, the `sharpness` and the `colour` as fractions of the first two seconds', and the shift
-        of the latent's `mean` in spreads. None during the first two seconds."""
+        """The latent's standard deviation (`spread`), the `sharpness` and the `colour` of the last chunk as fractions
+        of the first two seconds, and the shift of the latent's `mean` in standard deviations; None during the first two
+        seconds."""
         if self._last is None:
             return None
         spread = self._at_first("spread")

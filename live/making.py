@@ -1,4 +1,4 @@
-"""The making of a session's chunks: when the next one begins, in which thread, and what happens around it."""
+"""The base class of a session, which makes the chunks of its walk: their timing, thread and reports."""
 
 from __future__ import annotations
 
@@ -29,46 +29,39 @@ from .walks import Walks
 log = logging.getLogger(__name__)
 
 WATCH = 0.2
-"""The interval in seconds between calls of `run`'s `watch` during a wait."""
+"""The interval in seconds between calls of the `watch` callback of `run` during a wait."""
 GIVE_BACK = 64
-"""The number of chunks on a CPU after which freed memory is returned to the system; otherwise an hour of walking holds
-2.6 GB."""
+"""The number of chunks on a CPU after which freed memory is returned to the system; otherwise a walk of an hour would
+hold 2.6 GB."""
 QUIET = 10.0
-"""The seconds without an input after which a world that moves by itself is made at half speed."""
+"""The seconds without an input after which the chunks of a `moving` world begin half as often."""
 
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
-"""The signature tell(kind, facts). Kinds: prompt, paused, resumed, still, drift, found, back, restarted, kept (no
-longer), failed."""
-
-
-def _nobody(_kind: str, _facts: dict[str, Any]) -> None:
-    """A `tell` callback that does nothing."""
+"""A callback tell(kind, facts) for the events of a session. Kinds: prompt, events, paused, resumed, still, drift,
+found, back, restarted, kept (the walk is no longer saved), failed."""
 
 
 class ChunkMaker(Steered):
-    """The base class of a session: it makes the chunks of the walk, in the caller's thread or in its own. Commands of
-    other threads run between two chunks."""
+    """The base class of a session, which makes the chunks of the walk in the caller's thread or in its own. Commands of
+    other threads run between two chunks. A subclass sets `_walks`.
+
+    `moving`: chunks are made also without input. `failure`: the reason why the walk has ended, or empty."""
 
     _walks: Walks
 
     def __init__(self, engine: Engine, controls: Controls, pace: Pace, *, moving: bool) -> None:
-        """Prepare to make chunks of the walks that a subclass begins in `_walks`."""
         self.engine, self.controls, self.pace = engine, controls, pace
         self.drift, self.restart_on_drift = DriftWatch(engine.chunk), False
         self.moving, self._still, self._awake = moving, False, 0
-        self._tell: Tell = _nobody
+        self._tell: Tell = lambda _kind, _facts: None
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
         self._thread: Thread | None = None
         self._decoding: DecodingThread | None = None
-        self._asked_for = True  # true: a program requests each chunk, and receives errors as exceptions
+        self._on_request = True  # a program requests each chunk, and receives errors as exceptions
         self._watch: Callable[[], None] | None = None  # set if the caller's thread makes the chunks
         self.failure = ""
-        self._attend()
-
-    def _attend(self) -> None:
-        """Let each input wake the threads that wait for one."""
         self.controls.changed = self._wake
 
     @abstractmethod
@@ -81,34 +74,35 @@ class ChunkMaker(Steered):
 
     @property
     def walk(self) -> Walk:
+        """The current walk. Raises InputError if there is none."""
         if self._walks.now is None:
             raise InputError(self.failure or "the walk has ended")
         return self._walks.now
 
     @property
     def video(self) -> WalkVideo | None:
-        """The video of the walk, if one is made."""
+        """The video file of the walk, or None."""
         return self._walks.video
 
     @property
     def running(self) -> bool:
-        """Return whether a thread makes the chunks."""
+        """Whether a thread makes the chunks."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def still(self) -> bool:
-        """Return whether another chunk would change nothing: no input, a standing camera, and nothing that moves by
-        itself. A world that keeps generating a still image loses it within seconds."""
+        """Whether the walk waits for an input, because the camera does not move and the world is not `moving`. A video
+        that goes on while the camera stands still degrades within seconds."""
         walk = self.walk
         return walk.chunks > 0 and not self._awake and walk.rests and not self.moving
 
     @property
     def _ended(self) -> bool:
-        """Return whether the path, or the replayed walk, has no full chunk left."""
+        """Whether the path, or the replayed walk, has no full chunk left."""
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
 
     def stop(self) -> None:
-        """Make no further chunk. The walk can still be saved."""
+        """End the making of chunks. The walk can still be saved and read."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -117,7 +111,7 @@ class ChunkMaker(Steered):
 
     @property
     def _is_delivering(self) -> bool:
-        """Return whether this thread calls `deliver`."""
+        """Whether the calling thread is one that calls `deliver`."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
         return self.running and mine
 
@@ -127,7 +121,7 @@ class ChunkMaker(Steered):
         self._decoding = None if replays else DecodingThread.where_it_gains(device)
         try:
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # it is set per thread
-                while self._time_has_come():
+                while self._wait_for_turn():
                     self._next_chunk(deliver)
                 if self._decoding is not None:
                     self._decoding.wait()
@@ -144,8 +138,8 @@ class ChunkMaker(Steered):
             if self._decoding is not None:
                 self._decoding.close()
 
-    def _time_has_come(self) -> bool:
-        """Wait until a chunk should begin, and run the requested commands during the wait. Return False at the end."""
+    def _wait_for_turn(self) -> bool:
+        """Wait until the next chunk should begin, and run commands during the wait. Return False at the walk's end."""
         while True:
             if self._watch is not None:
                 self._watch()
@@ -159,10 +153,10 @@ class ChunkMaker(Steered):
                     if seconds == 0:
                         return True
                     self._changed.wait(seconds if self._watch is None else min(seconds or WATCH, WATCH))
-            self._do_what_is_asked()
+            self._run_commands()
 
     def _stands(self) -> bool:
-        """Return whether the world waits for an input, and report each start and end of such a wait."""
+        """Return `still`, and report each change of it."""
         still = self.still
         if still != self._still:
             self._still = still
@@ -176,12 +170,12 @@ class ChunkMaker(Steered):
         with self._changed:
             self._changed.notify_all()
 
-    def _ask(self, command: Callable[[], None]) -> None:
+    def _queue_command(self, command: Callable[[], None]) -> None:
         with self._changed:
             self._commands.append(command)
             self._changed.notify_all()
 
-    def _do_what_is_asked(self) -> None:
+    def _run_commands(self) -> None:
         self._begin_and_end_events()
         while self._commands:
             if self._decoding is not None:
@@ -190,31 +184,30 @@ class ChunkMaker(Steered):
             try:
                 command()
             except LingBotError as error:
-                if self._asked_for or self._walks.now is None:
+                if self._on_request or self._walks.now is None:
                     raise
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
-        """Make a chunk and deliver its frames. With a decoding thread the delivery continues while the next chunk is
-        made."""
+        """Make a chunk and deliver its frames, with a decoding thread during the next chunk."""
         if self._decoding is None:
             for frames in self._chunk():
                 deliver(frames)
             return
-        self._do_what_is_asked()
+        self._run_commands()
         with self._work():
             frames_ahead = self.walk.chunk_ahead()
             self.pace.on_the_way(FRAMES_OF_ONE * self.engine.chunk)
-            self._decoding.hand_out(self._shown(frames_ahead), deliver)
+            self._decoding.hand_out(self._record(frames_ahead), deliver)
             self.walk.remember()
 
     def _chunk(self) -> Iterator[Frames]:
-        self._do_what_is_asked()
+        self._run_commands()
         with self._work():
-            yield from self._shown(self.walk.chunk())
+            yield from self._record(self.walk.chunk())
 
-    def _shown(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield a chunk's frames, counted and recorded."""
+    def _record(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
+        """Yield a chunk's frames, and pass each to the pace, the video and the drift detector."""
         video = self.video
         for frames in self.pace.counted(chunk):
             if video is not None:
@@ -231,14 +224,14 @@ class ChunkMaker(Steered):
             return
         latent = kept.latent(frames.chunk * size, (frames.chunk + 1) * size)
         if self.drift.see(latent, frames.pixels[-1]):
-            log.warning("The world is dissolving.")
+            log.warning("The video is degrading.")
             self._tell("drift", {"reason": HINT})
             if self.restart_on_drift:
                 self.restart()
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Account for a chunk that is made in this block."""
+        """Measure the time of a chunk that is made in this context, and report if it could not be saved."""
         failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)

@@ -1,4 +1,4 @@
-"""The timing of chunks: the next one begins just before the frames already made have been played."""
+"""The timing of chunks: the next one begins so that its first frames arrive when the earlier ones have been played."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from .controls import FRAMES_OF_ONE
 from .shown.frames import Frames
 
 SPARE = 0.03
-"""The margin in seconds by which a chunk's first frames may be early, for inaccuracies of a page's clock and of
-Python."""
+"""The seconds by which a chunk's first frames are planned too early, because clocks and threads are not exact."""
 RECENT = 32
-"""The number of recent frames, at least two chunks. Their slowest delay predicts the next chunk's delay."""
+"""The number of recent frames, at least two chunks, whose longest delay predicts the next chunk's delay."""
 SPAN = 4.0
-"""The seconds over which the frame rate is measured."""
+"""The time in seconds over which the frame rate is measured."""
 
 
 class Pace:
-    """A clock for frames played at `fps`, the first one when it is delivered. A faster machine waits, so that keys take
-    effect as soon as possible; a slower one never waits, and its frames are late. With `fps` 0 it never waits.
+    """A scheduler of chunks with `of_chunk` frames each, for frames that are played at `fps` from their delivery on. A
+    fast machine waits before each chunk, so that the chunk includes the latest keys; a slow one never waits. With `fps`
+    0 there is no wait.
 
-    A chunk has `of_chunk` frames. The first chunk of a walk, or after a pause, is not used for predictions, because
-    kernels are compiled and recorded then."""
+    The first chunk of a walk, or after a pause, is not used for predictions, because kernels are compiled then. `late`
+    and `stalls` count late frames and interruptions of the playback."""
 
     def __init__(
         self, fps: float, clock: Callable[[], float] = time.monotonic, *, of_chunk: int = FRAMES_OF_ONE
@@ -47,7 +47,7 @@ class Pace:
         return max(0.0, played - self._clock() - max(self._answers, default=0.0) - SPARE)
 
     def on_the_way(self, frames: int) -> None:
-        """Record that `frames` frames are being made, and will be delivered after decoding."""
+        """Record that `frames` frames are made but not decoded and delivered yet."""
         self._on_the_way = frames
 
     def worked(self, seconds: float, frames: int) -> None:
@@ -55,12 +55,12 @@ class Pace:
         self._worked.append((seconds, frames))
 
     def busy(self) -> float:
-        """Return the fraction of time spent on making chunks, at the current rate."""
+        """Return the fraction of time, 0 to 1, that making chunks takes at the current frame rate."""
         seconds, frames = (sum(column) for column in zip(*self._worked, strict=True)) if self._worked else (0.0, 0)
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
     def counted(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield a chunk's frames and count them as delivered."""
+        """Yield a chunk's frames, and record each as delivered."""
         for frames in chunk:
             if frames.part == 0:
                 self.answered(frames.seconds)
@@ -69,7 +69,7 @@ class Pace:
         self.on_the_way(0)
 
     def answered(self, seconds: float) -> None:
-        """Record the delay from a chunk's start to its first frames. This is called before `handed`."""
+        """Record the delay from a chunk's start to its first frames. The caller then calls `handed`."""
         if self._played is not None:
             self._answers.append(seconds)
 
@@ -87,12 +87,12 @@ class Pace:
             self._handed.popleft()
 
     def rest(self) -> None:
-        """Forget the schedule, so that no frame is late after a pause."""
+        """Reset the schedule, so that a pause does not count as a delay."""
         self._played, self._on_the_way = None, 0
         self._handed.clear()
 
     def rate(self) -> float:
-        """Return the frames per second that were delivered recently."""
+        """Return the frames per second that were delivered in the last SPAN seconds; 0.0 if there were none."""
         if len(self._handed) < 2 or self._clock() - self._handed[-1][0] > SPAN:
             return 0.0
         return sum(frames for _, frames in list(self._handed)[1:]) / max(self._handed[-1][0] - self._handed[0][0], 1e-6)

@@ -1,5 +1,4 @@
-"""The adaptation of a rollout's plan to a walk: there is always a window, and the model is a few-step model with a
-camera."""
+"""The adaptation of a RolloutSpec to a walk: a window that is always limited, and a few-step model with a camera."""
 
 from __future__ import annotations
 
@@ -11,44 +10,47 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The number of latent frames that memory is planned for, at least: full chunks of any size, and more than a release's
-window."""
+"""The least number of latent frames for which memory is planned: a multiple of every chunk size, and more than any
+release's window."""
 LIVE_WINDOW = Window(18, 6)
-"""The window for a release that otherwise attends to the whole video, because a walk has no end."""
+"""The window for a release that attends to the whole video, because a walk has no end."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the number of latent frames to plan memory for. Raises InputError for a window that is the whole video."""
+    """Return the number of latent frames for which to plan memory. Raises InputError for a `window` of 0, the whole
+    video."""
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError, naming `model`, if the model cannot be used for a walk."""
+    """Raise InputError if a model of many steps or without camera input is to be used for a walk. `model`: its name in
+    the message."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
         )
     if spec.config.control != 6:
-        raise InputError(f"{model}: a walk takes a model that is given a camera, and no keys")
+        raise InputError(f"{model}: a walk takes a model with camera input and without key input")
 
 
 def without_end(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return the spec of an endless walk, with the requested window, and the notes for the user."""
-    said = tuple(note for note in notes if note != STANDING_STILL)
+    """Return the spec of a walk without end, and the `notes` of its plan for the user. A release without a window of
+    its own gets LIVE_WINDOW, changed by `window` and `sink`."""
+    notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
-        return spec, said
+        return spec, notes
     held = LIVE_WINDOW.changed(window, sink, spec.chunk)
     note = f"{spec.release} attends to the whole video, but a walk has no end: window {held.frames}, sink {held.sink}."
-    return replace(spec, window=held), (*said, note)
+    return replace(spec, window=held), (*notes, note)
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return a note for each of chunk, window, sink and steps that differs from the release's. A note names the effect
-    that users saw with the 1.3B. A release without a window gets none."""
+    """Return a note for each of chunk, window, sink and steps that is not the release's, with the effect that users saw
+    with the 1.3B; an empty tuple for a release without a window."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

@@ -15,7 +15,7 @@ from ..sampling.noise import StepNoise
 from .controls import Controls, Wishes
 from .engine import Engine, Start
 from .folder.reading import BEFORE, HEAD, START, load_tensors, load_walk, read_head
-from .inputs import read_inputs, rows_by_frame, wishes_of
+from .inputs import read_inputs, wishes_of
 from .kept import engine_facts
 
 if TYPE_CHECKING:
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """The inputs, prompts and steps back of a saved walk, in place of a user's. Keys pressed during the replay are
-    ignored."""
+    """The inputs, prompts and steps back of a saved walk as the Controls of a new one. Other inputs are ignored."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read the folder of a walk. Raises InputError for a folder without a walk, for a walk along a path, and for a
-        walk of a version that saved no inputs."""
+        """Read the folder of a walk. Raises InputError for a folder without a walk, for a walk along a recorded path,
+        and for a walk of a version that saved no inputs."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
         try:
             self.head = read_head(self.folder)
-            self._by_frame = rows_by_frame(read_inputs(self.folder, self.head))
+            self._by_frame = read_inputs(self.folder, self.head)
             if self.head.get("noise") != StepNoise.order:
                 raise ValueError("no inputs are kept of it: it followed a path, or an earlier version made it")
             before = load_state(self.folder / BEFORE) if self.head["continued"] else None
@@ -49,11 +48,11 @@ class Replay(Controls):
         self._at = 0  # the first latent frame of the next chunk
 
     def schedule(self) -> FewStepSchedule:
-        """Return the schedule that the walk was made with."""
+        """Return the schedule of the saved walk's steps."""
         return FewStepSchedule(**{name: tuple(values) for name, values in self.head["schedule"].items()})
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError, naming the difference, unless the engine has the walk's settings."""
+        """Raise InputError if a setting of the engine differs from the saved walk's."""
         for name, expected in engine_facts(engine).items():
             found = self.head.get(name)
             if found != expected:
@@ -63,19 +62,19 @@ class Replay(Controls):
                 )
 
     def ends(self, walk: Walk) -> bool:
-        """Return whether the replay has all latent frames of the saved walk."""
+        """Return whether `walk`, the replay, has as many latent frames as the saved walk."""
         return walk.chunks * walk.engine.chunk >= self.frames
 
     @property
     def asks(self) -> bool:
-        """Return true, because a replay never stands still."""
+        """True, because a replay never waits for an input."""
         return True
 
     changes = asks
 
     def prepare(self, walk: Walk) -> None:
-        """Apply the changes that preceded the walk's next chunk: a step back first, then prompts. On a CPU, set the
-        number of threads to that of the saved walk."""
+        """Apply the step back and the prompts that preceded the next chunk of the saved walk to `walk`. On a CPU also
+        set torch's number of threads to the saved walk's."""
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk
@@ -88,5 +87,5 @@ class Replay(Controls):
                 walk.prompt(prompt["text"], context, refresh=True in rebuilds)
 
     def take(self, frames: int) -> Wishes:
-        """Return the wishes that the chunk was made with."""
+        """Return the saved walk's inputs for the next chunk, with `frames` video frames."""
         return wishes_of(self._by_frame.get(self._at, ()), frames)

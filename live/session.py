@@ -1,4 +1,4 @@
-"""A walk that a user steers: a program requests its frames, or a thread makes them at playback speed."""
+"""A session of walks: a program requests the frames, or a thread makes them at playback speed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 AWAKE = 16
-"""The number of latent frames made after a new prompt without other input: four seconds, in which the change shows."""
+"""The number of latent frames that are made after a new prompt without other input, so that its effect shows: four
+seconds."""
 
 
 class WalkOptions(TypedDict, total=False):
-    """The options of a session's walks. `speed`: W's speed as a fraction of the longest step, 0.5 by default; Shift
-    doubles it. `walls`: the walls of a known map stop the camera (default: true). `path`: poses c2w [n, 4, 4], one per
-    video frame. `seed` is as in `Walk`."""
+    """The options of a session's walks. `speed`: the speed of W as a fraction of the longest step, 0.5 by default;
+    Shift doubles it. `walls`: the walls of a known map stop the camera, true by default. `path`: poses c2w [n, 4, 4] to
+    follow, one per video frame. `seed`: replaces the seed of the Start."""
 
     speed: float
     walls: bool
@@ -49,18 +50,18 @@ class WalkOptions(TypedDict, total=False):
 
 
 class Session(ChunkMaker):
-    """A world and its user. A program requests frames; each chunk is made on request, with the keys held at that time.
+    """A walk that a user steers, and the walks that follow it after a restart. A program iterates over the frames; each
+    chunk is made on request, with the keys that are held at that time.
 
         with Session(engine, Start(frame, "a quiet street")) as session:
             session.press("w")
             for frames in session:
                 ...
 
-    `start(deliver)` makes them in a thread at `fps` instead. Each walk has its own folder in `folder` (None: a
-    temporary one). Any thread may call the methods; their effect comes with the next chunk.
+    Instead, `start(deliver)` makes the chunks in a thread, for playback at `fps`. Each walk has its own folder in
+    `folder` (None: a temporary one). Any thread may call the methods; they take effect with the next chunk.
 
-    With a `path` inputs are ignored: the path is walked from its first pose to its last full chunk, and then the walk
-    ends."""
+    With a `path` inputs are ignored: the camera follows the path to its last full chunk, and then the walk ends."""
 
     def __init__(
         self,
@@ -75,10 +76,10 @@ class Session(ChunkMaker):
         events: Any = None,
         **walk: Unpack[WalkOptions],
     ) -> None:
-        """Begin the first walk. `walk`: the options of each walk. `whole`: a state and a camera path are also saved
-        for each finished walk (None: if there is a folder). `moving`: the threads of `start` and `run` make chunks also
-        without input, because things move by themselves. `controls` replaces new ones. `events`: a value that
-        `read_events` accepts. If `restart_on_drift` is set, a dissolving world restarts. Raises InputError."""
+        """Begin the first walk. `walk`: the options of each walk. `whole`: a state and a camera path are saved for each
+        finished walk (None: if `folder` is set). `moving`: `start` and `run` make chunks also without input, for scenes
+        in which things move. `events`: a value that `read_events` accepts. If the attribute `restart_on_drift` is set,
+        a degraded video restarts. Raises InputError and CameraError."""
         super().__init__(
             engine, controls or Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk), moving=moving
         )
@@ -97,12 +98,12 @@ class Session(ChunkMaker):
         self._texts = ThreadPoolExecutor(1)  # encodes prompts next to the walk
         self._working = RLock()  # held while a program's chunk is made
         self._walks.begin(begin, self._not_kept)
-        self._take_up_events()
+        self._load_events()
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that replays the walk of a folder, to the same bits, and then ends. `options` are those of a
-        session. Raises InputError for a folder without a walk, and for an engine with other settings."""
+        """Return a session that repeats the walk of the folder `walk` to the same bits, and then ends. `options`: those
+        of a session. Raises InputError for a folder without a walk, and for an engine with other settings."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.head.get("events"), **options}
@@ -115,8 +116,9 @@ class Session(ChunkMaker):
         self.close()
 
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
-        """Change the prompt from one of the next chunks on; the text is encoded in the background. `refresh` is as in
-        `Walk.prompt`, `event` as in Controls. Raises InputError for an empty prompt."""
+        """Change the prompt from one of the next chunks on; the text is encoded in the background. `refresh`: also
+        recompute the keys and values of the window, so that the image changes at once. `event`: see Controls. Raises
+        InputError for an empty prompt."""
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")
         if not text.strip():
@@ -124,18 +126,18 @@ class Session(ChunkMaker):
         self._say(self.events.say(text), refresh, Heard("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch an event on or off, by its name or key: its sentence extends the prompt. `on` None toggles it.
-        `refresh` and `event` are as in `prompt`. Raises InputError for an unknown event."""
+        """Switch an event, given by its name or key, on or off; None toggles it. The sentence of an active event
+        extends the prompt. `refresh` and `event`: see `prompt`. Raises InputError for an unknown event."""
         self._say(self.events.switch(name, on), refresh, Heard("event", event, time.monotonic()))
 
     def _say(self, text: str, refresh: bool, heard: Heard) -> None:
         if self._closing:
             raise InputError("the walk has ended: no prompt changes it any more")
         if self._watch is not None:
-            self._ask(lambda: self._encoded(text, refresh, heard))
+            self._queue_command(lambda: self._encoded(text, refresh, heard))
             return
         ready = self._texts.submit(self._encoded, text, refresh, heard)
-        if self._asked_for:
+        if self._on_request:
             ready.result()
 
     def _encoded(self, text: str, refresh: bool, heard: Heard) -> None:
@@ -143,7 +145,7 @@ class Session(ChunkMaker):
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
             self.events.stand(self.walk.kept.last_prompt[0], later=True)
-            if self._asked_for:
+            if self._on_request:
                 raise
             log.warning("The prompt could not be encoded: %s", error)
             self._tell("failed", {"what": "prompt", "reason": str(error), "ended": False})
@@ -156,15 +158,15 @@ class Session(ChunkMaker):
             self._awake = AWAKE
             self._tell("prompt", {"text": text, "events": sorted(self.events.active)})
 
-        self._ask(change)
+        self._queue_command(change)
 
-    def _take_up_events(self) -> None:
+    def _load_events(self) -> None:
         """Derive the active events from the walk's prompt, and save all events with the walk."""
-        self._stand_in_events()
+        self._update_events()
         if self.events.all:
             self.walk.kept.note("events", self.events.facts())
 
-    def _stand_in_events(self) -> None:
+    def _update_events(self) -> None:
         self.events.stand(self.walk.kept.last_prompt[0])
         if self.events.all:
             self._tell("events", {"events": sorted(self.events.active)})
@@ -179,13 +181,13 @@ class Session(ChunkMaker):
             self._commands.append(lambda: self._encoded(text, False, heard))
 
     def pause(self) -> None:
-        """Pause the thread of `start` until `resume`. A program pauses by not requesting frames."""
+        """Pause the thread of `start` or `run` until `resume`. A program that iterates pauses by itself."""
         with self._changed:
             self._paused = True
         self._tell("paused", {})
 
     def resume(self) -> None:
-        """Record that the user is active, and continue to make chunks."""
+        """End a pause, and count this call as an input."""
         self.controls.hear()
         with self._changed:
             if not self._paused:
@@ -197,39 +199,37 @@ class Session(ChunkMaker):
 
     @property
     def paused(self) -> bool:
+        """Whether the session is paused."""
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Go back to the point after `chunk` chunks. `event` is as in Controls."""
+        """Go back to the point after the first `chunk` chunks of the walk. `event`: see Controls."""
         heard = Heard("back", event, time.monotonic())
 
         def go() -> None:
-            self.walk.back(chunk, heard)
-            self._stand_in_events()
-            self._cut_video()
-            self.pace.rest()
+            self._go_back(chunk, heard)
             self._awake = max(self._awake, self.engine.chunk)
             self._tell("back", {"chunk": chunk})
 
-        self._ask(go)
+        self._queue_command(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """Begin a new walk, from the same start or another."""
-        self._ask(lambda: self._go_to(begin or self._begin))
+        """Begin a new walk at `begin`, by default at the start of the current one."""
+        self._queue_command(lambda: self._go_to(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:
         return self
 
     def __next__(self) -> Frames:
-        """Return the next frames; the iteration ends only with `close`. A chunk is made when its first frames are
-        requested. Raises the errors of the walk and of earlier requests. An interrupted chunk is made again, with all
-        its frames."""
+        """Return the next frames of the walk. A chunk is made when its first frames are requested. The iteration ends
+        after `stop` or `close`, and at the end of a path. Raises the errors of the walk and of earlier commands. After
+        an interrupt the chunk is made again, with all its frames."""
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._working:
             while not self._closing:
                 if self._under_way is None:
-                    self._do_what_is_asked()
+                    self._run_commands()
                     if self._ended:
                         break
                     self._under_way = self._chunk()
@@ -238,46 +238,42 @@ class Session(ChunkMaker):
                 except BaseException as error:
                     self._under_way = None
                     if not isinstance(error, StopIteration):
-                        self._commands.appendleft(self._stand_where_it_is_kept)
+                        # The interrupted chunk has already taken keys and moved the camera.
+                        self._commands.appendleft(lambda: self._go_back(self.walk.kept.chunks))
                         raise
         raise StopIteration
 
-    def _stand_where_it_is_kept(self) -> None:
-        """Restore the walk after an interrupted chunk, which has already taken keys and moved the camera."""
-        self.walk.back(self.walk.kept.chunks)
-        self._stand_in_events()
-        self._cut_video()
-        self.pace.rest()
-
-    def _cut_video(self) -> None:
+    def _go_back(self, chunk: int, heard: Heard | None = None) -> None:
+        self.walk.back(chunk, heard)
+        self._update_events()
         if self.video is not None:
             self.video.cut(self.walk.frames)
+        self.pace.rest()
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
-        """Start a thread that makes the chunks. It calls `deliver(frames)` and `tell`, which must not block. Raises
-        InputError if the session was already started or closed."""
+        """Start a thread that makes the chunks. It calls `deliver(frames)` and `tell(kind, facts)`, which must not
+        block. Raises InputError if the session was already started or closed."""
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
-        self._tell, self._asked_for = tell or self._tell, False
+        self._tell, self._on_request = tell or self._tell, False
         self._thread = Thread(target=self._make, args=(deliver,), name="lingbot-live", daemon=True)
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: Tell, watch: Callable[[], None]) -> None:
-        """Make the chunks in this thread, including prompts, until `stop`. `watch` is called before each chunk and a
-        few times a second; its errors end the walk and are raised, like the walk's own."""
-        self._tell, self._asked_for, self._watch = tell, False, watch
-        while self._time_has_come():
+        """Make the chunks, and encode prompts, in this thread until `stop` or the end of a path. `watch()` is called
+        before each chunk and a few times a second. Raises its errors and the walk's, which end the walk."""
+        self._tell, self._on_request, self._watch = tell, False, watch
+        while self._wait_for_turn():
             self._next_chunk(deliver)
 
     def state(self) -> WorldState:
-        """Return the walk so far as a state that can be saved and continued. Raises InputError if nothing was made
-        yet."""
+        """Return the state after the last chunk, which can be saved and continued. Raises InputError if no chunk was
+        made yet."""
         return self.walk.kept.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the walk. Its folder stays, unless it is temporary. `whole`: also save a state and a camera path, even if
-        this session does not save them for its other walks. A call from within `deliver` only stops the walk: the
-        creator of the session closes it."""
+        """End the walk. Its folder stays, unless it is temporary. `whole`: save a state and a camera path even if the
+        session does not save these for its other walks. A call from within `deliver` only stops the walk."""
         self.stop()
         if self._is_delivering:
             return
@@ -290,9 +286,9 @@ class Session(ChunkMaker):
         Start.of(begin).check(self.engine)  # before the current walk ends
         if isinstance(self.controls, Replay) and begin is not self._begin:
             self.controls = Controls()  # the user continues with a new walk
-            self._attend()
+            self.controls.changed = self._wake
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
-        self._take_up_events()
+        self._load_events()
         self.pace.rest()
         self.drift = DriftWatch(self.engine.chunk)
         self._tell("restarted", {"folder": str(walk.kept.folder)})

@@ -31,12 +31,13 @@ VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
 
 
 class Walks:
-    """The owner of at most one current walk, `now`, with its `video` if one is made. A thread writes the files of a
-    finished walk while the next one runs."""
+    """The walks of a session: the current one, `now`, with its `video` file (or None), and a thread that writes the
+    files of finished ones."""
 
     def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
-        """Use `folder`, or a temporary one without videos if it is None. `whole`: a state and a camera path are also
-        saved for each finished walk. `fps`: the frame rate of the videos, which report and log through `tell_video`."""
+        """Save walks in `folder`, or in a temporary one without videos. `whole`: a state and a camera path are saved
+        for each finished walk. `fps`: the frame rate of the videos; `tell_video(reason)` is called if one becomes
+        incomplete."""
         self._make, self.whole, self._fps, self._tell_video = make, whole, fps, tell_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
@@ -46,7 +47,8 @@ class Walks:
         self.now: Walk | None = None
 
     def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
-        """Begin a walk that replaces the current one. After an InputError `now` is None."""
+        """End the current walk, begin another one and return it. `tell(reason)` is called if files of the old walk
+        cannot be written. After an InputError `now` is None."""
         self._end(tell)
         folder = self._own_folder()
         try:
@@ -60,7 +62,7 @@ class Walks:
         return self.now
 
     def _own_folder(self) -> Path:
-        """Return a new folder for this walk only, because another process may begin a walk at the same time."""
+        """Create a folder for a walk and return it. Another process may create folders at the same time."""
         while True:
             self._number += 1
             folder = self._folder / f"walk-{self._number}"
@@ -91,15 +93,15 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> WalkVideo | None:
-    """Return a video of the next frames or, without `preview`, of the frames that the VAE decodes later; None if videos
-    are off."""
+    """Return a new video file of the walk, or None if videos are off. `preview`: for the frames that are shown, else
+    for frames that the VAE decodes later."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)
 
 
 def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: Tell) -> None:
-    """Write a finished walk's video, state and camera path next to its data."""
+    """Complete the files of a finished walk: its video and, if `whole`, its state and camera path."""
     try:
         if video is not None:
             video.close()
@@ -112,7 +114,7 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: T
 
 
 def _decode_again(walk: Walk, fps: float, tell: Tell) -> None:
-    """Replace the tiny decoder's preview by a video that the VAE decodes."""
+    """Replace the video of the tiny decoder's preview by one that the VAE decodes."""
     log.info("The VAE decodes the walk in %s.", walk.kept.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before

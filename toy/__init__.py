@@ -1,4 +1,5 @@
-"""Complete packages of tiny models, one trained and one random: the whole program runs on a CPU without downloads."""
+"""Complete packages of tiny models, one trained and one random, with which everything runs on a CPU without
+downloads."""
 
 from .package import write_example, write_toy_package
 from .world import write_maze, write_toy_world

@@ -1,4 +1,4 @@
-"""Writers of expert files from tensors in memory, in the quantizer's formats: for the toy, its training and the
+"""Writing of model files from tensors in memory, in the quantizer's formats, for the toy, its training and the
 tests."""
 
 from collections.abc import Iterable
@@ -26,8 +26,9 @@ def write_expert(
     dtype: torch.dtype = torch.bfloat16,
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write every parameter of `config` under its official name. Linear weights are quantized to `quant_type`: "nf4",
-    "fp4" or "fp8"; None keeps them in `dtype`, as do layers whose name matches a pattern in `keep`."""
+    """Write every parameter of `config` under its official name into a safetensors file. `tensors`: (name, tensor) of
+    each. Linear weights are quantized to `quant_type` ("nf4", "fp4" or "fp8"; None: not at all), except for layers
+    whose names match a pattern in `keep`; all other parameters have `dtype`."""
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
     quantized = [name for name in linear if not any(fnmatchcase(name.removesuffix(".weight"), each) for each in keep)]
@@ -51,8 +52,8 @@ def write_expert_folder(
     quant_type: str | None = "nf4",
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write an expert in the community package's layout: model.safetensors, config.json and, if quantized,
-    quantization_meta.json. The options are documented in `write_expert`."""
+    """Write a model's folder in the layout of the community package: model.safetensors, config.json and, if quantized,
+    quantization_meta.json. The arguments are those of `write_expert`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)
@@ -62,12 +63,10 @@ def write_expert_folder(
 
 
 def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return every parameter of an expert as float32; 4-bit weights are dequantized."""
-    return {name: _decode(checkpoint, name) for name in checkpoint.shapes}
-
-
-def _decode(checkpoint: Checkpoint, name: str) -> Tensor:
-    weight = checkpoint.quantized.get(name)
-    if isinstance(weight, FourBitWeight):
-        return weight.rows(torch.arange(weight.shape[0]))
-    return checkpoint.tensors[name].view().float()
+    """Return every parameter of a checkpoint as float32, by official name; 4-bit weights are dequantized."""
+    found = {}
+    for name in checkpoint.shapes:
+        weight = checkpoint.quantized.get(name)
+        is_4bit = isinstance(weight, FourBitWeight)
+        found[name] = weight.rows(torch.arange(weight.shape[0])) if is_4bit else checkpoint.tensors[name].view().float()
+    return found

@@ -20,19 +20,19 @@ CAUSAL = "lingbot_world_fast"
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
 """The folders of the trained toy's base experts."""
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
-"""The model folders of both toys, the trained and the random one."""
+"""The model folders of the trained toy and of the random one."""
 TOY = "toy"
 """The name of the lock in a toy's folder."""
 LARGEST = 2**26
-"""A size in bytes that is above every file of a toy and below every real model file."""
+"""A size in bytes above every file of a toy and below every file of a real model."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
-    """Write two experts and a causal model (NF4), text encoder, tokenizer and VAE; and in `example/` an image, a prompt
-    and a camera path.
+    """Write a package of random models and return its folder: two experts and a causal model (NF4), text encoder,
+    tokenizer and VAE, and in `example/` an image, a prompt and a camera path.
 
-    The package has about 11 MB; the same seed gives the same bytes. Files of these names are replaced. Returns the
-    folder. Raises InputError if it cannot be written or has other models."""
+    The package has about 11 MB; the same seed gives the same bytes. Existing files with these names are replaced.
+    Raises InputError if the folder cannot be written or contains other models."""
     folder = Path(folder)
     refuse_real(folder)
     refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
@@ -46,8 +46,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if `folder` has model files other than the toy's `own` (relative paths), because the models
-    of both packages would be mixed up."""
+    """Raise InputError if `folder` has model files other than the toy's `own` ones (relative paths), because the models
+    of two packages would be mixed."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -55,14 +55,14 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if a toy in `folder` would overwrite real weights or mix with them."""
+    """Raise InputError if `folder` has real weights, which a toy would replace or be mixed with."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0
         if size > LARGEST:
             raise InputError(
-                f"{file}: {size / 1e9:.1f} GB, which no toy has; name another folder, here the toy would "
-                "take the place of real weights"
+                f"{file}: {size / 1e9:.1f} GB, which no toy has; name another folder, because the toy would replace "
+                "real weights here"
             )
 
 
@@ -77,7 +77,8 @@ def _write_models(folder: Path, seed: int) -> None:
 
 
 def write_example(folder: Path) -> None:
-    """Write the image, prompt, poses and intrinsics of a short walk into a folder, which is created if missing."""
+    """Write an image, its prompt, and the poses and intrinsics of a short path into a folder, which is created if it is
+    missing."""
     folder.mkdir(exist_ok=True)
     poses, intrinsics = scene.camera_path()
     scene.landscape().save(folder / "image.png")

@@ -1,4 +1,4 @@
-"""The toy package's example: a procedurally drawn landscape, and a camera path into it."""
+"""The example of the random toy: a drawn landscape, and a camera path into it."""
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -10,8 +10,8 @@ PROMPT = "The camera moves slowly along the road, past the trees, to the distant
 
 
 def landscape() -> Image.Image:
-    """Draw a landscape, RGB 832x480: sky, sun, three ridges, a road to the vanishing point, and trees along the
-    road."""
+    """Return a drawn landscape, RGB 832x480: sky, sun, three ridges, a road to the vanishing point, and trees along
+    the road."""
     scale = np.linspace(0, 1, HORIZON)[:, None]
     sky = (1 - scale) * np.array([70, 110, 190]) + scale * np.array([250, 205, 150])
     ground_scale = np.linspace(0, 1, HEIGHT - HORIZON)[:, None]
@@ -38,7 +38,8 @@ def _ridge(index: int) -> list[tuple[int, int]]:
 
 
 def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
-    """Draw a tree `x` units right of the road's middle and `depth` ahead, seen from 1 unit above the ground."""
+    """Draw a tree, `x` units to the right of the road's middle and `depth` units ahead, seen from 1 unit above
+    ground."""
     unit = FOCAL / (2 * depth)
     foot, centre = HORIZON + unit, WIDTH / 2 + x * unit
     draw.rectangle((centre - 0.08 * unit, foot - unit, centre + 0.08 * unit, foot), fill=(80, 60, 45))
@@ -51,8 +52,8 @@ def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
 
 
 def camera_path() -> tuple[np.ndarray, np.ndarray]:
-    """Return poses float32 [81, 4, 4] (camera-to-world, OpenCV axes) along the road, with a look to the right and back,
-    and intrinsics float32 [81, 4] at 832x480."""
+    """Return the poses float32 [81, 4, 4] (camera-to-world, OpenCV axes) of a path along the road with a glance to the
+    right and to the left, and intrinsics float32 [81, 4] at 832x480."""
     time = np.linspace(0, 1, FRAMES)
     yaw = 0.25 * np.sin(2 * np.pi * time)
     poses = np.tile(np.eye(4), (FRAMES, 1, 1))

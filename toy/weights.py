@@ -16,22 +16,24 @@ VAE_WIDTH = 8
 
 
 def text_config(vocab_size: int) -> UMT5Config:
-    """Return the configuration of a umt5 encoder with the toy expert's `text_dim`."""
+    """Return the configuration of the toy's umt5 encoder, whose width is the `text_dim` of EXPERT."""
     return UMT5Config(vocab_size, dim=64, attention_dim=64, ffn_dim=128, num_heads=4, num_layers=2, buckets=32)
 
 
 class Weights:
-    """A generator of random tensors that are equal on every machine: scaled uniform numbers from PCG64."""
+    """A generator of random tensors, scaled uniform numbers from PCG64, which are equal on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
 
     def uniform(self, shape: tuple[int, ...], std: float, mean: float = 0.0) -> Tensor:
+        """Return uniform float32 numbers with this standard deviation and mean."""
         values = self._random.random(shape, dtype=np.float32) * 2 - 1
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """Return a weight that multiplies the variance by `gain` squared, a bias near 0, or a norm's weight near 1."""
+        """Return the parameter `name`: a weight that multiplies the variance by `gain` squared, a bias near 0, or a
+        norm's weight near 1."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:
@@ -40,7 +42,8 @@ class Weights:
 
 
 def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter of a toy expert. Its velocity has scale 1 and depends on prompt, camera and image."""
+    """Yield (name, tensor) of every parameter of a random expert in float32. Its output has a scale near 1 and depends
+    on prompt, camera and image."""
     weights = Weights(seed)
     for name, shape in config.parameter_shapes().items():
         if "modulation" in name:
@@ -50,7 +53,7 @@ def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[st
 
 
 def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
-    """Return the umt5 encoder's state dict in bf16 under official names."""
+    """Return the state dict of a random umt5 encoder in bf16, by official name."""
     weights = Weights(seed)
     tensors = {
         name: weights.uniform(shape, 1.0)
@@ -62,7 +65,7 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """Return the VAE's state dict in fp32 under official names. It decodes to frames of medium contrast."""
+    """Return the state dict of a random VAE in fp32, by official name. It decodes to frames of medium contrast."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)

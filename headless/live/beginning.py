@@ -1,4 +1,4 @@
-"""The defaults of a walk's start: a package's example, or a state's prompt. Importing this module does not import
+"""The start of a walk by default: a package's example, or a state's prompt. Importing this module does not import
 torch."""
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE, EVENTS = "lingbot_world_fast", "example", "events.json"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""The file in which a package's example may set good options for a walk, and the options that it may set."""
+"""The file in which a package's example may recommend options for a walk, and the options that it may set."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk, plus those options of the
-    package's example/live.json that are not `named`.
+    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk, and the options of the package's
+    example/live.json that are not `named`.
 
-    `named`: options of GenerateOptions, None for an unset one. A package is the folder of a toy, which contains the
-    causal model's folder, or the parent of the model's folder. Raises a LingBotError."""
+    `ckpt` is the folder of a model or of a toy package. `named`: options of GenerateOptions, None for an unset one.
+    Raises a LingBotError."""
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
@@ -36,22 +36,25 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
     if image is None and state is None:
         image = example / "image.png"
         if not image.is_file():
-            _find_model(values["ckpt_dir"], named)
-            raise InputError("`image` is missing: the image in which a walk begins")
+            from ...loaders import find_package
+
+            parts = {name: named.get(name) for name in PARTS}
+            find_package(values["ckpt_dir"], assets=named.get("assets_dir"), release=named.get("release"), **parts)
+            raise InputError("`image` is missing: the image in which a walk begins")  # the folder has a model
     if prompt is None and state is not None:
         from ...pipeline.state import last_prompt
 
         prompt = last_prompt(state)
     if prompt is None:
-        told = example / "prompt.txt"
-        prompt = _text(told) if told.is_file() else PROMPT
+        file = example / "prompt.txt"
+        prompt = _text(file) if file.is_file() else PROMPT
     values |= _wishes(example / WISHES, named)
     return values | {"image": image, "prompt": prompt, "continue_from": state}
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of the state file. For a walk's folder, write its state and camera path first if they are
-    missing."""
+    """Return the path of a state's file: `path`, or the state in a walk's folder, which is written if it is missing.
+    Return None for None. Raises InputError."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     from ...live.folder.reading import whole_state
@@ -60,8 +63,9 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the start of a walk at an image (a file, a Pillow image or an array) or after a state (a file, the folder
-    of a walk, or a WorldState), by default that of `default`. Raises InputError."""
+    """Return the Start of a walk at an image (a file, a Pillow image or an array) or after a state (a file, the folder
+    of a walk, or a WorldState); the Start `default` if both are None. `prompt`: replaces its prompt. Raises
+    InputError."""
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
     from ...pipeline.state import WorldState, load_state
@@ -80,41 +84,33 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
 
 
 def _text(file: Path) -> str:
-    """Return the content of an example's text file. Raises InputError."""
+    """Return the text of an example's file. Raises InputError if it is not UTF-8."""
     try:
         return file.read_text(encoding="utf-8-sig").strip()
     except ValueError as error:
         raise InputError(f"{file}: not UTF-8 text ({error}); save it as UTF-8, or give `prompt`") from error
 
 
-def _find_model(folder: Path, named: Mapping[str, Any]) -> None:
-    """Raise a LingBotError for a folder without a model."""
-    from ...loaders import find_package
-
-    parts = {name: named.get(name) for name in PARTS}
-    find_package(folder, assets=named.get("assets_dir"), release=named.get("release"), **parts)
-
-
 def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a package's file that are not `named`. Nothing is returned for a continued state, which has
-    its own size and chunk."""
+    """Return the options in a package's live.json that are not `named`; an empty dict for a continued state, which has
+    a size and a chunk of its own. Raises InputError for an invalid file."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     try:
-        told = json.loads(file.read_text(encoding="utf-8-sig"))
+        found = json.loads(file.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise InputError(f"{file}: not JSON ({error}); write the package again, or remove this file") from error
-    if not isinstance(told, dict) or not told.keys() <= set(WISHED):
+    if not isinstance(found, dict) or not found.keys() <= set(WISHED):
         raise InputError(
-            f"{file}: {told!r:.200}, expected an object of {', '.join(WISHED)}; write the package again, "
+            f"{file}: {found!r:.200}, expected an object of {', '.join(WISHED)}; write the package again, "
             "or remove this file"
         )
-    for name, value in told.items():
+    for name, value in found.items():
         if type(value) is not (str if name == "schedule" else int):
             expected = "text" if name == "schedule" else "a whole number"
-            raise InputError(f"{file}: {name} is {value!r:.200}, expected {expected}; mend it, or remove this file")
+            raise InputError(f"{file}: {name} is {value!r:.200}, expected {expected}; correct it, or remove this file")
     size = named.get("size")
     sized = named.get("width") or named.get("height") or (size is not None and tuple(size) != SIZE)
     return {
-        name: value for name, value in told.items() if named.get(name) is None and not (sized and name in WISHED[:2])
+        name: value for name, value in found.items() if named.get(name) is None and not (sized and name in WISHED[:2])
     }

@@ -1,4 +1,4 @@
-"""The start images that the page offers."""
+"""The start images that the live page shows for a new walk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from PIL import Image
 
 from ...toy.package import EXAMPLE
 from ...toy.scene import PROMPT, landscape
-from ..options import GenerateOptions
 from .opening import Opened
 
 MOST = 12
-"""The number of a package's images that are offered."""
+"""The largest number of a package's images that are shown."""
 
 
 class Example(NamedTuple):
-    """A start image and its prompt. `own`: the image that a walk uses if a client names none."""
+    """A start image, `data` of the media type `kind`, and its prompt. `own`: the image of walks whose client sends
+    none."""
 
     name: str
     prompt: str
@@ -27,38 +27,32 @@ class Example(NamedTuple):
     data: bytes
     kind: str
 
-    def told(self) -> dict[str, Any]:
-        """Return the facts about this example for the page."""
+    def facts(self) -> dict[str, Any]:
+        """Return the name, the prompt and `own`, for the page."""
         return {"name": self.name, "prompt": self.prompt, "own": self.own}
 
 
 def examples(opened: Opened) -> list[Example]:
-    """Return the server's start image, then the images in the package's example folder, or a landscape if the folder
+    """Return the server's own start image, then the images in the package's example folder, or a drawn landscape if it
     has none."""
     start = opened.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
-    pictures = _pictures(opened.plan.options)
-    if not pictures:
+    model, image = Path(opened.plan.options.ckpt_dir).absolute(), opened.plan.options.image
+    folder = next((path / EXAMPLE for path in (model, model.parent) if (path / EXAMPLE).is_dir()), None)
+    images = [] if folder is None else sorted(path for path in folder.glob("*.png") if path.is_file())
+    if not images:
         return [own, Example("a landscape", PROMPT, False, _jpeg(landscape()), "image/jpeg")]
-    begun = opened.plan.options.image
-    others = [path for path in pictures if not (isinstance(begun, (str, Path)) and path.samefile(begun))]
+    others = [path for path in images if not (isinstance(image, (str, Path)) and path.samefile(image))]
     return [own, *(_read(path, start.prompt) for path in others[:MOST])]
 
 
-def _pictures(options: GenerateOptions) -> list[Path]:
-    """Return the images in the example folder of the model's package: in the model's folder, or in its parent."""
-    model = Path(options.ckpt_dir).absolute()
-    folder = next((path / EXAMPLE for path in (model, model.parent) if (path / EXAMPLE).is_dir()), None)
-    return [] if folder is None else sorted(path for path in folder.glob("*.png") if path.is_file())
-
-
 def _read(path: Path, otherwise: str) -> Example:
-    """Return an image's unchanged bytes, which a client sends back, with the prompt from the text file of the same
-    name."""
+    """Return the example of a PNG file, with the prompt from the text file of the same name, or else the prompt
+    `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
-    told = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
-    return Example(told or path.stem, told or otherwise, False, path.read_bytes(), "image/png")
+    prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
+    return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")
 
 
 def _jpeg(image: Image.Image) -> bytes:

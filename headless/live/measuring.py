@@ -1,5 +1,5 @@
-"""`lingbot-world live --bench`: a client that walks and measures the delay from key to frame and the evenness of
-frames.
+"""`lingbot-world live --bench`: a client that walks, and measures the delay from a key to its first frame, the frame
+rate and late frames.
 
 The first seconds are left out of every figure except the longest delay, which covers all keys."""
 
@@ -28,13 +28,13 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""The seconds after the first frames that are not measured, neither their frames nor their keys, because the window
-fills and kernels are chosen. A walk that ends earlier is measured as a whole."""
+"""The seconds after the first frames that are not measured, because the window fills and kernels are chosen then. A
+walk that ends earlier is measured as a whole."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
-    """Run and measure two walks of `seconds` seconds: one played at 16 frames a second, and one as fast as frames
-    arrive. Raises KeyboardInterrupt for Ctrl-C, after the walk has been saved."""
+    """Run two walks of `seconds` seconds, one at 16 frames a second and one as fast as possible, and return the
+    settings and the figures of both. Raises KeyboardInterrupt for Ctrl-C, after the walk is saved."""
     try:
         return asyncio.run(_unless_interrupted(_measure(opened, folder, seconds)))
     except asyncio.CancelledError:
@@ -42,8 +42,7 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` and cancel it at the first Ctrl-C. Further ones are ignored, because they would interrupt the saving
-    of the walk."""
+    """Return the result of `work`. The first Ctrl-C cancels it; further ones are ignored, so that the walk is saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     interrupts = count()
 
@@ -59,7 +58,7 @@ async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
 
 async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
     engine = opened.engine()
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "release": engine.release,
         "width": engine.size[1],
         "height": engine.size[0],
@@ -72,14 +71,14 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
     async with running(opened, folder) as (port, _):
         for name, fps in (("at_16", PACED), ("fastest", float(FASTEST))):
             walker = Walker(f"http://127.0.0.1:{port}{ENDPOINT}", fps)
-            told[name] = await walker.walk(seconds)
-    if told["load_s"] is not None:
-        told["command_to_first_frame_s"] = round(told["load_s"] + told["at_16"]["first_chunk_s"], 2)
-    return told
+            found[name] = await walker.walk(seconds)
+    if found["load_s"] is not None:
+        found["command_to_first_frame_s"] = round(found["load_s"] + found["at_16"]["first_chunk_s"], 2)
+    return found
 
 
 class Walker:
-    """A client that presses and releases keys at random times, as people do, and plays the received frames at `fps`."""
+    """A client that presses and releases keys at random times, and measures the frames for a playback at `fps`."""
 
     codec = MSGPACK
 
@@ -93,8 +92,8 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk for `seconds` seconds after the first frames and return the figures, in seconds and frames. Raises
-        RuntimeError with the server's error message."""
+        """Walk for `seconds` seconds after the first frames, and return the figures by name. Raises RuntimeError with
+        the server's error message."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -106,7 +105,7 @@ class Walker:
             keys = asyncio.create_task(self._press(socket, seconds))
             try:
                 async for message in socket:
-                    self._receive(message.data)
+                    self._take(self.codec.read(message.data))
                     if keys.done():
                         break
             finally:
@@ -126,9 +125,6 @@ class Walker:
             self._pressed[number] = time.perf_counter()
             message = {"type": "event", "kind": "camera_actions", "payload": payload, "event_id": number}
             await self.codec.send(socket, message)
-
-    def _receive(self, data: bytes | str) -> None:
-        self._take(self.codec.read(data))
 
     def _take(self, message: dict[str, Any]) -> None:
         now = time.perf_counter()
@@ -173,8 +169,8 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return how often the frames had run out before more arrived, from `since` on, and how many frames were late.
-    Frames are played at `fps` from the first arrival on."""
+    """Return how often a playback at `fps` had to wait for frames, and the number of late frames, both after the time
+    `since`. `arrived`: (time, number of frames) of each arrival."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:
@@ -184,7 +180,7 @@ def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> t
 
 
 def _since_start() -> float | None:
-    """Return the seconds since this process began, or None if the system does not provide them."""
+    """Return the seconds since this process began; None on systems without /proc."""
     try:
         import os
 

@@ -18,7 +18,7 @@ def list_walks(folder: Path) -> list[dict[str, Any]]:
 
 
 def describe_walks(folder: Path) -> str:
-    """Return the walks in a folder as lines of text."""
+    """Return a line of text for each walk in a folder, the newest first, and a line with their number."""
     rows = list_walks(folder)
     lines = [
         f"{row['name']:10} {row['time']} {row['seconds']:7.1f} s {row['megabytes']:8.1f} MB  {row['prompt'][:60]}"
@@ -28,8 +28,8 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int) -> list[str]:
-    """Remove all walks in a folder except the last `keep`; return the names of the removed ones. A folder without a
-    walk.json is left alone. Raises InputError if a walk cannot be removed."""
+    """Delete all walks in a folder but the newest `keep`, and return the names of the deleted ones. Folders without a
+    walk.json stay. Raises InputError if a walk cannot be deleted."""
     old = kept_walks(folder)
     removed = old[: max(0, len(old) - keep)]
     for walk in removed:

@@ -17,9 +17,9 @@ READ = ("PNG", "JPEG", "WEBP")
 
 
 def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Return pixels, uint8 [H, W, 3], of a PNG, JPEG or WebP for videos of `size` (height, width). `crop` keeps the
-    middle part with the video's aspect ratio; otherwise the image is stretched later, as in the official code. Raises
-    InputError."""
+    """Return the pixels, uint8 [H, W, 3], of a PNG, JPEG or WebP. With `crop` the image is cropped around its centre to
+    the aspect ratio of `size` (height, width). Raises InputError for other data and for more than MOST_PIXELS
+    pixels."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:

@@ -1,4 +1,4 @@
-"""The file of the tiny decoder, which shows a walk's frames before the VAE has decoded them."""
+"""The file of a tiny decoder, which decodes previews of a walk's frames."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ SUFFIXES = (".safetensors", ".pth")
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file that `decoder` names: a path, or a name such as taew2_1. A name is searched in the model's
-    folder, in the `vae_approx` folders in and above it, and in `models/vae_approx` here. Raises InputError."""
+    """Return the file of a tiny decoder, given by its path or by a name such as taew2_1. A name is searched in the
+    model's folder, in the folders `vae_approx` in and above that, and in `models/vae_approx` of the current folder.
+    Raises InputError."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

@@ -1,4 +1,4 @@
-"""The video of a walk, written during the walk, and cut where the user goes back."""
+"""The video file of a walk, which is written during the walk, and cut if the user goes back."""
 
 from __future__ import annotations
 
@@ -22,27 +22,25 @@ from ..files.encoding import VideoParts
 log = logging.getLogger(__name__)
 
 PART = 16
-"""The number of frames written at once. Each part begins with a key frame and can be played as soon as it is
-written."""
+"""The number of frames in a part of the file, which begins with a key frame and can be played once it is written."""
 PRESET = "veryfast"
-"""The preset of libx264. With the ultrafast preset `camera measure` misjudged two of six walks whose frames follow
-their path. The reason is unknown: ultrafast's frames are even 2 dB closer to the originals (48.4 dB). A frame of
-464x832 takes 4 ms on one core instead of ultrafast's 1, and 0.43 of its bytes."""
+"""The preset of libx264. With `ultrafast`, `camera measure` misjudged two of six walks that follow their path, for an
+unknown reason: its frames are 2 dB closer to the originals (48.4 dB). A frame of 464x832 takes 4 ms on one core, with
+`ultrafast` 1 ms, but 43 % of its bytes."""
 MOST_WAITING = 24
-"""The number of batches of frames that may wait to be written. Further batches are dropped, so that the walk never
-waits."""
+"""The limit of batches of frames in the queue. Further batches are dropped, so that the walk never waits."""
 
 
 class Recording:
-    """A video file that can be played at any time, even if the process is killed. After `close` it has one frame for
-    each frame of the walk; during the walk the last ones are missing. A dropped frame is replaced by the next one. A
-    full disk ends the video, but not the walk; `failure` holds the reason. `tell(reason)` is called once when frames
-    are dropped, and once for a failure."""
+    """A video file that can be played at any time, also after the process is killed. After `close` it has a frame for
+    each frame of the walk; a dropped frame is replaced by the next one. A full disk ends the video but not the walk;
+    `failure` is the reason. `tell(reason)` is called for the first dropped frame and for a failure. `left_out`: the
+    number of dropped frames."""
 
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the writing thread. `first`: the number in the walk of the first frame to be added."""
+        """Start the thread that writes. `first`: the number in the walk of the first frame of the video."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame
@@ -51,7 +49,7 @@ class Recording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Add frames. If the queue is full they are dropped or, with `wait`, added later."""
+        """Queue frames. If the queue is full they are dropped; with `wait` the call waits instead."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
@@ -60,7 +58,7 @@ class Recording:
             return
         self.left_out += len(frames.pixels)
         if self.left_out == len(frames.pixels):
-            self._say(f"frames come faster than the video {self.path} is written: in place of some stand others")
+            self._say(f"frames come faster than the video {self.path} is written: some are replaced by later ones")
 
     def cut(self, number: int) -> None:
         """Remove all frames of the walk from `number` on."""
@@ -68,7 +66,7 @@ class Recording:
         self._queue.put(number)
 
     def close(self) -> None:
-        """Write the remaining frames and end the thread."""
+        """Write the queued frames and end the thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -101,7 +99,7 @@ class Recording:
 
 
 class _Film:
-    """A video file written in parts. Frames wait until a full part has arrived."""
+    """A video file that is written in parts of PART frames."""
 
     def __init__(self, path: Path, fps: int) -> None:
         self._path, self._fps = path, fps
@@ -115,14 +113,13 @@ class _Film:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Add frames [n, H, W, 3], beginning with frame `at` of the video. The first one also replaces frames missing
-        before it."""
+        """Add frames [n, H, W, 3] as the frames from number `at` on. The first one also fills a gap before it."""
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Keep only the first `frames` frames. Complete parts are copied unchanged. The frames left of the cut part are
-        decoded, to be encoded again with later frames."""
+        """Keep only the first `frames` frames. Complete parts are copied unchanged; the remaining frames of a cut part
+        are decoded, and encoded again with later frames."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:
@@ -138,7 +135,7 @@ class _Film:
         self._parts.go_on_in(self._file)
 
     def close(self, frames: int) -> None:
-        """Write the waiting frames, after padding the video to `frames` frames with the last one."""
+        """Pad the video to `frames` frames with its last one, write all frames, and close the file."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:
@@ -174,11 +171,11 @@ class _Parts(VideoParts):
         self.frames = frames
 
     def go_on_in(self, file: IO[bytes]) -> None:
-        """Write all later parts to `file`, because the file so far was renamed."""
+        """Write later parts to `file`, which replaces the current file."""
         self._pipe = file
 
 
 def _decoded(video: Any) -> Iterator[np.ndarray]:
-    """Yield the frames from the current position on."""
+    """Yield the frames, uint8 [H, W, 3], of a PyAV container from its current position on."""
     for frame in video.decode(video=0):
         yield frame.to_ndarray(format="rgb24")

@@ -1,4 +1,4 @@
-"""`lingbot-world live --replay`: repeat a walk from its folder, and compare the results."""
+"""`lingbot-world live --replay`: repeat a saved walk and compare the results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .opening import Opened
 
 
 def replay(opened: Opened, walk: Path, folder: Path) -> str:
-    """Replay the walk of a folder into a new one in `folder`; return a sentence on how close the result is. Raises
-    InputError."""
+    """Repeat the walk of the folder `walk` in a new folder in `folder`, and return a message on the difference between
+    both. Raises InputError."""
     engine = opened.engine_of(walk)
     with Session.replay(engine, walk, folder=folder, fps=0) as session:
         for _ in session:

@@ -1,4 +1,4 @@
-"""A world with one user at a time: the current walk, the waiting line, and reconnection."""
+"""The server's model with one client at a time: the current walk, the waiting line, and reconnection."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from .visit import Visit
 
 T = TypeVar("T")
 LINE = 8
-"""The number of clients that may wait."""
+"""The largest number of clients that wait."""
 MANY_THREADS = 4
 
 
 class Room:
-    """One world and the clients that want to use it. All methods run in the event loop; slow work runs in threads."""
+    """A loaded model and its clients, of which one walks and up to LINE wait. All methods run in the event loop; slow
+    work runs in threads."""
 
     def __init__(self, opened: Opened, folder: Path, rules: Rules) -> None:
         self.opened, self.folder, self.rules = opened, folder, rules
@@ -41,13 +42,14 @@ class Room:
         self._held: asyncio.TimerHandle | None = None
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client from its init to its end. Raises InputError if the request cannot be fulfilled."""
+        """Serve a client from its init message to its end. Raises InputError for impossible settings, for a full line,
+        and if the walk to resume has ended."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
-            visit = self._taken_up(init)
+            visit = self._resumed(init)
             if visit is None:
-                await self._turn(client, inbox)
+                await self._wait_for_turn(client, inbox)
                 visit = await self._begin(init)
             await self._walk(visit, client, inbox, sending)
             if sending.done():
@@ -59,9 +61,9 @@ class Room:
             with suppress(asyncio.CancelledError, ConnectionError, RuntimeError):
                 await sending
 
-    def _taken_up(self, init: Init) -> Visit | None:
-        """Return the walk that was held for this client, or None for a new walk. Raises InputError if the held walk has
-        ended."""
+    def _resumed(self, init: Init) -> Visit | None:
+        """Return the walk that a client resumes by its token, or None for a new walk. Raises InputError if that walk
+        has ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -74,15 +76,15 @@ class Room:
             visit.client.finish()  # the old connection has not yet noticed that it is broken
         return visit
 
-    async def _turn(self, client: Client, inbox: Connection) -> None:
-        """Wait until the world is free. Raises InputError if the line is full, or if the client's protocol has no
-        message for waiting."""
+    async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
+        """Wait in line until the model is free. Raises InputError if the line is full, and for a client that is not
+        `ours`, because SGLang's protocol has no message for waiting."""
         if not self._taken:
             self._taken = True
             return
         soon = self._leaving and not self._line
         if not (client.ours or soon) or len(self._line) >= LINE:
-            raise InputError(f"somebody walks here, and {len(self._line)} wait in line; try again later")
+            raise InputError(f"another client walks here, and {len(self._line)} wait in line; try again later")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append((turn, client))
         self._tell_places()
@@ -91,7 +93,7 @@ class Room:
             either: set[asyncio.Future[Any]] = {turn, gone}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if inbox.ended.is_set():
-                raise ConnectionError("gone before it was its turn")
+                raise ConnectionError("the client left the line")
         except BaseException:
             if turn.done():
                 self._next()
@@ -106,7 +108,7 @@ class Room:
             client.tell({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
-        """Free the world and let the next client in."""
+        """Give the model to the first client in line, or mark it as free."""
         self._taken = bool(self._line)
         if self._line:
             self._line.popleft()[0].set_result(None)
@@ -138,7 +140,7 @@ class Room:
                 visit.start(
                     asyncio.get_running_loop(),
                     lambda frames: self._deliver(visit, frames),
-                    lambda kind, facts: self._told(visit, kind, facts),
+                    lambda kind, facts: self._report(visit, kind, facts),
                 )
             obeying = obey(inbox, client, lambda event: self._do(visit, client, event))
             tasks = [asyncio.create_task(obeying), asyncio.create_task(self._watch(visit))]
@@ -151,8 +153,8 @@ class Room:
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
-        """Return the current walk's facts. A client that reconnects during a restart waits for the new walk. Raises
-        InputError if no walk is left."""
+        """Return the current walk's status, after a restart that of the new walk. Raises InputError if no walk is
+        left."""
         while True:
             try:
                 return visit.facts()
@@ -171,7 +173,7 @@ class Room:
             visit.session.pause()
             visit.client.finish()
 
-    def _told(self, visit: Visit, kind: str, facts: dict[str, Any]) -> None:
+    def _report(self, visit: Visit, kind: str, facts: dict[str, Any]) -> None:
         client, status = visit.client, {"type": "status", "content": kind, **facts}
         if client is None:
             if kind == "kept":
@@ -194,8 +196,8 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send figures every second. Pause a walk without activity, and end it after a longer time or if others
-        wait."""
+        """Send figures every second. Pause a walk without input after `rules.idle`. Return, which ends the walk, after
+        `rules.gone`, or if other clients wait for an idle one."""
         while True:
             await asyncio.sleep(1)
             quiet = quiet_since(visit.session)
@@ -215,7 +217,7 @@ class Room:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Keep the walk for a while after its connection broke, paused."""
+        """Pause a walk whose connection broke, and end it after `rules.back` unless the client reconnects."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()
         visit.session.pause()
@@ -223,7 +225,7 @@ class Room:
         self._held = loop.call_later(self.rules.back, lambda: loop.create_task(self._free()))
 
     async def _free(self) -> None:
-        """End the walk, free its memory, and let the next client in."""
+        """End the walk, free its memory, and give the model to the next client."""
         visit, self.visit, self._held, self._leaving = self.visit, None, None, True
         try:
             if visit is not None:
@@ -236,24 +238,20 @@ class Room:
             self._next()
 
     async def close(self) -> None:
-        """End the walk when the server ends, and save it."""
+        """Save and end the walk because the server ends, and send its client the folder."""
         self._line.clear()
         if self._held is not None:
             self._held.cancel()
         if self.visit is not None:
-            self._say_where(self.visit)
+            if (client := self.visit.client) is not None:
+                with suppress(LingBotError):  # raised without a walk, after a failed restart
+                    folder = self.visit.session.walk.kept.folder
+                    client.tell({"type": "error", "content": f"the server ends; the walk is kept in {folder}"})
+                client.finish()
             await self._free()
         while self._leaving:  # another connection is already freeing the walk
             await asyncio.sleep(0.05)
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _say_where(self, visit: Visit) -> None:
-        """Send the client the folder of its saved walk."""
-        if visit.client is not None:
-            with suppress(LingBotError):  # raised without a walk, after a failed restart
-                folder = visit.session.walk.kept.folder
-                visit.client.tell({"type": "error", "content": f"the server ends; the walk is kept in {folder}"})
-            visit.client.finish()
 
     def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -1,4 +1,4 @@
-"""The server's lifetime, from start to shutdown."""
+"""The live server from its start to its shutdown."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def serve(
     show_page: bool = False,
     host: str = "",
 ) -> None:
-    """Serve walks, which are saved in `folder`, and print the page's address. With a `token` other machines may
-    connect. `host`: the address to listen on; empty means this machine only, or all addresses if there is a token. Ends
-    when the process receives a signal. Raises InputError for a port that is in use."""
+    """Serve the page and its walks, which are saved in `folder`, until the process receives a signal. The page's
+    address is printed. With a `token` other machines may connect. `host`: the address to listen on; an empty one means
+    this machine only, or all addresses if there is a token. Raises InputError for a port that is in use."""
     asyncio.run(_serve(opened, folder, port, token, origins, show_page, host))
 
 
@@ -70,8 +70,7 @@ def is_here(host: str) -> bool:
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Raise InputError for an invalid or used port, or for a host that is not this machine's. This runs before a model
-    is loaded."""
+    """Raise InputError for a port that is invalid or in use, and for a host that is no address of this machine."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()
@@ -84,7 +83,7 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int, host: str = "") -> Iterator[None]:
-    """Raise InputError in place of the errors for a port or host that cannot be used."""
+    """Convert errors in this context about a port or a host that cannot be used to InputError."""
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:

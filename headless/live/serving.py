@@ -1,7 +1,7 @@
-"""The web server: the page, SGLang's endpoint, and access control for both.
+"""The web application of the live server: the page, SGLang's endpoint, and access control for both.
 
-It listens on this machine only, unless it is started otherwise; then a client needs the token in the address. Pages of
-other sites are refused, because browsers send their origin. No client input is used as a path."""
+By default the server listens on this machine only; otherwise a client needs the token in the address. Requests of
+other sites' pages are rejected by their origin. No client input is used as a path."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 @dataclass
 class Site:
     """The served room and its access rules. `token`: the required token, empty if only this machine may connect.
-    `origins`: other pages that may connect, such as http://localhost:8000."""
+    `origins`: the origins of other pages that may connect, such as http://localhost:8000."""
 
     room: Room
     token: str = ""
@@ -53,7 +53,7 @@ class Site:
     connections: int = field(default=0, init=False)
 
     def refused(self, request: web.Request) -> str:
-        """Return the reason to refuse a request; empty if it is allowed."""
+        """Return the reason to reject a request; an empty text if it is allowed."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
@@ -68,7 +68,7 @@ class Site:
 
 
 def make_app(site: Site) -> web.Application:
-    """Return the web application; its shutdown ends the walk."""
+    """Return the web application, whose shutdown ends the walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     opened = site.room.opened
     model = {
@@ -88,7 +88,7 @@ def make_app(site: Site) -> web.Application:
     info = {"version": "lingbot-world", "model": model["id"], "width": width, "height": height, "walks": True}
     app.router.add_get("/server_info", _json(info))
     offered = examples(opened)
-    app.router.add_get("/examples", _json([example.told() for example in offered]))
+    app.router.add_get("/examples", _json([example.facts() for example in offered]))
     app.router.add_get("/example/{number:[0-9]{1,2}}", partial(_example, offered))
     app.router.add_get("/walks", partial(_walks, site))
     app.router.add_get("/walk/{what:state|path|video}", partial(_walked, site))
@@ -123,7 +123,7 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the token's cookie. It includes the port, because servers on one machine receive each other's
+    """Return the name of the token's cookie, with the port, because servers on one machine receive each other's
     cookies."""
     return f"lingbot_world_{request.url.port}"
 
@@ -153,14 +153,14 @@ def _json(value: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 
 async def _walks(site: Site, _request: web.Request) -> web.Response:
-    """Return the saved walks, the newest first."""
+    """Return the list of saved walks as JSON, the newest first."""
     loop = asyncio.get_running_loop()
     return web.json_response(await loop.run_in_executor(None, list_walks, site.room.folder))
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return the current walk so far: a state, a zip file of poses and lens, or the video. Only the client of the walk
-    may request it."""
+    """Return the current walk so far as a state, a zip file of poses and lens, or a video, to the walk's client
+    only."""
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")
@@ -186,7 +186,7 @@ def _attached(name: str) -> dict[str, str]:
 
 
 def _zipped(poses: np.ndarray, lens: np.ndarray) -> bytes:
-    """Return a zip file of poses.npy and intrinsics.npy, which every other command can read."""
+    """Return a zip file with poses.npy and intrinsics.npy."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in (("poses.npy", poses), ("intrinsics.npy", np.tile(lens, (len(poses), 1)))):
@@ -196,7 +196,7 @@ def _zipped(poses: np.ndarray, lens: np.ndarray) -> bytes:
 
 
 async def _connect(site: Site, request: web.Request) -> web.StreamResponse:
-    """Serve a client from its handshake to its end."""
+    """Serve a client's websocket from its handshake to its end."""
     if site.connections >= MOST_CONNECTIONS:
         return web.Response(status=503, text=f"{MOST_CONNECTIONS} connections are open; try again later\n")
     site.connections += 1

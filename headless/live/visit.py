@@ -1,4 +1,4 @@
-"""A client's walk: the session, its video, and the client's events."""
+"""The session of a client of the live server, which survives a broken connection."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from .pictures import read_picture
 
 
 class Visit:
-    """The walk of one client, which stays for a while if the connection breaks. Threads may create and close it."""
+    """The session of one client. It may outlive the client's connection. Threads may create and close it."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
-        """Open the session. Raises InputError for settings that are not possible."""
+        """Open the session with the settings of `init`; its walk is saved in `folder`. Raises InputError for impossible
+        settings."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
@@ -42,7 +43,9 @@ class Visit:
             self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
             start = _start(opened, init, self._engine.size)
             speed = opened.settings.speed if init.speed is None else init.speed
-            moving = _moves(opened, init)
+            # SGLang's clients, and clients that request a number of chunks, send no input until frames arrive.
+            moving = opened.settings.moving or not init.ours or init.most_chunks is not None
+            moving = moving if init.moving is None else init.moving
             self.session = Session(
                 self._engine,
                 start,
@@ -57,19 +60,18 @@ class Visit:
             self.session.script(init.script)
 
     def start(
-        self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], told: Callable[[str, dict[str, Any]], None]
+        self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], tell: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Start the walk, or continue it after a pause. Its frames and messages are passed to functions of the event
-        loop."""
+        """Start the session's thread. `deliver(frames)` and `tell(kind, facts)` are called in the event loop `loop`."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(function, *arguments)
 
-        self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, told))
+        self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, tell))
 
     def do(self, event: Event) -> None:
-        """Apply an event to the walk. A thread may call this. Raises a LingBotError."""
+        """Apply an event of the client to the session. Raises a LingBotError."""
         if event.kind == "restart":
             again = replace(event.payload, ours=self.init.ours)
             self.session.restart(_start(self.opened, again, self._engine.size))
@@ -77,28 +79,20 @@ class Visit:
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
-        """Return the first message for this project's own page."""
+        """Return the first status message, with the token for reconnection. Raises InputError between walks."""
         return facts(self.session, self.init.fps) | {"resume": self.token}
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures that this project's own page receives every second."""
+        """Return the status message with figures that is sent every second. Raises InputError between walks."""
         return figures(self.session, self.client)
 
     def close(self) -> None:
-        """End the walk. A state, a camera path and the video are saved next to its data."""
+        """End the walk and save its state, camera path and video."""
         self.session.close()
 
 
-def _moves(opened: Opened, init: Init) -> bool:
-    """Return whether the world continues without input. For SGLang's clients and for clients that request a number of
-    chunks it does: they send no input until frames arrive, so a waiting world would never continue."""
-    if init.moving is not None:
-        return init.moving
-    return opened.settings.moving or not init.ours or init.most_chunks is not None
-
-
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """Replay a saved walk, named by its folder. Raises InputError."""
+    """Return the engine and the session for the replay of the saved walk `init.replay`. Raises InputError."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
@@ -107,7 +101,8 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the start of a client's walk; unset values default to the server's."""
+    """Return the start of a client's walk, with the server's own values where `init` has none. `size`: height and
+    width."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

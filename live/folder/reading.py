@@ -1,4 +1,4 @@
-"""The folder of a walk, read: its state, its path, and what other commands read of it."""
+"""Reading of a walk's folder: its state and camera path, and the files that other commands read."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ CHANNELS = 16
 
 
 def kept_walks(folder: Path) -> list[Path]:
-    """Return the folders of the walks saved in a folder, the oldest first."""
+    """Return the folders of the saved walks in a folder, the oldest first."""
     found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 
 
 def load_walk(folder: str | Path) -> WorldState:
-    """Return the state of a walk saved in a folder, up to its last complete chunk. Raises InputError."""
-    return _loaded(Path(folder))[0]
+    """Return the state after the last complete chunk of the walk in a folder. Raises InputError."""
+    return _load(Path(folder))[0]
 
 
 def save_whole(folder: str | Path) -> None:
-    """Write the files that other commands read into a walk's folder, up to its last complete chunk: walk.state, and
-    camera/ with poses.npy and intrinsics.npy. Raises InputError."""
+    """Write walk.state and camera/ (poses.npy, intrinsics.npy) into a walk's folder, up to its last complete chunk, for
+    other commands. Raises InputError."""
     folder = Path(folder)
-    state, poses = _loaded(folder)
+    state, poses = _load(folder)
     state.save(folder / STATE)
     camera, lens = folder / CAMERA, state.lens[-1].numpy()
     try:
@@ -50,8 +50,8 @@ def save_whole(folder: str | Path) -> None:
 
 
 def whole_state(folder: Path) -> Path:
-    """Return the path of a walk's state. If the state or the camera path is missing, the process was killed, so both
-    are written now. Raises InputError."""
+    """Return the path of a walk's state file. If the state or the camera path is missing, because the process was
+    killed, both are written first. Raises InputError."""
     state = folder / STATE
     ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
     if not (ended and state.is_file()):
@@ -60,15 +60,15 @@ def whole_state(folder: Path) -> Path:
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """Return the content of `walk.json`. Raises OSError or ValueError."""
+    """Return the content of a walk's `walk.json`. Raises OSError and ValueError."""
     head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
     if head.get("format") != FORMAT:
         raise ValueError(f"not a walk: its format is {head.get('format')}")
     return head
 
 
-def _loaded(folder: Path) -> tuple[WorldState, np.ndarray]:
-    """Return a walk's state, and its poses in the form of `Kept.poses`."""
+def _load(folder: Path) -> tuple[WorldState, np.ndarray]:
+    """Return a walk's state, and the poses of `path_rows`. Raises InputError."""
     try:
         head = read_head(folder)
         before = load_state(folder / BEFORE) if head["continued"] else None
@@ -124,7 +124,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
 
 
 def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
-    """Yield the index of each prompt that latent frames were made with, its text, and the number of these frames."""
+    """Yield the index, the text and the number of latent frames of each prompt with at least one latent frame."""
     for index, (prompt, after) in enumerate(zip(prompts, [*prompts[1:], {"first": made}], strict=True)):
         frames = min(made, after["first"]) - prompt["first"]
         if frames > 0:
@@ -132,16 +132,18 @@ def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str,
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
+    """Return the number of video frames of a walk, which continues the state `before` or None."""
     return max(0, FRAMES_OF_ONE * latent_frames - (3 if before is None else 0))
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return each video frame's pose, after the last one of a video `before`."""
+    """Return the poses, float64 [n, 4, 4], of a walk's video frames, after the last pose of the state `before`."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
 
 def latent_rows(path: Path, cells: tuple[int, int], first: int, last: int) -> Tensor:
+    """Return the latent frames `first` to `last` of a file, float32 [1, 16, n, h, w]; `cells` is (h, w)."""
     size = CHANNELS * cells[0] * cells[1]
     rows = np.fromfile(path, np.float32, size * (last - first), offset=4 * size * first)
     latent = torch.from_numpy(rows.reshape(last - first, CHANNELS, *cells))
@@ -149,10 +151,12 @@ def latent_rows(path: Path, cells: tuple[int, int], first: int, last: int) -> Te
 
 
 def pose_rows(path: Path, count: int) -> np.ndarray:
+    """Return the first `count` poses of a file, float64 [n, 4, 4]."""
     return np.fromfile(path, np.float64, 16 * count).reshape(count, 4, 4)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write tensors into a safetensors file. Raises InputError if the disk is full, and OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -163,7 +167,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return copies of the tensors, because memory-mapped ones would change if the file is rewritten."""
+    """Return copies of the tensors in a safetensors file; memory-mapped ones would change if the file is rewritten."""
     from safetensors.torch import load_file
 
     return {name: tensor.clone() for name, tensor in load_file(path).items()}

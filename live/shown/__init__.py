@@ -1,1 +1,1 @@
-"""The frames of a walk, and their decoders."""
+"""The frames of a walk and their decoding."""

@@ -1,4 +1,4 @@
-"""The decoders of a walk: one that goes on where the frames end, and one that decodes everything again."""
+"""Decoding of a walk's latents: of each new chunk, and of all saved chunks again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .frames import Frames, Made, Part
 def decoder_of_last(
     engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that has decoded the last frames, as far as a decoder reaches back."""
+    """Return a decoder in the state after a walk's last latent frame: it has decoded the last REACH latent frames, also
+    of the continued `state`. `exact`: in fp32."""
     preview, made = engine.new_preview, kept.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
     parts = [kept.latent(max(0, made - REACH), made)] if made else []
@@ -29,7 +30,8 @@ def decoder_of_last(
 
 
 def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Decode everything that is saved with the VAE. Raises OverflowError as a VideoDecoder does."""
+    """Decode all saved latents of a walk with the VAE, and yield the frames of each latent frame. Raises OverflowError
+    for values that are too large for fp16, unless `exact`."""
     decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
     if state is not None:
         decoder.decode(state.latent[:, :, -REACH:])
@@ -40,9 +42,9 @@ def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: 
 
 
 def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Return the frames of the first latent frame, then of the others. A GPU queues all of them now; a CPU decodes
-    each on request. A GPU other than the model's receives the latent through host memory, for which Python waits: a
-    direct copy would run after all work queued on the first GPU."""
+    """Return the frames of a chunk's first latent frame, then of its others. On a GPU all are queued now; on a CPU each
+    is decoded on request. A GPU other than the model's gets the latent through host memory, because a direct copy would
+    wait for all work that is queued on the model's GPU."""
     latent = made.latent
     if decoder.device != latent.device:
         made.wait()

@@ -1,5 +1,4 @@
-"""Decoding in parallel on a CPU: a chunk's frames are decoded during the next chunk's forwards, and each thread gets
-part of the cores."""
+"""Decoding in a thread on a CPU: a chunk's frames are decoded during the next chunk's forwards."""
 
 from __future__ import annotations
 
@@ -13,10 +12,9 @@ from .frames import Frames
 
 
 class DecodingThread:
-    """A thread that decodes and delivers the frames of one chunk while the next one is generated.
-
-    The toy's layers are small: a second core helps them less than a core of their own. The thread that generates the
-    chunks creates and calls this object; it keeps the cores that the decoder does not use."""
+    """A thread that decodes and delivers the frames of one chunk while the next one is made. It gets half of the cores;
+    the thread that creates and calls this object keeps the others. For small layers, such as the toy's, two threads are
+    faster than one with all cores."""
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()
@@ -32,18 +30,18 @@ class DecodingThread:
 
     @property
     def here(self) -> bool:
-        """Return whether the caller runs in this thread."""
+        """Whether the caller runs in this thread."""
         return get_ident() == self._ident
 
     @classmethod
     def where_it_gains(cls, device: torch.device) -> DecodingThread | None:
-        """Return a new thread for models on a CPU with more than one core, else None. A GPU already decodes
+        """Return a new thread for a model on a CPU with more than one core; None otherwise, because a GPU works
         asynchronously."""
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
     def hand_out(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
-        """Decode the `frames` in the thread and call `deliver` with each. This first waits until the previous chunk is
-        delivered, and raises the error of that delivery."""
+        """Iterate over `frames` in the thread and call `deliver` with each. First wait until the previous chunk is
+        delivered. Raises the error of that delivery."""
 
         def run() -> None:
             for each in frames:
@@ -53,12 +51,12 @@ class DecodingThread:
         self._running = self._pool.submit(run)
 
     def wait(self) -> None:
-        """Wait until all frames are delivered. Raises the error of the delivery."""
+        """Wait until all frames are delivered. Raises the error of their delivery."""
         running, self._running = self._running, None
         if running is not None:
             running.result()
 
     def close(self) -> None:
-        """Wait for the last frames, then return all cores to the caller."""
+        """Wait for the last frames, end the thread, and give all cores to the caller."""
         self._pool.shutdown()
         torch.set_num_threads(self._cores)

@@ -1,4 +1,4 @@
-"""One client's outgoing queue: messages in the order of the walk, with frames dropped if the connection is too slow."""
+"""The outgoing queue of a client. Messages keep their order; frames are dropped if the connection is too slow."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_WAITING = 64_000_000
-"""The bytes of frames that may wait for a client."""
+"""The limit in bytes of the frames in a client's queue."""
 MOST_TOLD = 1000
-"""The number of messages that may wait for a client."""
+"""The limit of messages in a client's queue."""
 LONGEST_WAIT = 1.5
-"""The seconds of frames that may wait for a client that plays them as they arrive."""
+"""The limit in seconds of playback of the frames in the queue, for clients that play frames as they arrive."""
 
 
 class Client:
-    """A queue of frames and messages for one connection; the walk never waits for it. All methods run in the event
-    loop."""
+    """A queue of frames and messages for one connection, for which the walk never waits. All methods run in the event
+    loop. `ours`: the client is this project's own page."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
@@ -39,13 +39,13 @@ class Client:
         self.finished = False
 
     def output(self, output: Output) -> None:
-        """Change the format of all later frames."""
+        """Set the format of all later frames."""
         self._encoder = Encoder(output, self._init.fps)
 
     def offer(self, frames: Frames) -> None:
-        """Queue frames of the walk. The oldest waiting frames are dropped to make room."""
+        """Queue frames of the walk. While the queue is too long, its oldest frames are dropped."""
         self._waiting.append(frames)
-        while self._too_many():
+        while self._is_too_long():
             oldest = next(item for item in self._waiting if isinstance(item, Frames))
             self._waiting.remove(oldest)
             self.dropped += len(oldest.pixels)
@@ -53,31 +53,30 @@ class Client:
         self._something.set()
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Queue a message; a `status` is queued only for this project's own page. If too many messages wait, further
-        ones are dropped."""
-        told = sum(not isinstance(item, Frames) for item in self._waiting)
-        if told < MOST_TOLD and (message["type"] != "status" or self.ours):
+        """Queue a message; a `status` only for this project's own page. If MOST_TOLD messages wait, it is dropped."""
+        waiting = sum(not isinstance(item, Frames) for item in self._waiting)
+        if waiting < MOST_TOLD and (message["type"] != "status" or self.ours):
             self._waiting.append(message)
             self._something.set()
 
     def forget(self) -> None:
-        """Drop the waiting frames, which belong to the previous walk."""
+        """Drop all frames from the queue, because they belong to a previous walk."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
         self._unsent = []
 
     def finish(self) -> None:
-        """Let `send` end once the queue is empty."""
+        """Let `send` return once the queue is empty."""
         self.finished = True
         self._something.set()
 
-    def _too_many(self) -> bool:
+    def _is_too_long(self) -> bool:
         waiting = [item.pixels for item in self._waiting if isinstance(item, Frames)]
         frames, size = sum(map(len, waiting)), sum(pixels.nbytes for pixels in waiting)
         late = self._init.most_chunks is None and frames > max(16, LONGEST_WAIT * self._init.fps)
         return len(waiting) > 1 and (late or size > MOST_WAITING)
 
     async def send(self) -> None:
-        """Send the queue until `finish` is called or the connection breaks."""
+        """Send the items of the queue until `finish` is called. Raises ConnectionError if the connection breaks."""
         while True:
             while self._waiting:
                 item = self._waiting.popleft()
@@ -93,9 +92,9 @@ class Client:
     async def _send_frames(self, frames: Frames) -> None:
         began = time.perf_counter()
         loop = asyncio.get_running_loop()
-        told, payload = await loop.run_in_executor(self._threads, self._encoder.encode, frames.pixels)
+        described, payload = await loop.run_in_executor(self._threads, self._encoder.encode, frames.pixels)
         encoded = time.perf_counter()
-        header = told | {
+        header = described | {
             "request_id": f"{self.id}_{frames.chunk}",
             "chunk_index": frames.chunk,
             "first_frame_index": frames.first,
@@ -119,7 +118,7 @@ class Client:
         self.sent_bytes += len(payload)
         self._count(frames, len(payload), encoded - began, time.perf_counter() - encoded)
         if frames.last:
-            await self._codec.send(self._socket, self._stats(frames, told["content_type"]))
+            await self._codec.send(self._socket, self._stats(frames, described["content_type"]))
             self._chunk = {}
 
     def _count(self, frames: Frames, size: int, encoding: float, sending: float) -> None:
@@ -154,7 +153,7 @@ class Client:
 
 
 def _receipt(receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as a map of integers and its kind."""
+    """Return a receipt as a map for a message."""
     number = {} if receipt.event is None else {"event_id": receipt.event}
     return {
         "kind": receipt.kind,

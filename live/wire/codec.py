@@ -1,4 +1,4 @@
-"""The encodings of messages: msgpack as SGLang's clients use it, and JSON for a front without msgpack."""
+"""The encodings of messages: msgpack for SGLang's clients, and JSON for ComfyUI, which has no msgpack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Socket(Protocol):
 
 
 class Codec(Protocol):
-    """A reader and writer of messages. `read` accepts any data and raises InputError if it is not a map."""
+    """A reader and writer of messages. `read` raises InputError for data that is not a map."""
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
 
@@ -69,11 +69,13 @@ JSON: Codec = _Json()
 
 
 def pack(message: dict[str, Any]) -> bytes:
+    """Return a message as msgpack. Raises DependencyError without msgpack."""
     return require("msgpack", '"lingbot-world[live]"').packb(message)
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Decode a message with limits on the size of its parts. Raises InputError."""
+    """Return the map in msgpack data, whose parts are limited in size. Raises InputError, and DependencyError without
+    msgpack."""
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(

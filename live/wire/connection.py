@@ -1,4 +1,4 @@
-"""A client's websocket from its handshake to its end, with access control and limits on reading."""
+"""A client's websocket from its handshake to its end, with limits on reading."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from .codec import Codec
 from .protocol import Init, read_init
 
 FIRST_WORD = 30.0
-"""The seconds that a connection has to send its init."""
+"""The seconds in which a client has to send its init message."""
 MESSAGES, BURST = 240, 480
-"""The messages read from a connection per second, and in a burst; further messages wait in the network."""
+"""The limits of messages read per second and in a burst; further messages wait in the network."""
 WAITING = 64
-"""The number of messages that are read ahead of their processing."""
+"""The limit of messages that are read but not processed yet."""
 HEARTBEAT = 10.0
 
 
 class Connection:
-    """The messages of a websocket, read as they arrive, at a limited rate."""
+    """A reader of a websocket's messages at a limited rate. `ended` is set at the end of the connection; then `code` is
+    the websocket's close code, and `clean` tells whether the client closed the connection."""
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0
@@ -35,8 +36,7 @@ class Connection:
         self._task = asyncio.create_task(self._read())
 
     async def next(self) -> dict[str, Any] | None:
-        """Return the next message, or None at the end; then `clean` is true if the client closed the connection, and
-        false if it broke. Raises InputError for an invalid message."""
+        """Return the next message, or None at the end of the connection. Raises InputError for an invalid message."""
         data = await self._messages.get()
         if data is None:
             self._messages.put_nowait(None)
@@ -56,7 +56,7 @@ class Connection:
     async def _read(self) -> None:
         with suppress(ConnectionError):
             async for message in self._socket:
-                await self._in_time()
+                await self._limit_rate()
                 if message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
                     await self._messages.put(message.data)
         self.code = self._socket.close_code or 0
@@ -64,7 +64,7 @@ class Connection:
         self.ended.set()
         await self._messages.put(None)
 
-    async def _in_time(self) -> None:
+    async def _limit_rate(self) -> None:
         now = time.monotonic()
         self._allowed = min(BURST, self._allowed + MESSAGES * (now - self._since)) - 1
         self._since = now
@@ -73,12 +73,13 @@ class Connection:
 
 
 Meet = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
-"""The signature meet(socket, init, inbox), which serves a client from its init to its end. It may raise a LingBotError;
-the message is sent to the client."""
+"""A function meet(socket, init, inbox) that serves a client from its init message to its end. The message of a
+LingBotError that it raises is sent to the client."""
 
 
 async def serve(request: web.Request, meet: Meet, codec: Codec, most_bytes: int) -> web.WebSocketResponse:
-    """Serve a client from its handshake to its end; a message has at most `most_bytes` bytes."""
+    """Serve a client from its websocket's handshake to its end, by `meet` after the init message. `most_bytes`: the
+    limit of a message."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK
@@ -116,6 +117,7 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the origin of a page from another address; empty for the server's own pages and for programs."""
+    """Return the origin of the page that sends a request, if it is another site's; an empty text for the server's own
+    pages and for programs, which send no origin."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

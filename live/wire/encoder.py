@@ -19,8 +19,8 @@ KEY_FRAMES = 64
 
 
 class Encoder:
-    """An encoder of frames in a client's format. Calls must not overlap, because H.264 depends on the previous
-    frames."""
+    """An encoder of frames in a client's format. Calls must not overlap, because H.264 depends on earlier frames.
+    Raises DependencyError for H.264 without PyAV."""
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps
@@ -29,11 +29,12 @@ class Encoder:
             require("av", '"lingbot-world[live]"')
 
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
-        """Encode frames uint8 [n, H, W, 3]; return the header entries that describe the payload, and the payload."""
+        """Return the entries of a header that describe the payload, and the payload: the encoded frames uint8
+        [n, H, W, 3]."""
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format
-        told = {
+        header = {
             "content_type": CONTENT_TYPES[name],
             "num_frames": count,
             "width": width,
@@ -43,10 +44,14 @@ class Encoder:
         }
         if name == "raw":
             payload = pixels.tobytes()
-            return told | {"format": "rgb24", "bytes_per_frame": 3 * width * height, "raw_size": len(payload)}, payload
-        parts = self._h264(pixels) if name == "h264" else [self._picture(frame) for frame in pixels]
-        told |= {"format": "h264_annexb" if name == "h264" else name, "payload_lengths": [len(part) for part in parts]}
-        return told, b"".join(parts)
+            sizes = {"bytes_per_frame": 3 * width * height, "raw_size": len(payload)}
+            return header | {"format": "rgb24"} | sizes, payload
+        parts = self._h264(pixels) if name == "h264" else [self._image(frame) for frame in pixels]
+        header |= {
+            "format": "h264_annexb" if name == "h264" else name,
+            "payload_lengths": [len(part) for part in parts],
+        }
+        return header, b"".join(parts)
 
     def _scaled(self, pixels: np.ndarray) -> np.ndarray:
         height, width = pixels.shape[1:3]
@@ -56,7 +61,7 @@ class Encoder:
         size = across, max(2, round(height * across / width) // 2 * 2)
         return np.stack([np.array(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR)) for frame in pixels])
 
-    def _picture(self, frame: np.ndarray) -> bytes:
+    def _image(self, frame: np.ndarray) -> bytes:
         file, options = BytesIO(), {"quality": self.output.quality}
         if self.output.format == "webp":
             Image.fromarray(frame).save(file, "WEBP", method=0, **options)
@@ -65,7 +70,7 @@ class Encoder:
         return file.getvalue()
 
     def _h264(self, pixels: np.ndarray) -> list[bytes]:
-        """Encode each frame as an H.264 access unit in Annex B that can be decoded at once."""
+        """Return each frame as an H.264 access unit in Annex B, which a client can decode without later ones."""
         if self._stream is None:
             self._stream = self._new_stream(*pixels.shape[1:3])
         units = []

@@ -1,7 +1,7 @@
-"""The messages of SGLang's realtime video protocol with this server's additions; all limits are checked here.
+"""The messages of SGLang's realtime video protocol with this server's additions, and their limits.
 
-Each message is a map, which a `codec` reads and writes. A client's message becomes an Init or an Event, or is refused
-with an error message. The server sends only integers, as SGLang does."""
+Each message is a map, which a `codec` reads and writes. A client's message is parsed into an Init or into Events.
+Numbers in the server's messages of SGLang's kinds are integers, as in SGLang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
-"""The limit in characters; the encoder reads 512 tokens."""
+"""The limit of a prompt in characters; the encoder reads 512 tokens."""
 MOST_HELD, MOST_TRANSITIONS = 16, 512
 LARGEST_EVENT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 SLOWEST = 0.05
@@ -34,7 +34,8 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Output:
-    """The format of a client's frames. `width`: the maximum width in pixels, 0 for no limit."""
+    """The format of a client's frames. `quality`: 1 to 100, 0 for raw frames. `width`: the largest width in pixels, 0
+    without a limit."""
 
     format: str = "raw"
     quality: int = 0
@@ -43,10 +44,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Init:
-    """A client's first message. None means the server's own setting. `ours`: the client is this server's own page, or
-    similar, and reads `status` messages. `resume`: the token of the walk before the connection broke. `moving`: the
-    world continues without input. `speed`: the speed of W, as a fraction of the longest step. `replay`: the name of a
-    saved walk to replay."""
+    """A client's first message. None means the server's own setting. `size`: height and width in pixels. `ours`: the
+    client reads `status` messages, as this project's own page does. `resume`: the token of a walk whose connection
+    broke. `moving`: chunks are made also without input. `speed`: the speed of W as a fraction of the longest step.
+    `replay`: the name of a saved walk to repeat."""
 
     prompt: str | None
     image: bytes | None
@@ -68,7 +69,7 @@ class Init:
 
 @dataclass(frozen=True)
 class Event:
-    """A client's request during a walk; `payload` is checked."""
+    """A client's checked request during a walk. `number`: the `event_id` of its message, or None."""
 
     kind: str
     payload: Any
@@ -76,7 +77,7 @@ class Event:
 
 
 def read_init(message: dict[str, Any]) -> Init:
-    """Read and check a client's first message. Raises InputError that names the fault."""
+    """Return a client's first message as an Init. Raises InputError, which names the invalid field."""
     if message.get("type") != "init":
         raise InputError("the first message is an `init`")
     inputs = message.get("condition_inputs")
@@ -108,7 +109,7 @@ def read_init(message: dict[str, Any]) -> Init:
 
 
 def read_event(message: dict[str, Any]) -> list[Event]:
-    """Return the checked event of a message; a composite event gives several. Raises InputError."""
+    """Return the events of a client's message: one, or several for a `composite_input`. Raises InputError."""
     if message.get("type") != "event":
         raise InputError("after the `init` come messages of type `event`")
     number = _whole("event_id", message, 0)
@@ -154,22 +155,22 @@ def _row(row: Any) -> list[str]:
 
 def _prompt(payload: Any) -> str:
     if not isinstance(payload, str) or not payload.strip():
-        raise InputError("`prompt`: expected words")
+        raise InputError("`prompt`: expected a text that describes the world")
     if len(payload) > MOST_PROMPT:
         raise InputError(f"`prompt`: {len(payload)} characters; at most {MOST_PROMPT}, more than the encoder reads")
     return payload
 
 
 def _new_prompt(payload: Any) -> tuple[str, bool]:
-    """Return a prompt, and whether the window is to be recomputed with it."""
+    """Return the prompt of a payload, and whether the window's keys and values are recomputed with it."""
     if isinstance(payload, dict):
         return _prompt(payload.get("text")), payload.get("refresh") is True
     return _prompt(payload), False
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return the name or key of an event, whether to switch it on (None: toggle it), and whether to recompute the
-    window."""
+    """Return the name or key of an event, its new state (None: toggle it), and whether the window's keys and values are
+    recomputed."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")
@@ -186,7 +187,7 @@ def _numbers(name: str, count: int, most: float) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    """Return whether a value is a finite number. JSON's integers may be too large for a float."""
+    """Return whether a value is a finite number; an integer may be too large for a float."""
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
@@ -215,8 +216,7 @@ def _output(message: dict[str, Any], otherwise: str) -> Output:
 
 
 def _shown(value: Any) -> str:
-    """Return a client's value in a few characters. Bytes may be long, and lists and maps too deep to print, so these
-    give only their type."""
+    """Return a client's value for an error message: at most 20 characters, or the type of bytes, lists and maps."""
     if isinstance(value, str):
         return repr(value[:20])
     return str(value)[:20] if value is None or isinstance(value, (int, float)) else f"of type {type(value).__name__}"

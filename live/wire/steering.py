@@ -1,4 +1,4 @@
-"""The handling of a client's events, and the status messages about a walk."""
+"""The application of a client's events to a session, and status messages about its walk."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .connection import Connection
 from .protocol import Event, read_event
 
 BETWEEN_WALKS = 0.1
-"""The seconds between checks for a walk while another one starts."""
+"""The interval in seconds between checks for a walk during a restart."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The time limits in seconds. After `idle` without an input the world pauses until the next one. After `gone`, or
-    if another client waits, the walk ends. A held key counts as an input. A broken connection may resume within
-    `back`. A connection whose request is not complete after `reading`, or that sends none, is closed."""
+    """The time limits of a server in seconds. After `idle` without an input a walk pauses, and ends if another client
+    waits; after `gone` it ends. A held key counts as an input. A client may reconnect within `back`. A connection
+    without a complete request after `reading` is closed."""
 
     idle: float = 180.0
     gone: float = 1800.0
@@ -33,7 +33,8 @@ class Rules:
 
 
 async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
-    """Apply each event of a client until the client disconnects; errors are sent to the client."""
+    """Call `do(event)` for each event of a client until the client disconnects. LingBotErrors are sent to the
+    client."""
     while True:
         try:
             message = await inbox.next()
@@ -46,8 +47,8 @@ async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitabl
 
 
 def steer(session: Session, event: Event) -> None:
-    """Apply an event to the session. The front handles `restart`. A paused session resumes, except for a pause, for
-    keys that are released or still held, and for looks, which a pause ignores. Raises a LingBotError."""
+    """Apply an event other than `restart` and `output` to the session. The event also resumes a paused session, except
+    for a pause, a look, and keys that are released or were held before. Raises a LingBotError."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -80,12 +81,12 @@ def steer(session: Session, event: Event) -> None:
 
 
 def quiet_since(session: Session) -> float:
-    """Return the seconds since the last input, or since the last chunk with a held input."""
+    """Return the seconds since the session's last input, or since its last chunk with a held input."""
     return time.monotonic() - session.controls.heard
 
 
 def facts(session: Session, fps: float) -> dict[str, Any]:
-    """Return the first message for this project's own page."""
+    """Return the first status message about a walk, for this project's own page. Raises InputError between walks."""
     engine, walk, device = session.engine, session.walk, session.engine.device
     kept = walk.kept
     return {
@@ -114,13 +115,11 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
     }
 
 
-def _rounded(figures: dict[str, float]) -> dict[str, float]:
-    return {name: round(value, 3) for name, value in figures.items()}
-
-
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the figures that this project's own page receives every second."""
+    """Return the status message with figures that this project's own page receives every second. Raises InputError
+    between walks."""
     pace, device = session.pace, session.engine.device
+    drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)
     return {
         "type": "status",
@@ -137,6 +136,6 @@ def figures(session: Session, client: Client | None) -> dict[str, Any]:
         "paused": session.paused,
         "still": session.still,
         "preempted": session.walk.preempted,
-        **({} if session.drift.ratios is None else {"drift": _rounded(session.drift.ratios)}),
+        **({} if drift is None else {"drift": {name: round(value, 3) for name, value in drift.items()}}),
         "left_out": 0 if session.video is None else session.video.left_out,
     }

@@ -1,1 +1,1 @@
-"""What a world is besides its image and prompt: events, which extend the prompt, and the walls of a known map."""
+"""Additions to a world: events, which extend its prompt, and the walls of a known map."""

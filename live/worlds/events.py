@@ -1,4 +1,4 @@
-"""The events of a world: named sentences that extend its prompt, switched by times or by a key."""
+"""The events of a world: named sentences that extend the prompt, switched by time or by a key."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FIELDS = ("name", "text", "key", "start", "end")
 
 @dataclass(frozen=True)
 class WorldEvent:
-    """A sentence that extends the prompt while the event is active. `key`: 1 to 9, which switches the event. `start`
-    and `end`: seconds of the walk, None for no start and for no end."""
+    """A sentence, `text`, that extends the prompt while the event is active. `key`: the key that switches the event, 1
+    to 9 or None. `start` and `end`: seconds of the walk or video, None without a start or an end."""
 
     name: str
     text: str
@@ -31,15 +31,16 @@ class WorldEvent:
     end: float | None = None
 
     def holds(self, seconds: float) -> bool:
-        """Return whether the event's own times make it active at this second of the walk."""
+        """Return whether the event is active at this second by its `start` and `end`."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
 def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
     """Return the events of a JSON file, of a mapping from names to sentences, or of a list of objects.
 
-    An object has `text`, and may have `name` (else the text), `key`, `start` (or `second`) and `end`. Raises InputError
-    for a file that cannot be read, for a field of a wrong type, and for two events of one name or one key."""
+    An object has `text`, and may have `name` (by default the text), `key`, `start` (or `second`) and `end`. Raises
+    InputError for a file that cannot be read, for an invalid field, and for two events with the same name, key or
+    text."""
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
         given = _read_file(Path(given))
@@ -59,11 +60,11 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
 
 
 class Events:
-    """The events of a walk and its prompt without events: tracks the active events and composes the full prompt. Any
-    thread may call the methods."""
+    """The events of a walk with their states, which compose the full prompt from the prompt without events and the
+    sentences of active ones. Any thread may call the methods."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Start from `prompt`, the current one, which may already contain sentences of events."""
+        """Derive the states from `prompt`, the current full prompt."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.stand(prompt)
@@ -75,8 +76,7 @@ class Events:
 
     @property
     def prompt(self) -> str:
-        """The full prompt: the prompt without events, followed by the sentence of each active event in the order of the
-        events."""
+        """The full prompt: the prompt without events, followed by the sentences of the active events in order."""
         text = self._base
         for event in self.all:
             if event.name in self._active:
@@ -84,8 +84,8 @@ class Events:
         return text
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
-        """Derive the active events from a composed prompt, after a step back or when a walk continues a state. `later`:
-        the prompt is the current one, so an event that its time has already started does not start again."""
+        """Derive the active events from a full prompt, after a step back or when a walk continues a state. `later`: the
+        prompt belongs to the current time, so an event that its time has already started does not start again."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -98,13 +98,13 @@ class Events:
                 self._by_time = frozenset(event.name for event in self.all if event.start is not None) & self._active
 
     def say(self, prompt: str) -> str:
-        """Set a new prompt without events; return the full prompt with the active events."""
+        """Set the prompt without events, and return the full prompt."""
         with self._lock:
             self._base = prompt
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch an event on or off, by its name or key (None: toggle it), and return the full prompt. Raises
+        """Switch the event with this name or key on or off (None: toggle it), and return the full prompt. Raises
         InputError for an unknown event."""
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
@@ -118,7 +118,7 @@ class Events:
             return self.prompt
 
     def at(self, seconds: float) -> str | None:
-        """Return the full prompt if an event starts or ends by its time at this second of the walk, else None."""
+        """Start and end events by their times. Return the full prompt if this changes it at this second, else None."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.holds(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -133,7 +133,8 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
-    """Raise InputError for an event that begins after a video of these seconds, and if no event has a start."""
+    """Raise InputError for an event that starts after the end of a video of `seconds` seconds, and if no event has a
+    start."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -146,8 +147,8 @@ def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the prompts of a video whose events switch by their times: each with the second at which it begins, the
-    first with 0."""
+    """Return the full prompts of a video whose events switch by their times, each as (first second, text); the first
+    one begins at 0."""
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]
@@ -158,8 +159,8 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return the parts of a video with their first chunks in place of their seconds; a chunk has `seconds` seconds. A
-    part that ends before a chunk begins is left out."""
+    """Return (first chunk, part) for the `parts`, each (first second, part), of a video with `chunks` chunks of
+    `seconds` seconds. A part that no chunk begins in is left out."""
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 
@@ -169,7 +170,7 @@ def _joined(prompt: str, sentence: str) -> str:
 
 
 def events_of(text: str) -> tuple[WorldEvent, ...]:
-    """Return the events of a JSON text in the form of the file that `read_events` reads. Raises InputError."""
+    """Return the events of a JSON text, in the format of `read_events`. Raises InputError."""
     return read_events(_parsed("`events`", text))
 
 
