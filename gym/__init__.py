@@ -3,7 +3,6 @@
 from ..errors import require
 
 ID = "LingBotWorld-v0"
-
 __all__ = ["ID", "register_envs"]
 
 

@@ -16,7 +16,6 @@ from .process.profile import release
 from .stages import decode
 
 log = logging.getLogger(__name__)
-
 FRAMES_AT_ONCE = 48
 """The number of frames sent to the first process at a time."""
 

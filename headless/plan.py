@@ -208,7 +208,6 @@ def _plan_sampling(inputs: RunInputs, experts: PerExpert[Checkpoint], image: np.
 
 
 def _parts(package: Package, folder: str | Path) -> dict[str, Path]:
-    """Return the paths of tokenizer, text encoder and VAE, by name. Raises InputError if the package lacks one."""
     paths = {name: getattr(package, name) for name in ("tokenizer", "text_encoder", "vae")}
     missing = [name for name, path in paths.items() if path is None]
     if missing:

@@ -27,7 +27,6 @@ from .rollout_plan import RolloutPlan
 from .stages import RunContext, load_model
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 SETTLING = 500_000_000
 """The bytes that CUDA's libraries allocate on the GPU in the first forwards."""

@@ -26,7 +26,6 @@ from .rollout_plan import RolloutPlan
 from .stages import AGAIN, RunContext
 
 log = logging.getLogger(__name__)
-
 SECONDS_BETWEEN_STATES = 50
 """The interval of saved states in seconds, so that a killed run loses about a minute of work."""
 

@@ -27,7 +27,6 @@ from .process.processes import ALONE, Processes
 from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
-
 AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
 """The warning for values that are too large for fp16."""
 

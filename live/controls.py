@@ -29,7 +29,6 @@ MOST_TAPS, MOST_ROWS = 256, 4096
 """The largest number of taps that wait for the next chunk, and of latent frames in a script."""
 FURTHEST_LOOK = 720.0
 """The largest rotation by the mouse, in degrees, that waits for the camera."""
-
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 

@@ -21,7 +21,6 @@ LASTS = 16
 SIDE = 128
 """The largest side, in pixels, of the reduced frame that is measured."""
 HINT = "the video is degrading: R restarts from the image"
-
 Row = dict[str, float]
 
 

@@ -18,7 +18,6 @@ from .controls import Wishes
 
 FILE = "inputs.jsonl"
 """The file to which rows are appended during a walk. At the walk's end they are moved into walk.json."""
-
 Row = dict[str, Any]
 
 

@@ -27,7 +27,6 @@ from .walk import Walk
 from .walks import Walks
 
 log = logging.getLogger(__name__)
-
 WATCH = 0.2
 """The interval in seconds between calls of the `watch` callback of `run` during a wait."""
 GIVE_BACK = 64
@@ -35,7 +34,6 @@ GIVE_BACK = 64
 hold 2.6 GB."""
 QUIET = 10.0
 """The seconds without an input after which the chunks of a `moving` world begin half as often."""
-
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. Kinds: prompt, events, paused, resumed, still, drift,
@@ -166,7 +164,6 @@ class ChunkMaker(Steered):
         return still
 
     def _wake(self) -> None:
-        """Wake the threads that wait for an input."""
         with self._changed:
             self._changed.notify_all()
 

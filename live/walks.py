@@ -19,13 +19,10 @@ from .folder.reading import save_whole
 from .walk import Walk
 
 log = logging.getLogger(__name__)
-
 Make = Callable[[Start | WorldState, Path], Walk]
 """The signature make(begin, folder), which returns a walk that is saved in the folder."""
 Tell = Callable[[str], None]
 """The signature tell(reason), called if a walk could not be saved."""
-
-
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
 """The file names of a walk's video, and of the preview by the tiny decoder that precedes it."""
 

@@ -260,7 +260,6 @@ def _find_experts(names: dict[str, str]) -> dict[str, Path]:
 
 
 def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
-    """Return the paths of both experts. Raises InputError, CheckpointError."""
     from ..loaders import find_package
 
     chosen = _find_experts({"high": high, "low": low})

@@ -243,7 +243,6 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
 
 
 def _check() -> None:
-    """Check the node that ComfyUI is validating. Raises InputError, CameraError."""
     from ..host.checks.graph import check_rollout
     from ..sampling import few_step_schedule
 

@@ -24,7 +24,6 @@ EXPERTS = ("high", "low")
 
 
 def _models_and_prompts() -> list[io.Input]:
-    """Return the inputs for both experts, and for the prompts that both use."""
     models = [
         io.Model.Input(
             f"{expert}_noise",
@@ -41,7 +40,6 @@ def _models_and_prompts() -> list[io.Input]:
 
 
 def _guidance() -> list[io.Input]:
-    """Return the inputs for each expert's guidance scale, and for the boundary between the experts."""
     scales = [
         number(
             f"cfg_{expert}",
@@ -274,7 +272,6 @@ def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> t
 
 
 def _check_models() -> None:
-    """Check the models of the node that ComfyUI is validating. Raises InputError."""
     from ..host.checks.graph import check_experts
 
     check_experts("high_noise", "low_noise")

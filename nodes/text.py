@@ -38,7 +38,6 @@ def _tokenizer_input() -> io.Combo.Input:
 
 
 def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
-    """Return the paths of the text encoder and of its tokenizer. Raises InputError."""
     encoder = folders.resolve_text_encoder(text_encoder)
     return encoder, folders.resolve_tokenizer(tokenizer, encoder)
 

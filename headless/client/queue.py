@@ -118,7 +118,6 @@ def saved_files(history: dict) -> list[dict]:
 
 
 def _check_paths(options: argparse.Namespace) -> None:
-    """Check the files to send and the output folder before anything is sent. Raises InputError."""
     if options.image and not options.image.is_file():
         raise InputError(f"`image`: there is no file {options.image}")
     if options.poses:

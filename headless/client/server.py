@@ -148,7 +148,6 @@ def _digest(files: Sequence[Path]) -> str:
 
 
 def _refusal(path: str, code: int, body: bytes) -> str:
-    """Return the problems in ComfyUI's error response, one per line."""
     try:
         answer = json.loads(body)
         error = answer.get("error", {})

@@ -228,7 +228,6 @@ def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: b
 
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
-    """Return the path of the input file, and notes on the file. Raises CameraError."""
     return read_camera(
         arguments.input,
         arguments.format,

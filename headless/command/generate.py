@@ -122,7 +122,6 @@ def _prompt_of(arguments: argparse.Namespace) -> str:
 
 
 def _tell(arguments: argparse.Namespace, *lines: str) -> None:
-    """Print lines. With --quiet print only Reported lines, on standard error."""
     if not arguments.quiet:
         _print(arguments, *lines)
     elif reports := [line for line in lines if isinstance(line, Reported)]:

@@ -43,8 +43,6 @@ class Report:
 
 
 class _Work(NamedTuple):
-    """The size and precision of the stages to estimate."""
-
     geometry: Geometry
     precision: Precision
     window: int | None

@@ -31,5 +31,4 @@ def save_drawing(image: Image.Image, file: str | Path) -> None:
 
 
 def _kind(file: Path) -> str | None:
-    """Return Pillow's name of the format for a file's suffix, or None."""
     return Image.registered_extensions().get(file.suffix.lower())

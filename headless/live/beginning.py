@@ -84,7 +84,6 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
 
 
 def _text(file: Path) -> str:
-    """Return the text of an example's file. Raises InputError if it is not UTF-8."""
     try:
         return file.read_text(encoding="utf-8-sig").strip()
     except ValueError as error:

@@ -20,7 +20,6 @@ from ...live import Frames
 from ..files.encoding import VideoParts
 
 log = logging.getLogger(__name__)
-
 PART = 16
 """The number of frames in a part of the file, which begins with a key frame and can be played once it is written."""
 PRESET = "veryfast"
@@ -176,6 +175,5 @@ class _Parts(VideoParts):
 
 
 def _decoded(video: Any) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of a PyAV container from its current position on."""
     for frame in video.decode(video=0):
         yield frame.to_ndarray(format="rgb24")

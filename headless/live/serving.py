@@ -153,7 +153,6 @@ def _json(value: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
 
 
 async def _walks(site: Site, _request: web.Request) -> web.Response:
-    """Return the list of saved walks as JSON, the newest first."""
     loop = asyncio.get_running_loop()
     return web.json_response(await loop.run_in_executor(None, list_walks, site.room.folder))
 
@@ -186,7 +185,6 @@ def _attached(name: str) -> dict[str, str]:
 
 
 def _zipped(poses: np.ndarray, lens: np.ndarray) -> bytes:
-    """Return a zip file with poses.npy and intrinsics.npy."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in (("poses.npy", poses), ("intrinsics.npy", np.tile(lens, (len(poses), 1)))):
@@ -196,7 +194,6 @@ def _zipped(poses: np.ndarray, lens: np.ndarray) -> bytes:
 
 
 async def _connect(site: Site, request: web.Request) -> web.StreamResponse:
-    """Serve a client's websocket from its handshake to its end."""
     if site.connections >= MOST_CONNECTIONS:
         return web.Response(status=503, text=f"{MOST_CONNECTIONS} connections are open; try again later\n")
     site.connections += 1

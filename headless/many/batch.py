@@ -121,7 +121,6 @@ def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) 
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise InputError if the folder, or one above it, is a file."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir():
         raise InputError(f"{there}: a file; expected a folder for the videos of the batch, or a name that is free")

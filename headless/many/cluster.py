@@ -119,8 +119,6 @@ def _run_groups(
 
 @dataclass(frozen=True)
 class _Try:
-    """A group that waits for a worker, and the number of this attempt."""
-
     group: list[Seeded]
     number: int = 1
 

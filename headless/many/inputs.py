@@ -33,7 +33,6 @@ class Inputs:
         return marks
 
     def _written(self, file: Path) -> tuple[int, str | int]:
-        """Return size and content hash, or size and modification time."""
         stat = file.stat()
         if stat.st_size > KNOWN_BY_CONTENT:
             return stat.st_size, stat.st_mtime_ns
@@ -74,6 +73,5 @@ def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def _weights(path: Path, hint: str) -> list[Path]:
-    """Return a model's weight files, and the config.json next to them if there is one."""
     config = path / "config.json"
     return [*weight_files(path, hint), *([config] if config.is_file() else [])]

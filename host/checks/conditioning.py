@@ -35,10 +35,8 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "clip_end_percent",
 }
 """The keys that a rollout uses, and the keys that every sampler (this pack's and ComfyUI's own) uses with an expert."""
-
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds for a run, or that its guiders use."""
-
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
 _CLIP_VISION = "the CLIP vision output (the start image reaches the model through the VAE)"
 _IN_TIME, _VACE = "the frames that a node appends in time", "the frames of WanVaceToVideo"
@@ -75,7 +73,6 @@ NOT_READ = {
 }
 """The keys that other models read and that LingBot-World's models have no layers for, with their names for the user.
 Any other unused key is reported by its own name."""
-
 _PARTS = {
     "area": "an area",
     "mask": "a mask",
@@ -87,7 +84,6 @@ _PARTS = {
 }
 """The keys of a prompt that applies to a part of a video only, with their names for the user. A rollout rejects
 these."""
-
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
@@ -237,7 +233,6 @@ def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) 
 
 
 def _range(entry: dict, sampling) -> tuple[float, float]:
-    """Return the first and the last sigma at which a prompt applies."""
     first = max(entry.get("start_percent", 0.0), entry.get("clip_start_percent", 0.0))
     last = min(entry.get("end_percent", 1.0), entry.get("clip_end_percent", 1.0))
     begins, ends = (float(sampling.percent_to_sigma(percent)) for percent in (first, last))

@@ -13,10 +13,8 @@ from .graph import type_of
 
 SMALL = 0.01
 """The difference of noise levels below which they count as equal."""
-
 NEARLY_FULL = 0.95
 """The lowest first noise level for an empty latent: some of ComfyUI's schedulers begin a little below 1."""
-
 _MOST, _SAMPLES = 64, 4096
 _left: dict[bytes, float] = {}
 

@@ -34,7 +34,6 @@ from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
 """The first sigma from which on a run starts from the noise alone, as the official code does."""
-
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."

@@ -32,7 +32,6 @@ PACKAGES = "lingbot_world"
 AUTO = "auto"
 TOY = "toy"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
-
 _EXAMPLE = Path(__file__).parents[2] / "toy" / "maze" / "example" / "image.png"
 _GGUF = ".gguf"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth", _GGUF)
@@ -55,7 +54,6 @@ def register() -> None:
 
 
 def _gguf_files(model_folder: str) -> str:
-    """Return the name under which ComfyUI lists the GGUF files of one of its folders."""
     return f"{PACKAGES}_gguf_{model_folder}"
 
 

@@ -24,7 +24,6 @@ KINDS = (".npy", ".npz", ".json", ".txt", ".csv", ".tum", ".bin")
 LISTS: dict[str, Callable[[], list[str]]] = {"poses": camera.pose_choices, "cameras": camera.camera_files}
 LARGEST_SUM = 512 * 2**20
 SLASH = "|"  # stands for a slash in an upload's file name, because browsers send only the part after the last slash
-
 Files = list[tuple[str, bytes]]
 
 
@@ -111,7 +110,6 @@ def _without_common_folder(files: Files) -> Files:
 
 
 def _folder_name(sent: Files, files: Files) -> str:
-    """Return the new folder's name: the first uploaded name, and eight hex digits of the contents' hash."""
     digest = hashlib.sha256()
     for name, data in files:
         digest.update(f"{name}\0{len(data)}\0".encode() + data)

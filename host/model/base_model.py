@@ -29,23 +29,18 @@ from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
 """The key of the camera in a conditioning: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
-
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
 """The key in transformer_options of a CameraCacheMode; the default is `auto`.
 
 auto: the cache uses free memory. gpu: ComfyUI first unloads other models. off: no cache."""
-
 BATCH_HEADROOM = 1.5
 """The factor by which the free memory has to exceed a step's memory before ComfyUI runs prompt and negative prompt as
 one batch."""
-
 _FREEING = threading.Lock()
 """The lock for ComfyUI's list of loaded models, which is not thread-safe: MultiGPU CFG Split runs one thread per
 device."""
-
 CHUNK_INPUTS = "lingbot_world_chunk"
 """The key in transformer_options of the `ChunkInputs` of a rollout's current chunk."""
-
 ONLY_ROLLOUT = (
     "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: connect it to "
     "LingBot-World Rollout; samplers take the experts of Load LingBot-World Experts"

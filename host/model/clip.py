@@ -31,13 +31,11 @@ from ..prompt import EVENTS
 from ..prompt.notice import show_warning
 
 Conditioning = list[list]
-
 _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 KEPT = 8
 """The most embeddings in the cache, in host memory: 16 KB a token, so at most 8 MB each."""
-
 _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 

@@ -89,5 +89,4 @@ def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointErro
 
 
 def _spelling(key: str) -> str:
-    """Return a key as ComfyUI's loader renames it."""
     return key.replace("lora_unet__", "lora_unet_")

@@ -29,11 +29,8 @@ from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
 """The record that ComfyUI's patchers keep of a weight before they change it."""
-
 _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
-
-
 _ENOUGH = 2**62
 """The free bytes that a causal model's patcher reports: more than any batch of prompts needs."""
 _AS_LORA = "model_as_lora"

@@ -21,13 +21,10 @@ from ..prompt.notice import running_node
 from ..prompt.queue import kind_of, loras_of
 
 PACK = Path(__file__).parents[2]
-
 KEY = "lingbot_world"
 """The name of this pack's own wrapper."""
-
 _OURS = "lingbot"
 """The prefix of this pack's own keys of transformer_options."""
-
 GUIDANCE = {
     "sampler_cfg_function",
     "sampler_pre_cfg_function",
@@ -42,7 +39,6 @@ _ABOUT_STEPS = {
 }
 """Model options that a rollout does not use, with their names for the user. A rollout has steps, guidance and a window
 of its own, and no mask."""
-
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -53,7 +49,6 @@ _RUN_OPTIONS = {
 }
 OPTIONS = {*_ABOUT_STEPS, *_RUN_OPTIONS, "model_function_wrapper", "torch_compile_kwargs"}
 """The keys of model_options that ComfyUI's sampling uses."""
-
 TRANSFORMER_OPTIONS = {
     "patches",
     "patches_replace",
@@ -64,13 +59,10 @@ TRANSFORMER_OPTIONS = {
     "easycache",
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
-
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
 """The patches of nodes that ComfyUI's Wan calls, and LingBot-World's model too."""
-
 _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """The keys of transformer_options that nodes for other models set in the middle of a run."""
-
 WRAPPERS = {
     KEY,
     "easycache",
@@ -81,11 +73,9 @@ WRAPPERS = {
     "None",
 }
 """The names of known wrappers. A wrapper without a name counts as known, because nothing identifies it."""
-
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
 """Objects of a model that ComfyUI's nodes replace and a rollout restores, with their names for the user."""
-
 _INJECTED = {"bypass_lora"}
 
 
@@ -241,7 +231,6 @@ def loras_of_the_other(patcher) -> Iterator[str]:
 
 
 def _same(before, after) -> bool:
-    """Return whether two clones of a MODEL have the same additions."""
     names = (
         "patches_uuid",
         "object_patches",
@@ -282,7 +271,6 @@ def for_rollout(patcher) -> tuple[Any, list[str]]:
 
 
 def _take_off(patcher, wrappers: set[str | None]) -> None:
-    """Remove the additions that concern the steps from a clone of a MODEL."""
     for name in _ABOUT_STEPS:
         patcher.model_options.pop(name, None)
     patcher.model_options.get("transformer_options", {}).pop("easycache", None)

@@ -22,10 +22,8 @@ from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
 """The key in transformer_options of the step's official integer timestep, from solvers that know it exactly."""
-
 CAMERA_CACHE = "camera_cache"
 """The key in transformer_options of the engine's CameraCache, or None."""
-
 _LATENT = "lingbot_world_latent"
 _ATTENTION_SWITCHES = (
     "use_sage_attention",

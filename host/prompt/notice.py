@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from comfy_execution.utils import get_executing_context
 
 TEXT_EVENT = "lingbot_world.text"
-
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
 """By node id: the id of the prompt in which the node ran last, and the texts that it shows."""

@@ -21,7 +21,6 @@ CAMERA_MAKERS = tuple(
 NUMBERS = ("PrimitiveInt", "PrimitiveFloat")
 IMAGES = ("image",)
 """The inputs of camera makers that do not affect the path."""
-
 Prompt = Mapping[str, Mapping[str, Any]]
 """The nodes by id, each with its `class_type` and its `inputs`, as ComfyUI's queue takes them."""
 PRESET = "LingBotWorldCameraPreset"

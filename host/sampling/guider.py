@@ -28,7 +28,6 @@ from ..prompt.notice import show_warning
 READ_AHEAD_STEPS = 2
 """The number of steps before the low-noise expert's first step at which a thread reads its file into the page cache.
 The read starts earlier if steps may skip the model."""
-
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """Model options that ComfyUI's samplers set themselves (CFG++), for both experts."""
 
@@ -253,7 +252,6 @@ class _Switch:
 
 
 def _copies(options: dict) -> tuple[dict, dict]:
-    """Return copies of the model options and of the transformer options in them."""
     return dict(options), dict(options.get("transformer_options", {}))
 
 

@@ -13,7 +13,6 @@ MOST_BYTES = 1 << 17
 MOST_VIEWS = 16
 PATIENCE = 10.0
 """The seconds that a view waits for its node, because ComfyUI notifies the page before the node runs."""
-
 views: dict[str, Any] = {}
 """The `LiveView` of each running node, by its id."""
 
@@ -53,7 +52,6 @@ def register(server) -> None:
 
 
 async def _meet(node: str, socket, init, inbox) -> None:
-    """Wait for the node and serve the client. Raises InputError if the node does not run."""
     ends = time.monotonic() + PATIENCE
     while node not in views and time.monotonic() < ends and not inbox.ended.is_set():
         await asyncio.sleep(0.05)

@@ -197,7 +197,6 @@ class _Chunks:
         self._show(self._frames(number + 1), preview)
 
     def _frames(self, number: int) -> int:
-        """Return the number of new frames before this chunk."""
         return self._spec.frames_until((number - self._done) * self._spec.chunk)
 
     def _show(self, frames: int, preview: tuple | None = None) -> None:

@@ -68,7 +68,6 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 
 def _load(folder: Path) -> tuple[WorldState, np.ndarray]:
-    """Return a walk's state, and the poses of `path_rows`. Raises InputError."""
     try:
         head = read_head(folder)
         before = load_state(folder / BEFORE) if head["continued"] else None

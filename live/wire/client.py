@@ -153,7 +153,6 @@ class Client:
 
 
 def _receipt(receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as a map for a message."""
     number = {} if receipt.event is None else {"event_id": receipt.event}
     return {
         "kind": receipt.kind,

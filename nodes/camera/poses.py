@@ -11,7 +11,6 @@ from ..refusal import fingerprint_of, refusal
 
 
 def _files_of(poses: str, lens: str) -> list[Path]:
-    """Return the files that a path is read from. Raises CameraError."""
     return [file for file in host.pose_files(poses, lens) if file is not None and file.is_file()]
 
 
