@@ -67,6 +67,8 @@ def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
     found = {}
     for name in checkpoint.shapes:
         weight = checkpoint.quantized.get(name)
-        is_4bit = isinstance(weight, FourBitWeight)
-        found[name] = weight.rows(torch.arange(weight.shape[0])) if is_4bit else checkpoint.tensors[name].view().float()
+        if isinstance(weight, FourBitWeight):
+            found[name] = weight.rows(torch.arange(weight.shape[0]))
+        else:
+            found[name] = checkpoint.tensors[name].view().float()
     return found

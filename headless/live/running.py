@@ -108,8 +108,14 @@ async def running(
     """Run a server while the context lasts; yield its port and its room. Raises InputError."""
     rules = rules or Rules()
     site = Site(Room(opened, folder, rules), token, origins)
-    limits = {"keepalive_timeout": rules.reading, "lingering_time": min(10.0, rules.reading)}
-    runner = web.AppRunner(make_app(site), handle_signals=False, shutdown_timeout=2, access_log=None, **limits)
+    runner = web.AppRunner(
+        make_app(site),
+        handle_signals=False,
+        shutdown_timeout=2,
+        access_log=None,
+        keepalive_timeout=rules.reading,
+        lingering_time=min(10.0, rules.reading),
+    )
     await runner.setup()
     try:
         with _refused(port):
