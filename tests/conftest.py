@@ -16,6 +16,7 @@ BESIDE = HERE.parent.parent / "shared"
 os.environ["LINGBOT_WORLD_TIMES"] = ""  # what runs take is not kept
 os.environ["LINGBOT_WORLD_PROMPTS"] = ""  # nor is what prompts become
 os.environ["LINGBOT_WORLD_CARDS"] = ""  # nor what a card's kernels were found to do
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # else torch's compiler tries each of the CPU's for 13 s
 
 
 BROWSER = (

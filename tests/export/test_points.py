@@ -137,18 +137,18 @@ def test_a_camera_that_only_rotates_has_no_points(video, room, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_the_toys_walk_agrees_with_its_poses_in_its_first_five_seconds(tmp_path, capsys):
+def test_the_toys_walk_agrees_with_its_poses_in_its_first_three_seconds(tmp_path, capsys):
     engine, start = open_live(write_toy_world(tmp_path / "toy"), chunk=1, device="cpu")
     with Session(engine, start, folder=tmp_path / "walks", fps=0) as session:
         session.press("w")
         for frames in session:
-            if frames.chunk == 10:
+            if frames.chunk == 6:
                 session.hold(["w", "l"])
-            if frames.last and frames.first >= 80:
+            if frames.last and frames.first >= 48:
                 break
         walk = session.walk.kept.folder
     assert main(["export", str(walk), str(tmp_path / "out"), "--format", "colmap"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1] == " "][:5]
-    assert [int(row[0]) for row in rows] == list(range(5))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1] == " "][:3]
+    assert [int(row[0]) for row in rows] == list(range(3))
     assert all(float(row[1]) < 1.5 for row in rows)
     assert all(int(row[3]) > 50 for row in rows)

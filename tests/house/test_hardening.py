@@ -4,7 +4,7 @@ import ast
 
 import pytest
 from source_files import calls
-from test_package import EVERY_FILE, ROOT, SHIPPED, dotted
+from test_package import ROOT, SHIPPED, dotted
 
 PROCESSES = ("popen", "fork", "forkpty", "startfile", "posix_spawn")
 BY_NAME = {
@@ -24,30 +24,33 @@ def keyword(call: ast.Call, name: str):
     return given.value if isinstance(given, ast.Constant) else None
 
 
-@EVERY_FILE
-def test_no_file_runs_a_program_or_text(path):
-    for name, _ in calls(path):
+SAFE = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
+SAFE["comfy.utils.load_torch_file"] = ("safe_load", True)
+"""The keyword that has a call read tensors alone."""
+
+
+def every_call():
+    """(file, what is called, its call) for every call in the shipped files."""
+    return ((path.relative_to(ROOT).as_posix(), *each) for path in SHIPPED for each in calls(path))
+
+
+def test_no_file_runs_a_program_or_text():
+    for place, name, _ in every_call():
         owner, _, last = name.rpartition(".")
-        assert not (owner == "os" and (last in PROCESSES or last.startswith(("exec", "spawn")))), name
-        assert last != "compile" or owner in ("re", "torch"), name
-        assert name not in ("runpy.run_path", "runpy.run_module", "code.interact", "marshal.loads"), name
+        assert not (owner == "os" and (last in PROCESSES or last.startswith(("exec", "spawn")))), (place, name)
+        assert last != "compile" or owner in ("re", "torch"), (place, name)
+        assert name not in ("runpy.run_path", "runpy.run_module", "code.interact", "marshal.loads"), (place, name)
 
 
-@EVERY_FILE
-def test_what_is_unpickled_is_tensors_only(path):
-    for name, call in calls(path):
-        if name == "torch.load":
-            assert keyword(call, "weights_only") is True
-        if name == "np.load":
-            assert keyword(call, "allow_pickle") is False
-        if name == "comfy.utils.load_torch_file":
-            assert keyword(call, "safe_load") is True
+def test_what_is_unpickled_is_tensors_only():
+    for place, name, call in every_call():
+        if name in SAFE:
+            word, value = SAFE[name]
+            assert keyword(call, word) is value, (place, name)
 
 
-@EVERY_FILE
-def test_modules_are_imported_by_fixed_names(path):
-    place = path.relative_to(ROOT).as_posix()
-    for name, call in calls(path):
+def test_modules_are_imported_by_fixed_names():
+    for place, name, call in every_call():
         if name == "np.require":  # of an array's memory
             continue
         if name.rpartition(".")[2] in ("import_module", "require", "spec_from_file_location", "LoadLibrary"):

@@ -70,7 +70,7 @@ def test_the_walk_with_w_goes_straight_ahead(walked):
 
 
 def test_the_video_of_that_walk_follows_it(walked, capsys):
-    """The camera is found in what the page's walker saw, and it went straight ahead for all of the ten seconds. On idle
+    """The camera is found in what the page's walker saw, and it went straight ahead for all of the six seconds. On idle
     cores the verdict is that it follows; where other tests slow the walk down, soft pictures leave pairs untold."""
     for library in ("cv2", "pycolmap"):
         pytest.importorskip(library)
