@@ -164,22 +164,18 @@ class Walk:
 
     def _next_chunk(self) -> Made:
         """Make the next chunk. If chunks are slow and a key has changed since this one began, the chunk is dropped
-        after its first forward and begun again with the current keys, once."""
-        turns = self.controls.turns
-        camera: WalkingCamera | RecordedCamera | None = copy(self.camera)
+        after one of the first half of its forwards and begun again with the current keys, once. A later drop would
+        lose more time than the key gains."""
+        turns, camera, forwards = self.controls.turns, copy(self.camera), len(self.engine.schedule.timesteps)
 
-        def look_again(_forward: int) -> None:
-            nonlocal camera
-            before, camera = camera, None
-            if before is None:  # this was not the first forward
+        def look_again(forward: int) -> None:
+            if 2 * (forward + 1) > forwards:
                 return
             queued_on(self.engine.device)()
             if self.controls.turns != turns:
-                raise KeyChangedError(before)
+                raise KeyChangedError(camera)
 
-        slow = (
-            self._answer > PREEMPT and self._noise.order == StepNoise.order and len(self.engine.schedule.timesteps) > 1
-        )
+        slow = self._answer > PREEMPT and self._noise.order == StepNoise.order and forwards > 1
         try:
             return self._make_chunk(look_again if slow and self.preempts else None)
         except KeyChangedError as change:

@@ -48,6 +48,20 @@ def test_a_chunk_is_dropped_after_its_first_forward_once(toy_package, tmp_path, 
     assert taken[-1, 2, 3] > 0, "the key that came meanwhile moves the camera"
 
 
+@pytest.mark.parametrize(("late", "expected"), [(1, [0, 1, 0, 1, 2, 3]), (2, [0, 1, 2, 3])])
+def test_a_chunk_is_dropped_in_the_first_half_of_its_forwards(
+    toy_package, tmp_path, monkeypatch, forwards, late, expected
+):
+    monkeypatch.setattr(walks, "PREEMPT", 0.0)
+    with walking(toy_package, tmp_path, schedule="0,250,500,750") as session:
+        chunks(session, 2)
+        forwards.clear()
+        forwards.then = lambda forward: session.press("d") if forward == late else None
+        chunks(session, 1)
+        assert forwards == expected
+        assert session.walk.preempted == (late == 1)
+
+
 def test_keys_that_are_held_and_the_mouse_drop_nothing(toy_package, tmp_path, monkeypatch, forwards):
     monkeypatch.setattr(walks, "PREEMPT", 0.0)
     with walking(toy_package, tmp_path) as session:
