@@ -30,6 +30,7 @@ FIELDS = (
     Field(("floating point", "32 bits"), "refused", "White may be 1, 255 or a distance."),
     Field(("CMYK without a profile",), "reported", "Inverted, without a press's colours."),
     Field(("frames",), "reported", "Of an animated picture or a burst the first is taken."),
+    Field(("JFIF density", "pHYs"), "ignored", "Pixels are square, as browsers show them."),
     Field(("gain map", "depth map"), "ignored", "The base picture is taken, as programs without HDR show it."),
 )
 

@@ -16,6 +16,7 @@ OWN = {
     "cross_attn_norm": True,
     "window_size": [-1, -1],
     "rope_theta": 10000,
+    "rope_scaling": None,
 }
 """The fields that the model has one value of."""
 DIFFUSERS = {"qk_norm": "rms_norm_across_heads"}

@@ -99,6 +99,7 @@ def test_numbers_that_no_model_has(key, value):
         ("cross_attn_norm", False),
         ("window_size", [21, 21]),
         ("rope_theta", 1e6),
+        ("rope_scaling", {"type": "yarn", "factor": 4}),
         ("control_type", "act"),
         ("num_layers", 40),
     ],
