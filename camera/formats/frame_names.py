@@ -29,9 +29,13 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
     """Sort frames by their file names: by the integer or decimal number that varies from name to name.
 
-    Names without numbers are sorted as text. Raises CameraError if no number rises in even steps."""
+    Names are sorted as text if none has a number. Raises CameraError if no number rises in even steps, and for a name
+    without a number among others, such as a thumbnail's."""
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
-    if not all(re.search(r"\d", each) for each in names):
+    bare = [each for each in names if not re.search(r"\d", each)]
+    if bare and len(bare) < len(names):
+        raise CameraError(f"{where}: {bare[0]} has no number, which other frames have; move it elsewhere or number it")
+    if bare:
         return sorted(frames, key=lambda frame: words_and_numbers(name(frame)))
     readings = [reading for pattern in (_DECIMALS, _INTEGERS) if (reading := _columns(names, pattern)) is not None]
     for columns in readings:

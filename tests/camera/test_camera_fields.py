@@ -229,10 +229,11 @@ def test_names_are_ordered_by_the_number_that_varies(case):
         [f"rgb/{1305031102.175304 + i / 30:.6f}.png" for i in range(81) if not 7 < i < 20],
         [f"cam{camera}/{i:04d}.png" for camera in (0, 1) for i in range(40)],
         [f"{side}/{i:04d}.png" for side in ("left", "right") for i in range(40)],
+        ["thumbnail.png", *(f"frame_{i}.png" for i in range(4))],
     ],
 )
-def test_names_with_gaps_and_of_several_cameras_are_refused(names):
-    with pytest.raises(CameraError, match="missing or out of order"):
+def test_names_with_gaps_of_several_cameras_and_without_numbers_are_refused(names):
+    with pytest.raises(CameraError, match=r"missing or out of order|thumbnail has no number"):
         in_name_order(names, str, "file")
 
 
