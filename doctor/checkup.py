@@ -16,6 +16,7 @@ from ..model.choice.rates import LARGE_SIZES, SIZES, Rate, rate_of_processor, ra
 from ..model.choice.table import SAGE, WORKS, Work, candidates, settings
 from ..model.choice.trials import KINDS, Size, Trial, seconds_of, trials
 from ..model.ops.linear_8bit import suited_arithmetic
+from ..model.quantized import own_format  # noqa: F401  registers how products in NVFP4 and MXFP8 are tried
 from ..vae import convolutions  # noqa: F401  registers how a convolution is tried
 from .machine import describe_machine
 from .recordings import replays_rightly

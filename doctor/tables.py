@@ -9,6 +9,12 @@ from .published import CARDS, OTHERS, rates_of
 from .work import MODELS, Row, Setting, base_rows, preset, released, rows_of, worked_out
 
 LARGE, SMALL = (464, 832), (304, 528)
+GOALS = (
+    ("RTX 5090", LARGE, 0.75),
+    ("RTX 4060 8 GB", SMALL, 16 / 6),
+    ("RTX 5060 8 GB", SMALL, 16 / 6),
+)
+"""Cards, sizes and the project's goals in seconds a chunk of 16 frames."""
 
 
 def card_page(name: str) -> str:
@@ -55,6 +61,20 @@ def _cell(row: Row) -> str:
         return "does not fit"
     mark = "" if row.fit.where == "all on the card" else "*"
     return f"{row.seconds.total:.2f} s, {row.frames_a_second:.1f}{mark}"
+
+
+def parts_table() -> str:
+    """Return the Markdown table of a chunk's seconds by cause: the 1.3B in 8 bits on the cards with a goal."""
+    lines = [
+        "| card, size | products | attention | VAE | memory | launches | all | goal |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, size, goal in GOALS:
+        made = worked_out(MODELS["1.3B"][1], Setting(size, eight_bit=True), rates_of(CARDS[name]))
+        parts = made.products, made.attention, made.vae, made.memory, made.launches, made.total
+        cells = " | ".join(f"{part:.2f}" for part in parts)
+        lines.append(f"| {name}, {size[1]}x{size[0]} | {cells} | {goal:.2f} |")
+    return "\n".join(lines)
 
 
 def measured_table() -> str:

@@ -67,6 +67,7 @@ def load_expert(
     dtype (see `memory.decoded_bytes`). This saves a decoding in every forward.
 
     `arithmetic` is the arithmetic of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`.
+    "8bit" also multiplies weights in NVFP4 and MXFP8 in their own format, on cards that have instructions for it.
     With an `attention_mode` of "8bit" self-attention is that of model/attention/choose_8bit.py, else it is `attention`.
     Raises InputError if the device or the expert's sizes do not allow them.
 
@@ -75,7 +76,7 @@ def load_expert(
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
     device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
-    arithmetic = choose_arithmetic(arithmetic, device, checkpoint.config)
+    own_format, arithmetic = arithmetic == "8bit", choose_arithmetic(arithmetic, device, checkpoint.config)
     attention_mode = choose_attention(attention_mode, device, checkpoint.config)
     compile_ahead(device)
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
@@ -92,7 +93,7 @@ def load_expert(
         streamer.serve(model)
     for block in list(model.blocks)[:decoded_blocks]:
         _keep_decoded(cast(Block, block), wide=arithmetic in DTYPES)
-    model.set_arithmetic(arithmetic)
+    model.set_arithmetic(arithmetic, own_format=own_format)
     model.set_attention(attention_mode)
     return model.eval()
 

@@ -79,16 +79,18 @@ class LingBotWorldModel(nn.Module):
 
     attention_mode: AttentionMode = "auto"
 
-    def set_arithmetic(self, arithmetic: Arithmetic) -> None:
+    def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
         """Set how the blocks' linear layers multiply (see ops/linear_8bit.py).
 
         "auto" is "bf16", the compute dtype; "8bit" is the 8-bit dtype that suits the weights' device. First and last
         layers, embeddings, norms, modulation, attention and the residual stream are unchanged. So are the keys and
-        values of the prompt, which has few tokens."""
+        values of the prompt, which has few tokens. With `own_format` weights in NVFP4 and MXFP8 are multiplied in their
+        own format in place of 8 bits, where the card does."""
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
             if isinstance(layer, nn.Linear) and not name.endswith(("cross_attn.k", "cross_attn.v")):
                 layer.arithmetic = arithmetic  # type: ignore[assignment]
+                layer.own_format = own_format  # type: ignore[assignment]
 
     def set_attention(self, mode: AttentionMode) -> None:
         """Set how the video's tokens attend to each other (see attention/choose_8bit.py); "auto" is "exact".

@@ -15,11 +15,14 @@ import torch
 from ...errors import InputError
 from .card import HOPPER, Card
 
-Work = Literal["linear", "int8", "fp8", "attention", "attention-8bit", "cache-8bit", "convolution", "norms"]
+Work = Literal[
+    "linear", "int8", "fp8", "nvfp4", "mxfp8", "attention", "attention-8bit", "cache-8bit", "convolution", "norms"
+]
 """The kinds of work.
 
-`linear`, `int8`, `fp8`: products in 16 bits, from int8 and from float8_e4m3fn. `cache-8bit`: attention to keys and
-values that a cache holds in 8 bits. `convolution`: convolutions of the VAE's decoder."""
+`linear`, `int8`, `fp8`: products in 16 bits, from int8 and from float8_e4m3fn. `nvfp4`, `mxfp8`: products of weights in
+these formats with inputs in the same format. `cache-8bit`: attention to keys and values that a cache holds in 8 bits.
+`convolution`: convolutions of the VAE's decoder."""
 WORKS: tuple[Work, ...] = get_args(Work)
 
 VARIABLE = "LINGBOT_WORLD_KERNELS"
@@ -87,6 +90,8 @@ TABLE: tuple[Candidate, ...] = (
     Candidate("int8", "torch", _tensor_cores, _FLOATS),
     Candidate("fp8", "torch", _since(8, 9), _FLOATS),
     Candidate("fp8", "torch-one-scale", _since(8, 9), _FLOATS),
+    Candidate("nvfp4", KITCHEN, _majors(10, 12)),
+    Candidate("mxfp8", KITCHEN, _majors(10, 12)),
     Candidate("attention", OURS, _majors(HOPPER), (torch.bfloat16,)),
     Candidate("attention", "cudnn", _since(9, 0)),
     Candidate("attention", "flash", _gpu),

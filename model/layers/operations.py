@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from ...options import Arithmetic
 from ..ops.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, input_dtype
 from ..ops.pointwise import gelu_, or_else
+from ..quantized.own_format import own_format_layer
 
 Layer = Callable[[Any], Tensor]
 """A function of activations: of a tensor, or of an `EightBit` if the layer computes in 8 bits."""
@@ -42,9 +43,11 @@ class Linear(torch.nn.Linear):
 
     `prepared` computes in its `arithmetic`; `forward`, which hooks and other packs call, in the input's dtype. Each of
     `changes`, a matrix or a product of two, is added to the weight at each use. With changes the layer always computes
-    in the input's dtype."""
+    in the input's dtype. With `own_format`, a weight in NVFP4 or MXFP8 is multiplied in its format in place of an 8-bit
+    `arithmetic`, where the card has instructions for it."""
 
     arithmetic: Arithmetic = "bf16"
+    own_format = False
     changes: Sequence[tuple[Tensor, Tensor | None]] = ()
 
     def reset_parameters(self) -> None:
@@ -112,7 +115,8 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
     elif isinstance(layer, Linear) and type(layer).forward is Linear.forward:
         bias, dtype = _cast(layer.bias, reference), DTYPES.get(layer.arithmetic)
         if dtype is not None and not layer.changes:
-            yield EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype), bias, reference.dtype)
+            own = own_format_layer(layer.weight, bias, reference.dtype) if layer.own_format else None
+            yield own or EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype), bias, reference.dtype)
         else:
             yield ExactLayer(layer.changed_weight(reference), bias)
     else:

@@ -19,6 +19,7 @@ ENGINE = (
     "sampling",
 )
 CPU = torch.device("cpu")
+EIGHT_BITS = {"int8", "fp8", "nvfp4", "mxfp8", "attention-8bit"}
 
 
 def nvidia(*capability):
@@ -176,4 +177,4 @@ def test_a_package_says_itself_whether_it_serves_a_card():
 
 def test_every_work_has_a_candidate_for_the_cpu_but_those_in_8_bits():
     card = card_of(CPU)
-    assert {work for work in WORKS if not candidates(work, card)} == {"int8", "fp8", "attention-8bit"}
+    assert {work for work in WORKS if not candidates(work, card)} == EIGHT_BITS

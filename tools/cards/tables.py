@@ -6,14 +6,15 @@ import argparse
 import re
 from pathlib import Path
 
-from lingbot_world.doctor.tables import measured_table, worked_out_table
+from lingbot_world.doctor.tables import measured_table, parts_table, worked_out_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "cards.md"
 
 
 def filled(text: str) -> str:
-    """The page with both tables as they are now."""
-    for name, table in {"worked out": worked_out_table(), "measured": measured_table()}.items():
+    """Return the page with the tables as they are now."""
+    tables = {"worked out": worked_out_table(), "parts": parts_table(), "measured": measured_table()}
+    for name, table in tables.items():
         begin, end = re.escape(f"<!-- {name} -->"), re.escape("<!-- end -->")
         text = re.sub(f"({begin}).*?({end})", lambda m, t=table: f"{m[1]}\n{t}\n{m[2]}", text, count=1, flags=re.S)
     return text
@@ -25,7 +26,7 @@ def main() -> None:
     if parser.parse_args().write:
         PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return
-    print(worked_out_table(), measured_table(), sep="\n\n")
+    print(worked_out_table(), parts_table(), measured_table(), sep="\n\n")
 
 
 if __name__ == "__main__":
