@@ -15,16 +15,15 @@ from ...pipeline.image_files import Picture, open_picture, picture_of, read_pixe
 from .video_reader import even_rate, video_frames
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The suffixes of the files that a folder of frames may hold. PNG comes first, because other files may be next to PNG
-frames."""
+"""The suffixes of frames in a folder. The first kind that a folder has is read: PNG before all others."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """The exceptions that Pillow raises for a file that it cannot read."""
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Return pixels, uint8 [H, W, 3], of an image file (rotated by its EXIF data), a Pillow image, or such an array.
-    Raises InputError."""
+    """Return the pixels, uint8 [H, W, 3], of an image file (rotated by its EXIF data), of a Pillow image, or of an
+    array of that kind. Raises InputError."""
     if isinstance(image, Image.Image):
         return read_pixels(image).pixels
     if isinstance(image, np.ndarray):
@@ -54,31 +53,32 @@ def _read(path: Path) -> Picture:
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on the fields of an image's file that were applied or ignored."""
+    """Return notes on the fields of an image's file that were applied or ignored; an empty tuple for other images."""
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames of `colour_frames` in grey, uint8 [H, W]."""
+    """Yield the frames of `colour_frames` converted to grey, uint8 [H, W]."""
     return _frames(video, "L", "gray")
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder's PNG files sorted by number (10 after 9).
+    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder's images sorted by number (10 after 9).
 
-    Raises InputError for a path that does not exist, is not a video or breaks off; DependencyError without PyAV.
-    """
+    Raises InputError for a path that does not exist, for a file that is not a video or is incomplete, and for frames of
+    several sizes; DependencyError without PyAV."""
     return _frames(video, "RGB", "rgb24")
 
 
 def frame_rate(video: str | Path) -> float:
-    """Return a video file's frames per second; the models' rate for a folder, and for a file without a rate."""
+    """Return the frames per second of a video file; FPS, the models' rate, for a folder and for a file without a
+    rate."""
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 
 @contextmanager
 def naming_video(video: str | Path) -> Iterator[None]:
-    """Add the video's name to any CameraError or InputError raised in this block."""
+    """Add the video's name to the message of a CameraError or InputError that is raised in this context."""
     try:
         yield
     except (CameraError, InputError) as error:
@@ -107,7 +107,7 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
         found = f"{frame.shape[1]}x{frame.shape[0]}"
         size = size or found
         if found != size:
-            raise InputError(f"{file}: {found} pixels, {files[0].name} beside it has {size}; a video has one size")
+            raise InputError(f"{file}: {found} pixels, but {files[0].name} has {size}; a video has one size")
         yield np.array(Image.fromarray(frame).convert(mode)) if mode != "RGB" else frame
 
 

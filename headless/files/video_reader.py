@@ -28,13 +28,12 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 UNEVEN = 1.6
-"""The factor for an uneven frame rate: a step between frames that is longer than the usual step times this factor, or
-shorter than the usual step divided by it."""
+"""A frame rate is uneven if a step between frames is longer than the usual step by this factor, or shorter by it."""
 
 
 class Layout(NamedTuple):
-    """The conversion from stored to shown frames: widen the pixels by the factor `wider`, then transpose, then
-    mirror."""
+    """The conversion from stored to shown frames: widen the pixels by the factor `wider`, transpose, then mirror along
+    x and y. `exact`: false if the display matrix is another rotation, to which this is the nearest."""
 
     wider: float = 1.0
     transposed: bool = False
@@ -42,7 +41,7 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return a frame [H, W, ...] in square pixels as it is shown."""
+        """Return a frame [H, W, ...] with square pixels, transposed and mirrored as it is shown."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame
@@ -50,10 +49,8 @@ class Layout(NamedTuple):
 
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    """Yield the frames of a video, uint8 [H, W, 3] for `pixels` "rgb24", [H, W] for "gray", as a player shows them.
-
-    Raises InputError for a file that is not a video or breaks off; DependencyError without PyAV.
-    """
+    """Yield the frames of a video as a player shows them: uint8 [H, W, 3] for `pixels` "rgb24", [H, W] for "gray".
+    Raises InputError for a file that is not a video or is incomplete, and DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     count = 0
     try:
@@ -70,11 +67,8 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frames per second that `video_frames` yields: the stream's average, or the usual rate of a varying
-    one.
-
-    Return None if the file states no rate or is not a video.
-    """
+    """Return the frames per second of `video_frames`: the stream's average rate, or the usual one of a varying rate.
+    Return None if the file has no rate or is not a video."""
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(av, path)
@@ -132,7 +126,7 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(av: Any, path: Path) -> float | None:
-    """Return the step in seconds at which to sample a video with a varying frame rate, or None for an even rate."""
+    """Return the step in seconds at which to sample a video with a varying frame rate; None for an even rate."""
     with av.open(on_disk(path)) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -149,8 +143,7 @@ def _even_step(av: Any, path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield each frame with the number of times it is shown if sampled every `step` seconds; once each if `step` is
-    None."""
+    """Yield each frame with the number of samples, one every `step` seconds, that it supplies; 1 if `step` is None."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return

@@ -14,13 +14,13 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt for SIGTERM and SIGHUP too, if this is the command's own process. Yield a list of the
-    signals received. A signal that the process was started to ignore, as by `nohup`, stays ignored. After the block
-    these signals end the process silently, because Python would print a traceback for a signal during exit."""
-    came: list[int] = []
+    """Raise KeyboardInterrupt for SIGTERM and SIGHUP too, if this is the command's own process, and yield the list of
+    received signals. A signal that is ignored, as after `nohup`, stays ignored. After the context these signals end the
+    process silently, because Python would print a traceback for a signal during its exit."""
+    received: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
         raise KeyboardInterrupt
 
     ours = own_process and _in_main_thread()
@@ -29,21 +29,22 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
     for number in taken:
         signal.signal(number, interrupt)
     try:
-        yield came
+        yield received
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
 
 
 def end_at_further_ones() -> None:
-    """Let a further signal of this kind end the process at once and silently, unless the signal was ignored."""
+    """Let further signals end the process at once and silently, except for ignored ones."""
     for number in ENDING if _in_main_thread() else ():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 
 
 class Written:
-    """The files of a given list that have been created or changed since this object was made."""
+    """A watcher of files, which is true if any of them was created or changed since its construction. As text it is a
+    message that lists these files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -52,7 +53,6 @@ class Written:
         return bool(self._new())
 
     def __str__(self) -> str:
-        """Return a message on the files that remain after an interrupted or failed run."""
         new = self._new()
         return f"finished files stay: {', '.join(new)}" if new else "nothing was written"
 
@@ -69,9 +69,9 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class LaterInterruptsWait:
-    """A block in which the first interrupt is raised as usual, and further ones wait until the block ends, so that they
-    cannot stop the saving of a run's work. With `hold` the first one waits too. Signals arrive in the main thread; in
-    other threads this does nothing."""
+    """A context in which the first interrupt is raised as usual and further ones are delayed until its end, so that
+    they cannot stop the saving of a run's work. With `hold` the first one is delayed too. Signals arrive in the main
+    thread; in other threads the context has no effect."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
@@ -83,10 +83,10 @@ class LaterInterruptsWait:
             handler = signal.getsignal(number)
             if callable(handler):
                 self._before[number] = handler
-                signal.signal(number, self._come)
+                signal.signal(number, self._receive)
         return self
 
-    def _come(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._holds:
             self._waiting = number
             return
@@ -96,7 +96,7 @@ class LaterInterruptsWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raise the interrupt that waited, unless another interrupt or exit already ends the run."""
+        """Raise a delayed interrupt, unless another interrupt or exit already ends the run."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

@@ -1,8 +1,7 @@
-"""The processes that generate one video together, one per GPU: their start, division of work, communication and end.
+"""Several processes that generate one video together, one per GPU: start, division of work, communication and end.
 
 `torchrun` starts them, or `--gpus N`, which uses torchrun's engine. The first process encodes the prompts and writes
-the video; all of them load the expert and compute the steps.
-"""
+the video; all processes load the experts and compute the steps."""
 
 import atexit
 import contextlib
@@ -28,7 +27,7 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""The longest wait for another process, for instance while the first process decodes and writes an hour of video.
+"""The timeout of communication, which is long because the first process may decode and write an hour of video.
 torchrun detects a dead process at once."""
 ENDED_WITH_THE_OTHERS = 1
 """The exit code of a process that reports no error, because torchrun's engine or another process does."""
@@ -40,22 +39,22 @@ PATIENCE = 30  # seconds to wait for the error report of the process that failed
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of this process and the number of processes."""
+    """The `rank` of this process and the number of all processes (`size`), with their communication."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Return whether this process shows progress and writes the video."""
+        """Whether this is the process that shows progress and writes the video."""
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does task number `task` for all processes."""
+        """Return whether this process does task number `task` for all; tasks are assigned by turns."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Broadcast the result of `task` from the process that did it to all processes. Tensors must be on the CPU."""
+        """Return the result `made` of the process that did `task` in all processes. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -66,8 +65,7 @@ class Processes:
         return value
 
     def least(self, value: int) -> int:
-        """Return the minimum of `value` over all processes, for instance of free memory, so that all of them decide the
-        same."""
+        """Return the minimum of `value` over all processes, so that all make the same choice."""
         if self.size == 1:
             return value
         values = torch.tensor(value, dtype=torch.int64)
@@ -75,15 +73,15 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return every process's tensor, in the first process; the others get None. The tensors must be on the CPU and
-        have the same shape."""
+        """Return the tensors of all processes in the first process, None in the others. The tensors must be on the CPU
+        and have one shape."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device of this process: by default the GPU with its local rank. Raises InputError if all processes
-        would use one GPU."""
+        """Return the device of this process for the option `device`: the GPU with its local rank, or "cpu". Raises
+        InputError for one GPU for all processes."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -91,9 +89,10 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Divide a forward among the processes: half of them compute the prompt and half the negative prompt if there
-        is one, and each half divides the tokens equally. With `shard` all processes divide the weights. Raises
-        InputError if the model's heads cannot be divided, or if `shard` is set for one process."""
+        """Return the division of a forward among the processes. If `guided`, one half computes the prompt and the other
+        half the negative prompt; each half divides the tokens equally. With `shard` all processes divide the weights.
+
+        Raises InputError if the model's heads cannot be divided, and for `shard` with one process."""
         if self.size == 1:
             if shard:
                 raise InputError("`shard` divides the weights among several GPUs: give `gpus` too")
@@ -114,9 +113,9 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """Yield the `Processes` of a run under torchrun; ALONE without torchrun.
+    """Yield the `Processes` of a run under torchrun, or ALONE without torchrun.
 
-    The first process to fail raises its error. All others exit without a message, also those that fail because another
+    The process that fails first raises its error. The others exit without a message, also if they fail because another
     process died."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -133,15 +132,13 @@ def joined() -> Iterator[Processes]:
         atexit.register(_leave)
         raise
     except Exception as error:
-        told = str(error).lower()
-        lost = isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
-        speaks = False
+        text = str(error).lower()
+        lost = isinstance(error, RuntimeError) and any(word in text for word in ("gloo", "nccl", "connection", "peer"))
+        is_first = False
         if not lost:
             with contextlib.suppress(RuntimeError):  # the store is gone if the others have ended
-                speaks = store.add("lingbot-world failed", 1) == 1  # the first to fail reports the error
-        if not speaks:
-            # torchrun ends this process after the process that failed first has ended; otherwise this process ends
-            # here.
+                is_first = store.add("lingbot-world failed", 1) == 1
+        if not is_first:  # torchrun ends this process once the process that failed first has ended
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 time.sleep(PATIENCE)
             os._exit(ENDED_WITH_THE_OTHERS)
@@ -149,15 +146,14 @@ def joined() -> Iterator[Processes]:
 
 
 def _leave() -> None:
-    """End the process after its last output. Threads of gloo may still run, and would sometimes make the interpreter
-    abort at exit."""
+    """End the process at exit, because gloo's threads, which may still run, would sometimes abort the interpreter."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)
 
 
 def _join() -> Any:
-    """Join the process group; return the store that all processes share."""
+    """Join the process group and return its store."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed before the exit
     backend = "gloo"
     if torch.cuda.is_available():
@@ -168,8 +164,8 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Raise InputError if there are fewer GPUs than processes. Without a GPU, processes compute on the CPU unless
-    `device` names one."""
+    """Raise InputError for more processes (`count`) than GPUs, or than CPU cores for processes on the CPU. `device`:
+    the option of this name."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -181,7 +177,7 @@ def check_gpus(count: int, device: str | None) -> None:
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
     """Run `python -m lingbot_world ARGUMENTS` in `count` processes and return the exit code. Raises InputError for too
-    few GPUs, LingBotError if a process was killed."""
+    few GPUs, and LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException

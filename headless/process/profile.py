@@ -14,7 +14,7 @@ from ...options import Progress, ShowProgress
 
 @dataclass(frozen=True)
 class Stage:
-    """A finished stage. `gpu_peak` is in bytes; None for a run on the CPU."""
+    """A finished stage of a run. `gpu_peak`: the peak of allocated GPU memory in bytes, None on a CPU."""
 
     name: str
     seconds: float
@@ -23,15 +23,15 @@ class Stage:
 
 @contextmanager
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
-    """Show no progress; yield a callback that does nothing."""
+    """Yield a progress callback that does nothing."""
     yield lambda _done, _total: None
 
 
 def observed(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return `show` extended by two callbacks. `on_progress` receives the base model's `steps`, or a causal model's
-    frames. `cancel` may end the run. See `run.generate`."""
+    """Return a progress display like `show` that also calls `on_progress` and `cancel`, as `run.generate` documents.
+    `steps`: the number of the base model's steps."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -52,10 +52,8 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """The stages of one run. `begin` ends the current stage and starts the next; `show` displays their progress.
-
-    Use it as a context manager. Leaving it ends the last stage, also when an exception is raised.
-    """
+    """A recorder of a run's stages, as a context manager whose exit ends the last stage. `show(name, unit)` returns the
+    context manager of a stage's progress display. `running`: the name of the current stage."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
@@ -67,8 +65,8 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """End the current stage, start the next and return its progress callback. The previous stage's garbage is
-        collected first, which takes a fifth of a second, unless `keep`."""
+        """End the current stage, start the stage `name` and return its progress callback. Unless `keep`, garbage is
+        collected in between, which takes 0.2 s."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)
@@ -88,7 +86,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         return progress
 
     def end(self, keep: bool = False) -> None:
-        """End the current stage, if any, and collect its garbage unless `keep`."""
+        """End the current stage, if there is one, and collect garbage unless `keep`."""
         if self._end is not None:
             self._end()
             if not keep:
@@ -103,7 +101,7 @@ def release(device: torch.device) -> None:
 
 
 def table(stages: list[Stage]) -> str:
-    """Return the stages as lines of text; the last line is the sum of the seconds and the highest peak."""
+    """Return the stages as a table of text, with the total time and the highest peak in the last row."""
     peaks = [stage.gpu_peak for stage in stages if stage.gpu_peak is not None]
     total = Stage("all", sum(stage.seconds for stage in stages), max(peaks, default=None))
     rows = [("stage", "seconds", "peak GPU GB")]

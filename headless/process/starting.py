@@ -16,27 +16,26 @@ if TYPE_CHECKING:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Set OpenMP's threads to sleep while they wait. By default each thread spins for milliseconds and slows everything
-    else on its core: a run on two busy cores takes ten times as long. This has no effect once torch is imported. A
-    setting in the environment takes precedence."""
+    """Let OpenMP's threads sleep while they wait, unless the environment sets their policy. By default they spin for
+    milliseconds, so that a run on two busy cores takes ten times as long. The call has an effect only before torch is
+    imported."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def start_cuda() -> None:
-    """Start CUDA's driver (0.3 s) in a thread while the caller imports torch. Then start cuDNN (half a second), and
-    Triton (a second) in another thread, while the run's files are opened. Nothing happens without a CUDA driver, or in
-    one of several processes. A process that forks later must not call this."""
+    """Start CUDA's driver (0.3 s) in a thread while the caller imports torch, then cuDNN (0.5 s) and, in another
+    thread, Triton (1 s). Nothing happens without a CUDA driver, and in one of several processes. A process that forks
+    later must not call this function."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
 
 
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
-    """Speed up the imports in this block by turning garbage collection off, but only in the command's own process.
-    There the imported objects are also exempt from later collections, because a run collects garbage after each stage,
-    which took 1.9 of the toy's 4.9 s. In another program's process the program's own garbage would become exempt too,
-    so nothing changes."""
+    """Disable garbage collection for the imports in this context, in the command's own process only, and exempt the
+    imported objects from later collections. A run collects garbage after each stage, which took 1.9 of the toy's 4.9 s.
+    In another program's process this would exempt that program's objects too."""
     if not own_process:
         yield
         return
@@ -60,7 +59,7 @@ def _start_cuda() -> None:
 
 
 def _start_driver() -> bool:
-    """Create the first GPU's context, which torch then reuses. Return whether there is a GPU."""
+    """Create the CUDA context of the first GPU, which torch reuses, and return whether there is a GPU."""
     import ctypes
 
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -72,7 +71,7 @@ def _start_driver() -> bool:
 
 @contextmanager
 def triton_starting(device: torch.device) -> Iterator[None]:
-    """Start Triton in a thread during this block, and wait for it at the end. Triton takes a second to start, mostly
+    """Start Triton in a thread while this context is open, and wait for it at the end. Its start takes a second, mostly
     for a hash of its own files."""
     if device.type == "cuda":
         _triton(device.index or 0)
@@ -83,15 +82,15 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started, if `device` is a GPU. Two threads that need it first would both compute the
-    hash."""
+    """Wait until Triton has started, if `device` is a GPU. Otherwise two threads might both compute the hash of its
+    files."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
 
 @cache
 def _triton(gpu: int) -> Thread:
-    """Return the thread that starts Triton; there is one per process."""
+    """Return the thread that starts Triton; a process has one per GPU."""
     thread = Thread(target=_start_triton, args=(gpu,))
     thread.start()
     return thread
