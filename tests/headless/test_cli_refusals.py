@@ -46,7 +46,7 @@ def with_value(index, value):
 
 
 CAMERAS = {
-    "shape": ({"poses": lambda poses: poses[:, :3]}, r"\[81, 3, 4\]"),
+    "shape": ({"poses": lambda poses: poses[:, :2]}, r"\[81, 2, 4\]"),
     "scaled": ({"poses": with_value((3, 0, 0), 2.0)}, "frame 3 .*rigid"),
     "nan": ({"poses": with_value((4, 0, 3), np.nan)}, "frame 4 .*finite"),
     "few": ({"poses": lambda poses: poses[:4]}, "4 poses"),

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"continue_from": "nothing.state"}, "the state nothing.state does not exist"),
         ({"save_state": "/proc"}, "`save_state` /proc is a folder; name a file in it"),
         ({"save_state": "/proc/a/b.state"}, r"`save_state` /proc/a/b.state cannot be written: .* \(/proc\)"),
-        ({"save_state": "b" * 255}, "`save_state` b+: File name too long, with the .part that it ends in"),
+        ({"save_state": "b" * 255}, "`save_state` b+: File name too long, with the suffix .part"),
         ({"kv_cache": "disk"}, "`kv_cache` disk: expected one of auto, gpu, 8bit, host"),
         ({"decoder_device": "cuda:7"}, "`decoder_device` cuda:7: expected another CUDA GPU .* none: leave it out"),
     ],
