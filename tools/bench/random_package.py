@@ -45,7 +45,7 @@ SMALL_INDEX = "diffusion_pytorch_model.safetensors.index.json"
 
 def random_tensors(
     config: ModelConfig, *, device: str = "cpu", seed: int = 0, repeat_block: bool = False, quantized: bool = True
-) -> Iterator[tuple[str, writer.Source]]:
+) -> Iterator[tuple[str, writer.Values]]:
     """Every parameter of `config`: norms around 1, the rest small; linear weights already encoded when `quantized`."""
     generator = torch.Generator(device).manual_seed(seed)
     first_block = {}
