@@ -238,8 +238,8 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note for each LoRA, and warnings about LoRAs that are given twice or, with `two_experts`, to an expert
-    that does not match their name."""
+    """Return a note for each LoRA and its strength. Notes warn about a LoRA that is given twice, and, for a model of
+    `two_experts`, about a LoRA whose file name belongs to the other expert."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora

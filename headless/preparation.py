@@ -137,8 +137,8 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return the memory plan if the full model fits on the GPU next to the text encoder, and next to the VAE encoder;
-    else None. Also return whether it fits next to both at once."""
+    """Return a memory plan with the whole model on the GPU, or None if that leaves too little room for the text encoder
+    or for the VAE encoder. Also return whether there is room for both encoders at once."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total

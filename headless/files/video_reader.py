@@ -143,7 +143,8 @@ def _even_step(av: Any, path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield each frame with the number of samples, one every `step` seconds, that it supplies; 1 if `step` is None."""
+    """Yield (frame, repeats): how often each frame is repeated in a video with a frame every `step` seconds; always 1
+    for None."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -193,7 +194,8 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return the entries (a, b, c, d) of the matrix that maps x, y to (a x + c y, b x + d y), or None."""
+    """Return the entries (a, b, c, d) of a frame's display matrix, which maps (x, y) to (a x + c y, b x + d y); None
+    without a matrix."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None

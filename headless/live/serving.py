@@ -44,8 +44,8 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 
 @dataclass
 class Site:
-    """The served room and its access rules. `token`: the required token, empty if only this machine may connect.
-    `origins`: the origins of other pages that may connect, such as http://localhost:8000."""
+    """The served room and its access rules. `token`: the token that a client must send, empty if only this machine may
+    connect. `origins`: the origins of other pages that may connect, such as http://localhost:8000."""
 
     room: Room
     token: str = ""

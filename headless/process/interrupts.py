@@ -36,7 +36,8 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
 
 
 def end_at_further_ones() -> None:
-    """Let further signals end the process at once and silently, except for ignored ones."""
+    """Restore the default action of SIGINT, SIGTERM and SIGHUP, which ends the process at once. Ignored signals stay
+    ignored."""
     for number in ENDING if _in_main_thread() else ():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)

@@ -94,7 +94,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
 
 
 def release(device: torch.device) -> None:
-    """Collect garbage and return torch's unused GPU memory to the driver."""
+    """Collect Python's garbage, and return torch's unused memory on a GPU to the driver."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

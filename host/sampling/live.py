@@ -144,7 +144,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
 
 
 def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return the recorded path to follow; None if a client is there to steer. Raises InputError if there is neither."""
+    """Return None if a client steers the walk, else the recorded path. Raises InputError if there is neither."""
     if run.steered and view.somebody(alone=run.path is not None):
         return None
     if run.path is None:

@@ -267,7 +267,7 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Return the IMAGE [n, H, W, 3] of the last `latent_frames` latent frames and of up to REACH before these. The
-    frames of the last ones equal the frames of the whole decoded video."""
+    """Return the IMAGE [n, H, W, 3] of the last `latent_frames` latent frames of `whole`, and of REACH earlier ones,
+    which the decoder needs so that the last frames are the same as in the whole decoded video."""
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])
