@@ -76,7 +76,7 @@ def test_divided_weights_leave_their_room_to_the_camera_cache(processes, plan):
 
 
 def test_experts_are_kept_for_the_next_group_where_all_has_room(plan, monkeypatch):
-    free, store = {"bytes": 2**40}, kept.Kept()
+    free, store = {"bytes": 2**40}, kept.ModelCache()
     monkeypatch.setattr(kept, "free_memory", lambda _device: free["bytes"])
 
     def expert(plan):
