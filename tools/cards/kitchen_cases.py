@@ -81,6 +81,8 @@ def _backends(kitchen) -> dict:
 
 
 def _linear(kitchen, dtype, size, how) -> dict:
+    from lingbot_world.model.choice.trials import seconds_of
+
     tokens, width, out = size
     x = torch.randn(tokens, width, device="cuda", dtype=dtype)
     weight, bias = torch.randn(out, width, device="cuda") / width**0.5, torch.randn(out, device="cuda", dtype=dtype)
@@ -96,8 +98,9 @@ def _linear(kitchen, dtype, size, how) -> dict:
     def run(x):
         return kitchen.int8_linear(x, **arguments, **how)
 
-    error = relative(run(x), F.linear(x.float(), weight, bias.float()))
-    return {"backend": picked, "error": error, "replay_differs_by": replayed(run, [x])}
+    error, seconds = relative(run(x), F.linear(x.float(), weight, bias.float())), seconds_of(lambda: run(x), x.device)
+    found = {"backend": picked, "error": error, "replay_differs_by": replayed(run, [x])}
+    return found | ({} if seconds is None else {"ms": 1e3 * seconds})
 
 
 def _attention(kitchen, dtype, size, sharp, split) -> dict:
