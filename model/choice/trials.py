@@ -162,8 +162,8 @@ def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
     except Exception as reason:
         return Trial(candidate.name, reason=" ".join(str(reason).split())[:300] or type(reason).__name__)
     right = error < kind.worst
-    reason = None if right else f"its relative error here is {error:.2g}, more than {kind.worst:.2g}"
-    return Trial(candidate.name, error, reason=reason)
+    refused = None if right else f"its relative error here is {error:.2g}, more than {kind.worst:.2g}"
+    return Trial(candidate.name, error, reason=refused)
 
 
 def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.device) -> float | None:
