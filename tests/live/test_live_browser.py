@@ -25,6 +25,7 @@ def walked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
     package = write_maze(folder / "maze")
     words = ["live", package, "--no_open", "--port", "0", "--walks", folder / "walks"]
+    words += ["--width", 160, "--height", 96]  # small enough for 16 frames a second on a CPU that has other work
     process = subprocess.Popen(
         [sys.executable, "-m", "lingbot_world", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -70,8 +71,8 @@ def test_the_walk_with_w_goes_straight_ahead(walked):
 
 
 def test_the_video_of_that_walk_follows_it(walked, capsys):
-    """The camera is found in what the page's walker saw, and it went straight ahead for all of the six seconds. On idle
-    cores the verdict is that it follows; where other tests slow the walk down, soft pictures leave pairs untold."""
+    """The camera is found in what the page's walker saw, and it went straight ahead for all of the six seconds;
+    soft pictures leave some pairs untold."""
     for library in ("cv2", "pycolmap"):
         pytest.importorskip(library)
     main(["camera", "measure", str(walked[1] / "walk-1/walk.mp4"), str(walked[1] / "walk-1/camera"), "--json"])
