@@ -56,9 +56,10 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
     try:
         step = _even_step(av, path)
         with av.open(on_disk(path)) as container:
-            frames = _at_even_times(container.decode(_stream(container, path)), step)
-            for frame, repeated in frames:
-                shown = _converted(frame, _stream(container, path), pixels)
+            stream = _stream(container, path)
+            stream.thread_type = "AUTO"  # frames are decoded in threads, next to the caller's work
+            for frame, repeated in _at_even_times(container.decode(stream), step):
+                shown = _converted(frame, stream, pixels)
                 for _ in range(repeated):
                     yield shown
                     count += 1

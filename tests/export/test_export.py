@@ -36,6 +36,13 @@ def test_nerfstudio_has_the_paths_poses_and_the_frames_size(video, tmp_path, cap
     assert (data["camera_model"], data["w"], data["h"]) == ("PINHOLE", 64, 48)
     assert np.allclose([data["fl_x"], data["cy"]], path.intrinsics[0, [0, 3]] * [64 / 832, 48 / 480], rtol=1e-12)
     assert all((tmp_path / "out" / frame["file_path"]).is_file() for frame in data["frames"])
+    # The keys, and no others, that nerfstudio 1.1.5's parser reads: it sorts frames by file, and a lens key of the head
+    # is for all frames. Run by hand, it returned these poses, this lens and, by ply_file_path, the points.
+    assert data.keys() == {"camera_model", "fl_x", "fl_y", "cx", "cy", "w", "h", "ply_file_path", "frames"} - (
+        set() if (tmp_path / "out/points.ply").is_file() else {"ply_file_path"}
+    )
+    assert all(frame.keys() == {"file_path", "transform_matrix"} for frame in data["frames"])
+    assert [frame["file_path"] for frame in data["frames"]] == sorted(frame["file_path"] for frame in data["frames"])
     found = np.array([frame["transform_matrix"] for frame in data["frames"]]) @ OPENGL
     assert np.allclose(found, path.c2w[[2, 5, 8]], rtol=1e-6, atol=1e-7)
     first = np.array(Image.open(tmp_path / "out" / data["frames"][0]["file_path"]))
