@@ -118,5 +118,5 @@ def test_bad_input_is_refused_in_a_sentence(video, tmp_path, capsys):
     assert "has more than the 5 frames" in told(folder, tmp_path / "a", "--action_path", tmp_path / "short")
     write_camera(preset_path("orbit_left", frames=13, amount=1), tmp_path / "long")
     assert "has 9 frames, and its path 13 poses" in told(folder, tmp_path / "b", "--action_path", tmp_path / "long")
-    assert "there is something already" in told(folder, folder, "--action_path", camera)
+    assert "exists and is not an empty folder" in told(folder, folder, "--action_path", camera)
     assert "no such file" in told(tmp_path / "none.mp4", tmp_path / "c", "--action_path", camera)
