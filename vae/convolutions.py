@@ -60,7 +60,7 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
     """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a test.
 
-    The rows of `size` are the frames' height; the default rows stand for EXACTNESS. The frames are a view of a pool
+    `size.rows` is the height of the frames; with its default, the size is EXACTNESS. The frames are a view of a pool
     (model/kernels/convolution.py), and the weight is channels last, as in a decoder."""
     generator = torch.Generator(device).manual_seed(0)
     height, _, channels, out, _ = EXACTNESS if size.rows == Size().rows else size

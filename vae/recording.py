@@ -110,7 +110,7 @@ class Recording:
         return graph
 
     def _fill(self, decode: Decode, latent: Tensor) -> None:
-        """Copy the frames to the memory where each replay leaves them."""
+        """Decode a latent frame, and copy the result to the buffers that every replay overwrites."""
         for room, frame in zip(self._frames, decode(latent), strict=True):
             room.copy_(frame)
 

@@ -67,8 +67,9 @@ def cudnn_attention_of(
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
     """Compute attention into `out`; a single batch element's keys are split if that is faster (see exact.py).
 
-    Two parts share the last tile, because a separate call takes longer (486 us for 960 queries, 17,280 keys and 40
-    heads, 453 us if shared). For bf16's kernel sharing is slower."""
+    If the keys have an odd number of tiles, half of the middle tile goes to each of two parts: a separate call for one
+    tile takes longer (486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads). For bf16's kernel halving a
+    tile is slower."""
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
     parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1

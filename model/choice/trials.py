@@ -159,8 +159,8 @@ def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
         error = ((run(*arguments).float() - want).norm() / want.norm()).item()
     except torch.OutOfMemoryError:
         raise
-    except Exception as reason:
-        return Trial(candidate.name, reason=" ".join(str(reason).split())[:300] or type(reason).__name__)
+    except Exception as failure:
+        return Trial(candidate.name, reason=" ".join(str(failure).split())[:300] or type(failure).__name__)
     right = error < kind.worst
     refused = None if right else f"its relative error here is {error:.2g}, more than {kind.worst:.2g}"
     return Trial(candidate.name, error, reason=refused)

@@ -124,7 +124,7 @@ class ForwardGraphs:
         return recording.out.clone()
 
     def _queue(self, recording: _Recording, given: ForwardInputs) -> None:
-        """Replay the recording with these inputs; caches are not notified."""
+        """Queue a replay with these inputs. This does not mark caches as filled or read."""
         for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
             own.copy_(tensor)
         recording.replay()

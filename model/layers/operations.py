@@ -166,10 +166,9 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function of x for GELU (tanh form) of the layer's result.
+    """Return the layer followed by GELU (tanh form), as one function of x.
 
-    Return None if the layer is of another kind, or if the `following` layer takes 8 bits, which `activated` produces.
-    """
+    Return None for a layer that is not exact, and before a layer with 8-bit inputs, which `activated` produces."""
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 

@@ -23,7 +23,7 @@ from lingbot_world.pipeline import rollout_memory
 from lingbot_world.pipeline.geometry import Geometry
 from lingbot_world.pipeline.memory import MARGIN, MemoryWishes
 from lingbot_world.pipeline.rollout_memory import (
-    Decoder,
+    DecoderSettings,
     Free,
     RolloutMemory,
     RolloutPlanner,
@@ -69,7 +69,7 @@ def work_of(*, size=(60, 104), chunk=3, held=18, guided=False, arithmetic="auto"
 
 def choose(free, host=64.0, *, half=False, whole_video=False, device=CUDA, checkpoint=FULL_SIZE, work=None, **wishes):
     """What the command keeps where with so many gigabytes free, of a full-size model."""
-    planner = RolloutPlanner(work or work_of(), checkpoint, Decoder(96, half), MemoryWishes(**wishes), device)
+    planner = RolloutPlanner(work or work_of(), checkpoint, DecoderSettings(96, half), MemoryWishes(**wishes), device)
     return planner.choose(Free(int(free * 1e9), int(host * 1e9)), whole_video)
 
 
@@ -131,7 +131,7 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen):
     }
     assert {name: value for name, value in found.items() if value} == chosen
     weights = weight_bytes(FULL_SIZE, memory.resident_blocks)
-    stage, pinned = estimate_rollout(work_of(), memory, weights, Decoder(96, half))
+    stage, pinned = estimate_rollout(work_of(), memory, weights, DecoderSettings(96, half))
     decoded = memory.decoded_blocks * decoded_bytes(CONFIG, torch.bfloat16)
     assert stage.total + memory.world.camera_cache_bytes + decoded <= gigabytes * 1e9
     assert pinned <= host * 1e9
@@ -139,7 +139,7 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen):
 
 def test_a_decoder_on_another_gpu_leaves_its_room():
     """On a card where the VAE's state would have to wait in host memory."""
-    here, elsewhere = Decoder(96, half=True), Decoder(96, half=True, elsewhere=True)
+    here, elsewhere = DecoderSettings(96, half=True), DecoderSettings(96, half=True, elsewhere=True)
     stages = [estimate_rollout(work_of(), RolloutMemory(), 0, decoder)[0] for decoder in (here, elsewhere)]
     assert stages[0].weights > stages[1].weights == 0
     assert stages[0].work - stages[1].work > 1e9
@@ -150,7 +150,7 @@ def test_a_decoder_on_another_gpu_leaves_its_room():
 
 def test_a_recorded_decoder_keeps_its_memory_beside_the_forwards():
     """Where its state is parked it is not recorded."""
-    decoders = Decoder(96, half=True), Decoder(96, half=True, recorded=True)
+    decoders = DecoderSettings(96, half=True), DecoderSettings(96, half=True, recorded=True)
     for park, more in ((False, 0.65e9), (True, 0)):
         memory = RolloutMemory(park_decoder=park)
         launched, recorded = (estimate_rollout(work_of(), memory, 0, decoder)[0].total for decoder in decoders)
@@ -231,7 +231,7 @@ def alone(together=ONE_PROCESS):
     [(80, True, True), (23.5, True, True), (16, True, False), (14, False, False), (7.5, False, False)],
 )
 def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, image_too, full_size):
-    planner = RolloutPlanner(work_of(), FULL_SIZE, Decoder(96), MemoryWishes(), CUDA)
+    planner = RolloutPlanner(work_of(), FULL_SIZE, DecoderSettings(96), MemoryWishes(), CUDA)
     room = Free(int(free * 1e9), int(64e9))
     memory, both = preparation._with_room_for_all(full_size, planner, room, alone())
     assert ((memory is not None), both) == (kept, image_too)
@@ -304,7 +304,7 @@ def test_both_fronts_count_what_attention_in_8_bits_without_cudnn_needs(fp8, mon
     for missing in (0, copies):
         chosen = choose_world(work, "auto", CUDA, Free(room + weights - missing, 10**12), weights)
         assert (chosen.place == ON_DEVICE) == (not missing)
-    need = estimate_rollout(work, RolloutMemory(), weight_bytes(FULL_SIZE, None), Decoder(96))[0].total + MARGIN
+    need = estimate_rollout(work, RolloutMemory(), weight_bytes(FULL_SIZE, None), DecoderSettings(96))[0].total + MARGIN
     for missing in (0, copies):
         chosen = choose((need - missing) / 1e9, 10**4, work=work, camera_cache="off")
         assert (chosen.place == ON_DEVICE and not chosen.park_decoder) == (not missing)
