@@ -328,8 +328,7 @@ def _unwrapped(path: Path, state: object) -> object:
     `generator` next to an optimizer's state. Other content is returned unchanged. Raises CheckpointError for several
     networks of one size."""
     for _ in range(_DEPTH):
-        found = _networks(state) if isinstance(state, dict) else {}
-        if not found:
+        if not isinstance(state, dict) or not (found := _networks(state)):
             break
         most = max(map(_count_tensors, found.values()))
         largest = [key for key, network in found.items() if _count_tensors(network) == most]
