@@ -37,6 +37,7 @@ def _convolve(
     width,
     add,
     rows,
+    stride,
     OUT: tl.constexpr,
     CHANNELS: tl.constexpr,
     FRAMES: tl.constexpr,
@@ -49,7 +50,8 @@ def _convolve(
     STAGES: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Load operands by descriptor (TMA) if DESCRIBED, else by pointer. `rows` is the number of rows of x."""
+    """Load operands by descriptor (TMA) if DESCRIBED, else by pointer. `rows` is the number of rows of x, `stride` the
+    number of values from one row to the next: x may be a part of the channels of an image."""
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
     blocks: tl.constexpr = (OUT + NA + NB - 1) // (NA + NB)
@@ -78,12 +80,12 @@ def _convolve(
         frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
         row = frame + m + (near // SIDE + up) * width + near % SIDE + left
         k = (near * FRAMES + number) * CHANNELS + channel
-        left_operand = _block(x, row, channel, rows, PIXELS, KA, CHANNELS, DESCRIBED)
+        left_operand = _block(x, row, channel, rows, stride, PIXELS, KA, DESCRIBED)
         total = _add_product(total, left_operand, w, weight_row, k, KA, of_weight, columns, DESCRIBED)
         if NB:
             below = _add_product(below, left_operand, w_below, weight_row + NA, k, KA, of_weight, columns, DESCRIBED)
         if KB:
-            left_operand = _block(x_rest, row, channel + KA, rows, PIXELS, KB, CHANNELS, DESCRIBED)
+            left_operand = _block(x_rest, row, channel + KA, rows, stride, PIXELS, KB, DESCRIBED)
             apart = _add_product(apart, left_operand, w_rest, weight_row, k + KA, KB, of_weight, columns, DESCRIBED)
             if NB:
                 both = _add_product(
@@ -118,18 +120,19 @@ def _block(
     row,
     column,
     rows,
+    stride,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Return [ROWS, COLUMNS] from `row` and `column` on of a matrix [rows, WIDTH]; rows outside it are zeros."""
+    """Return [ROWS, COLUMNS] from `row` and `column` on of a matrix; rows outside its `rows` are zeros. `stride` is the
+    number of values from one row to the next."""
     if DESCRIBED:
         block = source.load([row, column])
     else:
         down, right = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-        first = source + (row.to(tl.int64) * WIDTH + column)
-        block = tl.load(first + (down * WIDTH + right), mask=(row + down >= 0) & (row + down < rows), other=0.0)
+        first = source + (row.to(tl.int64) * stride + column)
+        block = tl.load(first + (down * stride + right), mask=(row + down >= 0) & (row + down < rows), other=0.0)
     return block
 
 
@@ -138,7 +141,7 @@ def _add_product(
     total, x, w, row, column, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIBED: tl.constexpr
 ):
     """Return `total` plus x times the block of the weight [ROWS, COLUMNS] at `row` and `column`, transposed."""
-    return tl.dot(x, _block(w, row, column, ROWS, total.shape[1], K, COLUMNS, DESCRIBED).T, total)
+    return tl.dot(x, _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T, total)
 
 
 @triton.jit
@@ -215,6 +218,7 @@ def convolve(
             width + 1,
             int(added is not None),
             len(x),
+            x.stride(0),
             OUT=out_channels,
             CHANNELS=channels,
             FRAMES=1 if slots is None else 3,
