@@ -81,8 +81,3 @@ def multiplies_half(device: torch.device) -> bool:
     if device.type != "cuda" or not torch.cuda.is_available():
         return False
     return maker_of(device) == "amd" or capability(device) >= (7, 0)
-
-
-def is_hopper(device: torch.device) -> bool:
-    """Return whether a device runs this project's CUDA kernels: an H100 or an H200."""
-    return capability(device)[0] == HOPPER

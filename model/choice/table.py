@@ -154,6 +154,13 @@ def settings() -> dict[str, str]:
     return chosen
 
 
+def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
+    """Return the 8-bit dtype of a card's products: fp8 on server GPUs since Hopper, else int8.
+
+    int8 gains nothing on these GPUs. Elsewhere it is more precise, and faster on GeForce, Radeon and Ampere."""
+    return "fp8" if _majors(HOPPER, 10)(card) else "int8"
+
+
 def missing(name: str, card: Card) -> str | None:
     """Return the reason why a candidate's package cannot serve a card, or None.
 

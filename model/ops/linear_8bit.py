@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from ...errors import InputError
 from ...options import Arithmetic
-from ..choice.card import capability, card_of, is_hopper
-from ..choice.table import KITCHEN, candidates
+from ..choice.card import card_of
+from ..choice.table import KITCHEN, candidates, suited_8_bits
 from ..choice.trials import Size, chosen, trials
 from ..config import ModelConfig
 from .matrix_8bit import EightBit
@@ -27,8 +27,6 @@ _FIRST_CARDS = {
     "fp8": "an NVIDIA GPU of compute capability 8.9 or later",
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
 }
-BLACKWELL_OF_SERVERS = 10
-"""The major number of the compute capability of a B200."""
 TRIED_ROWS = 4096
 """The number of tokens with which products are timed."""
 _INT8_BY: dict[torch.device, str] = {}
@@ -56,11 +54,8 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
     """Return the arithmetic that "8bit" means on a device; any other arithmetic unchanged.
 
-    On server GPUs since Hopper it is fp8, because int8 gains nothing there. Elsewhere it is int8, which is more precise
-    and is faster on GeForce, Radeon and Ampere."""
-    if wanted != "8bit":
-        return wanted
-    return "fp8" if capability(device)[0] in (9, BLACKWELL_OF_SERVERS) else "int8"
+    See `suited_8_bits`."""
+    return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
 
 
 def _check_products(arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig) -> None:
@@ -198,6 +193,6 @@ def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfi
     made = f"Products in {arithmetic} by {name}."
     if name == "torch-one-scale":
         made = "Products in fp8 by torch with one scale, and the rows' scales after it: this build has no other."
-    if arithmetic == "int8" and (is_hopper(device) or capability(device)[0] == BLACKWELL_OF_SERVERS):
+    if arithmetic == "int8" and suited_8_bits(card_of(device)) == "fp8":
         return f"int8 is hardly faster than bf16 on {card_of(device).name}; fp8 is."
     return made

@@ -27,7 +27,7 @@ def nvidia(*capability):
 
 
 def test_no_other_module_asks_for_a_compute_capability():
-    asks = re.compile(r"get_device_capability|gcnArchName|props\.major|\.major\b")
+    asks = re.compile(r"get_device_capability|gcnArchName|props\.major|\.major\b|\bcapability\(")
     found = [
         str(file.relative_to(ROOT))
         for room in ENGINE

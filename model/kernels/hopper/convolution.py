@@ -7,7 +7,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ...choice.card import is_hopper
 from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
@@ -24,8 +23,6 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 
     It is for three frames with many pixels and channels in full tiles."""
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
-        return False
-    if not is_hopper(x.device):
         return False
     tiles = -(-(size[0] + 1) * (size[1] + 1) // PIXELS) * len(weight) // COLUMNS
     return tiles >= LEAST_ROUNDS * torch.cuda.get_device_properties(x.device).multi_processor_count
