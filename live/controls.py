@@ -151,7 +151,7 @@ class Controls:
             self.heard = self._clock()
 
     def let_go(self) -> None:
-        """Release everything, because the user has left."""
+        """Release all keys and sticks, and end a script, because the user has left."""
         with self._lock:
             self._down.clear()
             self._taps.clear()

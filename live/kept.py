@@ -1,4 +1,4 @@
-"""The saved data of a walk: a folder that grows chunk by chunk, so that memory does not grow, and a killed process
+"""The folder of a walk in progress, which grows with each chunk, so that memory does not grow and a killed process
 loses nothing.
 
 `walk.json` holds the settings of the walk. Next to it: `start.safetensors` (the first frame), `prompt.N.safetensors`
@@ -39,8 +39,8 @@ from .inputs import InputLog
 
 
 class Kept:
-    """The folder of a walk in progress. If the disk is full, `failure` holds the reason, the data so far stays, and the
-    walk continues."""
+    """The folder of a walk in progress. If the disk is full, `failure` is the reason, the data so far stays, and the
+    walk continues without being saved."""
 
     def __init__(
         self,
@@ -52,7 +52,8 @@ class Kept:
         before: WorldState | None,
         facts: Mapping[str, Any],
     ) -> None:
-        """Create the folder. `picture`: the first `frame` and its latent, the `image`. `facts`: settings of the walk.
+        """Create the folder. `picture`: the tensors of the first `frame` and of its latent, the `image`. `lens`: [4],
+        at 832x480. `unit`: that of the camera. `before`: the continued state. `facts`: further settings for walk.json.
         Raises InputError if the folder cannot be written."""
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
@@ -72,11 +73,12 @@ class Kept:
 
     @property
     def chunks(self) -> int:
+        """The number of saved chunks."""
         return self.latent_frames // self._engine.chunk
 
     def prompt(self, text: str, context: Tensor) -> None:
-        """Set the prompt from the next chunk on; `context` [1, L, D] is its embedding. Raises InputError if the walk's
-        first prompt cannot be written, because then nothing would be saved."""
+        """Save the prompt of the next chunks and its embedding `context` [1, L, D]. Raises InputError if the walk's
+        first prompt cannot be written."""
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -91,14 +93,15 @@ class Kept:
             self._try(lambda: self._write_facts({}))
 
     def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray, wishes: Wishes) -> None:
-        """Add a chunk: its latent float32 [1, 16, n, h, w], the model's camera input [n, 4, 4], the poses of the video
-        frames, and the inputs."""
+        """Add a chunk: its latent float32 [1, 16, n, h, w], the model's camera input `steps` [n, 4, 4], the poses
+        [m, 4, 4] of its video frames, and its inputs."""
         rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], wishes))
 
     def rebuilt(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed here, with another prompt if it was a `refresh`."""
+        """Record that keys and values were recomputed after the last chunk, because of a step back or, with `refresh`,
+        of another prompt."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
@@ -125,7 +128,7 @@ class Kept:
             file.seek(0, os.SEEK_END)
 
     def _try(self, write: Any) -> str:
-        """Run `write`; return the reason of a failure, or an empty string."""
+        """Call `write()` and return the reason of its failure, or an empty text. A failure ends the saving."""
         try:
             write()
         except (OSError, InputError) as error:
@@ -136,29 +139,29 @@ class Kept:
         return ""
 
     def latent(self, first: int, last: int) -> Tensor:
-        """Return latent frames of this walk, float32 [1, 16, n, h, w]."""
+        """Return the latent frames `first` to `last` of this walk, float32 [1, 16, n, h, w]."""
         height, width = self._engine.cells
         return latent_rows(self.folder / "latent.f32", (height, width), first, last)
 
     def steps(self, first: int, last: int) -> np.ndarray:
-        """Return the model's camera input for these latent frames, [n, 4, 4]."""
+        """Return the model's camera input for the latent frames `first` to `last`, float64 [n, 4, 4]."""
         return pose_rows(self.folder / "steps.f64", last)[first:]
 
     def context(self, latent_frame: int) -> Tensor:
-        """Return the embedding of the prompt that a latent frame was made with."""
+        """Return the embedding [1, L, D] of the prompt of a latent frame."""
         return next(context for _, context, first in reversed(self._prompts) if first <= latent_frame)
 
     @property
     def last_prompt(self) -> tuple[str, Tensor]:
+        """The text and the embedding of the last prompt."""
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return each video frame's pose, float64 [n, 4, 4]; if the walk continues a video, the last pose of that video
-        comes first."""
+        """Return the poses of all video frames, float64 [n, 4, 4], after the last pose of the continued state."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
-        """Return the walk as a state that any run can continue. Raises InputError if nothing was made."""
+        """Return the state after the last chunk. Raises InputError if no chunk was saved."""
         return load_walk(self.folder)
 
     def _write_head(self) -> None:
@@ -182,7 +185,7 @@ class Kept:
         os.replace(part, self.folder / HEAD)
 
     def close(self) -> None:
-        """Close the files and move the inputs into `walk.json`."""
+        """Close the files, and move the inputs into `walk.json`."""
         try:
             self._write_facts({"inputs": self._inputs.rows()})
             self._inputs.close(delete=True)
@@ -193,7 +196,7 @@ class Kept:
 
 
 def engine_facts(engine: Engine) -> dict[str, Any]:
-    """Return the engine's settings that determine a walk's frames, in the form of `walk.json`."""
+    """Return the settings of an engine that determine a walk's frames, as the entries of `walk.json`."""
     schedule = dataclasses.asdict(engine.schedule)
     return {
         "cells": [*engine.cells],

@@ -1,4 +1,4 @@
-"""One walk: a causal model's World, a decoder and a camera, chunk by chunk. Only one thread may use it."""
+"""One walk: a World, a decoder and a camera, which make a video chunk by chunk."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ the window are enough: the sink's, and the last."""
 
 
 class Walk:
-    """A walk that begins at a Start, or continues a state, and saves everything in a `folder`. `speed` is as in
-    WalkingCamera."""
+    """A walk that begins at a Start or continues a state, and is saved in a folder. Only one thread may use it."""
 
     _world: World
     _decoder: VideoDecoder | PreviewDecoder
@@ -99,26 +98,25 @@ class Walk:
 
     @property
     def ended(self) -> bool:
-        """Return whether the path has no full chunk left."""
+        """Whether the recorded path has no full chunk left; false for a steered walk."""
         frames = FRAMES_OF_ONE * self.engine.chunk
         return self.camera.left < (frames - FRAMES_OF_ONE if self._first_of_all else frames)
 
     @property
     def _first_of_all(self) -> bool:
-        """Return whether the next chunk is the video's first. The first latent frame of that chunk is only the
-        image."""
+        """Whether the next chunk is the video's first, whose first latent frame is the image alone."""
         return self._state is None and self._made == 0
 
     @property
     def rests(self) -> bool:
-        """Return whether the next chunk would stand still: nothing moves the camera, or the inputs of the last chunk,
-        which are still held, did not, because of a wall or the largest pitch."""
+        """Whether the camera would not move in the next chunk: there is no input, or the held inputs did not move the
+        camera in the last chunk either, because of a wall or the largest pitch."""
         if self._blocked:
             return not self.controls.changes
         return not (self.controls.asks or self.camera.moves)
 
     def finds(self) -> bool:
-        """Return whether the camera has just reached the crate of the map, which happens once a walk."""
+        """Return true once in a walk, when the camera has reached the crate of the map."""
         if self.found or self.standing is None:
             return False
         self.found = self.standing.finds(self.camera.pose[:3, 3])
@@ -130,11 +128,11 @@ class Walk:
         return self._made
 
     def chunk(self) -> Iterator[Frames]:
-        """Make the next chunk: take the inputs, run the model, and yield the frames, the first latent frame's before
-        the others are decoded. The chunk is saved with its last frames, and the cache is updated after that.
+        """Make the next chunk with the current inputs and yield its frames: first those of the first latent frame, then
+        the others. The chunk is saved with its last frames. Then the cache is updated for the next chunk.
 
-        If a GPU replays recorded forwards, its cache update is queued before the frames are waited for. So the GPU has
-        work while Python delivers the frames, and while another GPU decodes them."""
+        If a GPU replays recorded forwards, the cache update is queued before Python waits for the frames, so that the
+        GPU is busy while Python delivers them or another GPU decodes them."""
         made = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != made.latent.device
         if ahead and apart:
@@ -151,15 +149,15 @@ class Walk:
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk before returning. The returned iterator decodes the frames on request, in order.
-        Until it ends, this walk may only be asked to `remember` and to make the next chunk."""
+        """Make and save the next chunk, and return an iterator that decodes its frames on request. Until the iterator
+        ends, only `remember` and `chunk_ahead` may be called."""
         made = self._next_chunk()
         frames = self._handed_out(made, decode_parts(made, self._decoder))
         self._keep(made)
         return frames
 
     def remember(self) -> None:
-        """Update the cache with the keys and values of the last chunk, for the next one."""
+        """Update the cache with the keys and values of the last chunk, by one forward."""
         self._world.remember()
 
     def _next_chunk(self) -> Made:
@@ -228,10 +226,10 @@ class Walk:
         self._made += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, heard: Heard | None = None) -> None:
-        """Set the prompt from the next chunk on. With `refresh` the window's keys and values are recomputed with this
-        prompt, one forward per chunk, so that the image changes at once. Raises InputError for a `refresh` after the
-        disk was full, because the chunks of the window are not saved. `heard`: the input that changes the prompt, for
-        the next chunk's receipts."""
+        """Set the prompt of the next chunks; `context` [1, L, D] is its embedding. With `refresh` the keys and values
+        of the window are recomputed with this prompt, one forward per chunk, so that the image changes at once.
+        `heard`: the input that changes the prompt, for the receipts. Raises InputError for a `refresh` after the disk
+        was full, because the chunks of the window are not saved then."""
         if refresh and self.kept.failure:
             raise InputError(
                 f"the past frames cannot change at once: {self.kept.failure}; send the prompt without `refresh`"
@@ -243,15 +241,16 @@ class Walk:
             self.rebuild(refresh=True)
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Recompute keys and values from the saved data: of all chunks, each with its own prompt, or (`refresh`) of the
-        window's with the last prompt."""
+        """Recompute keys and values from the saved chunks: of all chunks, each with its own prompt, or, with `refresh`
+        and for long walks, of the window only. With `refresh` the last prompt is used."""
         whole = self.kept.latent_frames <= MOST_REPLAYED and not refresh
         chunks = range(self.kept.chunks) if whole else self._in_the_window()
         self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
         self.kept.rebuilt(refresh=refresh)
 
     def back(self, chunk: int, heard: Heard | None = None) -> None:
-        """Go back to the point after `chunk` chunks of this walk. `heard` is as in `prompt`. Raises InputError."""
+        """Go back to the point after the first `chunk` chunks of this walk. `heard`: see `prompt`. Raises InputError if
+        fewer chunks are saved."""
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
@@ -262,12 +261,13 @@ class Walk:
         self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
 
     def close(self) -> None:
-        """Free world and decoder. The saved data can still be read."""
+        """Free the World and the decoder. The saved data can still be read."""
         self._drop()
         self.kept.close()
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Build a new World and decoder, and replay these chunks, each with its own prompt or with `context`."""
+        """Build a new World and decoder, and compute the keys and values of these chunks, each with its own prompt or
+        with `context`."""
         self._drop()  # frees their memory before the new ones are built
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
@@ -285,7 +285,7 @@ class Walk:
         self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=False)
 
     def _settling(self, image: Tensor) -> list[Tensor]:
-        """Return the y of a video's first chunks; all later chunks use the last one."""
+        """Return the model's image input for a video's first chunks; later chunks use the last one."""
         size = self.engine.chunk
         return list(islice(chunk_conditioning(image, size), -(-image.shape[2] // size) + 1))
 
@@ -297,8 +297,8 @@ class Walk:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
     def _drop(self) -> None:
-        """Free world and decoder after all GPU work has ended, because torch may free a recording's memory while it is
-        replayed on another stream than its own."""
+        """Free the World and the decoder after all GPU work has ended, because torch may free the memory of a CUDA
+        graph while it runs on another stream."""
         decoder = self.__dict__.get("_decoder")
         for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
             if device.type == "cuda":
@@ -309,7 +309,7 @@ class Walk:
             self.__dict__.pop(name, None)
 
     def _in_the_window(self) -> list[int]:
-        """Return the chunks in the next chunk's window: the sink's, and the last."""
+        """Return the numbers of the chunks in the window of the next one: the chunks of the sink, and the last ones."""
         size, made = self.engine.chunk, self.kept.chunks
         sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
         return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
@@ -320,13 +320,13 @@ class Walk:
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
-        """Decode everything that is saved with the VAE, also after `close`. Raises OverflowError as a VideoDecoder
-        does."""
+        """Yield the frames of all saved chunks, decoded by the VAE, also after `close`. Raises OverflowError for values
+        that are too large for fp16, unless `exact`."""
         return decode_kept(self.engine, self.kept, self._state, exact=exact)
 
     def _check_frames(self) -> None:
-        """Decode in fp32 from now on if a value was too large for fp16. The chunk that revealed it was already
-        delivered."""
+        """Decode the next chunks in fp32 if a value of the last chunk, which is already delivered, was too large for
+        fp16."""
         try:
             self._decoder.check()
             return

@@ -1,4 +1,4 @@
-"""The step from options to a walk's Engine and Start: check the files, then load the model."""
+"""The opening of a model for walks: from options to an Engine and a Start."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ KEPT_PROMPTS = 32
 """The number of prompts with cached embeddings."""
 
 
-class Asked(NamedTuple):
-    """The settings that a client requests; None means the server's own. `size`: height and width."""
+class WalkSettings(NamedTuple):
+    """The settings of a client's walk; None means the server's own. `size`: height and width in pixels. `window` and
+    `sink` count latent frames."""
 
     size: tuple[int, int] | None = None
     window: int | None = None
@@ -62,14 +63,11 @@ class Asked(NamedTuple):
     chunk: int | None = None
 
 
-NOTHING_ASKED = Asked()
-
-
 @dataclass(frozen=True)
 class LiveSettings:
-    """The settings of all walks of a server. `speed`: the speed of W, as a fraction of the longest step. `moving`: the
-    world continues without input. `decoder`: a file or the name of the tiny decoder for shown frames.
-    `restart_on_drift`: a degraded video restarts from its image."""
+    """The settings of all walks of a server. `speed`: the speed of W as a fraction of the longest step. `moving`:
+    chunks are made also without input. `decoder`: the tiny decoder for the shown frames, as a file or a name.
+    `restart_on_drift`: a degraded video restarts from its image. `events`: the events of the world."""
 
     speed: float = WALKING_SPEED
     moving: bool = False
@@ -86,12 +84,12 @@ def open_live(
     decoder: str | Path | None = None,
     **options: Any,
 ) -> tuple[Engine, Start]:
-    """Open a model, and return the arguments of a `live.Session`: the engine and the start of its walks.
+    """Load a model and return the arguments of a `live.Session`: an engine, and the start of a walk.
 
-    `image` and `prompt` default to the package's example; its live.json sets size, chunk and schedule
-    unless `options` do. `options` are other options of GenerateOptions, such as `width`, `height`, `seed` and `device`.
-    With `continue_from`, a state or the folder of a walk, no image is needed. `decoder`: the tiny decoder, as a file or
-    by the name taew2_1; its frames are a preview. Raises a LingBotError."""
+    `image` and `prompt` default to the package's example, and size, chunk and schedule to its live.json. `options`:
+    other fields of GenerateOptions, such as `width`, `height`, `seed` and `device`. With `continue_from`, a state or
+    the folder of a walk, no image is needed. `decoder`: a tiny decoder for previews, as a file or by the name taew2_1.
+    Raises a LingBotError."""
     given = {**options, "image": image, "prompt": prompt}
     values = {**given, **find_beginning(ckpt_dir, given)}
     opened = Opened(plan_live(GenerateOptions(output=None, **values)))
@@ -100,7 +98,7 @@ def open_live(
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Check the options and open the files of a walk. Raises a LingBotError."""
+    """Check the options of a walk, open the files and return the plan. Raises a LingBotError."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -118,27 +116,27 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
-    """Return the events of the given file, or else of the package's example/events.json if it exists. Raises
-    InputError."""
+    """Return the events of the file `named`, or else of the package's example/events.json; an empty tuple if neither
+    exists. Raises InputError."""
     return read_events(named or _example_file(ckpt_dir, EVENTS))
 
 
 def find_map(ckpt_dir: str | Path) -> WorldMap | None:
-    """Return the map in the package's example/map.json if it exists. Raises InputError."""
+    """Return the map in the package's example/map.json, or None if there is none. Raises InputError."""
     file = _example_file(ckpt_dir, MAP)
     return None if file is None else read_map(file)
 
 
 def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
-    """Return a file of the package's example folder, in the model's folder or next to it, if it exists."""
+    """Return the file `name` of the example folder, which is in the model's folder or next to it; None if there is
+    none."""
     folder = Path(ckpt_dir)
     files = (package / EXAMPLE / name for package in (folder, folder.absolute().parent))
     return next((file for file in files if file.is_file()), None)
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with bf16, for the VAE too, on a CPU that multiplies bf16, unless another dtype is set. On
-    GPUs the model's forwards run in bf16 anyway."""
+    """Return the options with bf16 as default dtype of the model and the VAE, for a CPU that multiplies bf16."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -146,10 +144,10 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
 
 
 class Opened:
-    """A loaded model, and a factory of its engines."""
+    """A loaded model with the settings of its walks, and a factory of engines."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
-        """Load the model. Raises a LingBotError."""
+        """Load the model of a plan. Raises a LingBotError."""
         self.plan, self.settings = plan, LiveSettings()
         with StageRecorder(plan.device, show) as stages:
 
@@ -162,19 +160,19 @@ class Opened:
 
     @property
     def start(self) -> Start:
-        """The default start of a walk: the image, or the end of the state that was given."""
+        """The default start of a walk: the image, or the end of the continued state."""
         spec, options = self.plan.spec, self.plan.options
         if spec.state is not None:
             return Start.after(spec.state, options.prompt, options.seed or 0)
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
-    def engine(self, asked: Asked = NOTHING_ASKED) -> Engine:
-        """Return an engine with the requested size, window and chunk. None may be larger than the plan's, because
-        memory was allocated for the plan. Raises InputError."""
-        spec = self.plan.spec
-        height, width = asked.size or (spec.geometry.height, spec.geometry.width)
-        chunk = asked.chunk or spec.chunk
-        window = spec.window.changed(asked.window, asked.sink, chunk)
+    def engine(self, settings: WalkSettings | None = None) -> Engine:
+        """Return an engine with these settings. Raises InputError for a size, a window or a chunk that is larger than
+        the plan's, for which memory was planned."""
+        spec, wish = self.plan.spec, settings or WalkSettings()
+        height, width = wish.size or (spec.geometry.height, spec.geometry.width)
+        chunk = wish.chunk or spec.chunk
+        window = spec.window.changed(wish.window, wish.sink, chunk)
         for name, wanted, most in (
             ("size", height * width, spec.geometry.height * spec.geometry.width),
             ("window", window.frames, spec.window.frames),
@@ -208,15 +206,16 @@ class Opened:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return the engine of a saved walk, to replay it. Raises InputError if the model was opened with smaller
-        settings than the walk had."""
+        """Return an engine with the settings of the saved walk in a folder. Raises InputError if the walk's settings
+        are larger than the plan's."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.head["cells"])
         window, sink, chunk = (replay.head[name] for name in ("window", "sink", "chunk"))
-        return replace(self.engine(Asked((height, width), window, sink, chunk)), schedule=replay.schedule())
+        settings = WalkSettings((height, width), window, sink, chunk)
+        return replace(self.engine(settings), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """Return the tiny decoder at the start of a video. Its weights are loaded once."""
+        """Return a tiny decoder in its initial state; all share the weights."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
@@ -228,8 +227,7 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a decoder that shares the loaded VAE. With `exact` a separate fp32 VAE is loaded, which on a GPU
-        decodes in tiles."""
+        """Return a decoder of the loaded VAE or, with `exact`, of a VAE in fp32, which decodes in tiles on a GPU."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder
@@ -247,11 +245,10 @@ class Opened:
 
 
 class TextEncoder:
-    """An encoder from prompts to embeddings [1, L, D] on the CPU, usable during a walk. Recent embeddings are
-    cached."""
+    """An encoder of prompts to embeddings [1, L, D] on the CPU with a cache, which begins with `first`, the embedding
+    of the plan's prompt. It may be called during a walk, from any thread."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
-        """Store `first`, the embedding of the plan's own prompt."""
         self._plan, self._lock = plan, Lock()
         self._kept = {plan.options.prompt: first.cpu()}
 

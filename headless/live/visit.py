@@ -20,7 +20,7 @@ from ...live.wire.client import Client
 from ...live.wire.protocol import Event, Init
 from ...live.wire.steering import facts, figures, steer
 from ...pipeline.geometry import Geometry, first_frame
-from .opening import Asked, Opened
+from .opening import Opened, WalkSettings
 from .pictures import read_picture
 
 
@@ -40,7 +40,8 @@ class Visit:
             self._engine, self.session = _replay(opened, init, folder)
         else:
             height, width = opened.start.frame.shape[1:]
-            self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
+            settings = WalkSettings(init.size or (height, width), init.window, init.sink, init.chunk)
+            self._engine = opened.engine(settings)
             start = _start(opened, init, self._engine.size)
             speed = opened.settings.speed if init.speed is None else init.speed
             # SGLang's clients, and clients that request a number of chunks, send no input until frames arrive.

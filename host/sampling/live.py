@@ -41,7 +41,7 @@ VAE_SHARE = 0.25
 """The VAE decodes in tiles if decoding needs more than this fraction of the GPU memory that ComfyUI can free."""
 
 
-class Walked(NamedTuple):
+class WalkOutputs(NamedTuple):
     """The results of a walk: the IMAGE [n, H, W, 3] of its frames, the LATENT of the whole video, the state, and the
     camera with one pose a frame."""
 
@@ -118,7 +118,7 @@ def prepare_live(
     return LiveRun(rollout=run, path=path, steered=steered, frames=frames, **more)
 
 
-def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
+def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
     """Run a walk until the client stops it, the path ends, or `run.frames` frames are made, and return its results.
 
     ComfyUI's interrupt ends the walk at the next forward; the walk so far stays in its folder. Raises InputError if no
@@ -127,7 +127,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
     frames = _Decoders(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
     image = encode_image(run.rollout, vae)
-    made: list[Walked] = []
+    made: list[WalkOutputs] = []
 
     def walk(model: CausalModel, device: torch.device) -> None:
         new_world, lost = partial(spec.loop.world, model, device, memory), list[str]()
@@ -209,7 +209,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
         session.close()
 
 
-def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Walked:
+def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
     """Run the session and return the walk's results. Raises InputError if no frame was made or written. The reasons why
     files cannot be written are appended to `lost`, also later, while the session closes."""
     walking = _Walking(run, session, view, lost)
@@ -224,7 +224,7 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
         raise InputError("the walk was stopped before it began: there is nothing to hand out")
     state = session.state()
     latent = run.rollout.patcher.model.process_latent_out(state.latent.clone())
-    return Walked(album.images(), {"samples": latent}, state, CameraPath(kept.poses(), kept.lens, FPS))
+    return WalkOutputs(album.images(), {"samples": latent}, state, CameraPath(kept.poses(), kept.lens, FPS))
 
 
 def _album_by_vae(session: Session) -> "_Album":

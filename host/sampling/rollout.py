@@ -50,7 +50,7 @@ class NodeRollout:
         return [prompt[0][0][:, : self.spec.config.text_len].float() for prompt in self.prompts]
 
 
-class Made(NamedTuple):
+class RolloutOutputs(NamedTuple):
     """The results of a rollout: the LATENT of the whole video, the IMAGE [n, H, W, 3] of the new frames, and the
     state."""
 
@@ -137,7 +137,7 @@ def _without_steps(patcher) -> tuple[Any, list[str]]:
     return patcher, [*notes, *left_out]
 
 
-def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> Made:
+def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
     """Sample and decode the video. ComfyUI shows the newest frame after each chunk and can interrupt each forward.
     `mode`: the place of the keys and values. Raises InputError if they do not fit into memory."""
     if run.start is not None:
@@ -162,7 +162,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     whole = run.patcher.model.process_latent_out(state.latent.clone())
     show_warning("" if whole.isfinite().all() else NOT_FINITE)
     images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
-    return Made({"samples": whole}, images, state)
+    return RolloutOutputs({"samples": whole}, images, state)
 
 
 class _Chunks:
