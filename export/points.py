@@ -20,8 +20,8 @@ from ..measure.tracks import follow, opencv, resize
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
-"""The smallest angle in degrees between two rays to a point. pycolmap's default, 1.5, is for photographs, whose cameras
-are further apart than a walk's."""
+"""The smallest angle in degrees between two rays to a point. pycolmap's default, 1.5, is for photographs, with cameras
+further apart than in a walk."""
 APART = (1, 2, 4, 8)
 """The distances, in exported frames, between the two frames of a matched pair."""
 FEWEST_VIEWS = 3
@@ -44,7 +44,8 @@ class Second:
 @dataclass(frozen=True)
 class Points:
     """The sparse points of a scene: their `count`, the mean reprojection `error` in pixels, the agreement in each
-    second, and the bytes of a PLY file, `cloud`, with y up and the first camera looking along -z, as in 3D viewers."""
+    second, and the bytes of a PLY file. That `cloud` has y up, and the first camera looks along -z, as in 3D
+    viewers."""
 
     count: int
     error: float

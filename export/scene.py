@@ -25,8 +25,8 @@ IMAGES, MODEL, PLY = "images", Path("sparse", "0"), "points.ply"
 @dataclass(frozen=True)
 class Exported:
     """An exported scene in `folder`. `frames`: the numbers of the exported frames in the video. `left_out`: the count
-    of blurred frames. `read`: the count of all frames. `path`: the exported poses, whose distances add up to `length`
-    in the path's units. `size`: height and width of the frames."""
+    of blurred frames. `read`: the count of all frames. `path`: the exported poses. `length`: the length of that path in
+    its units. `size`: height and width of the frames."""
 
     frames: tuple[int, ...]
     left_out: int

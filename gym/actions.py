@@ -12,7 +12,7 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The keys of MultiBinary, in order. In Discrete, 0 is no key and 1 to 8 are the `KEYS`."""
+"""The keys of MultiBinary, in order. In Discrete, 0 holds nothing and 1 to 8 are the `KEYS`."""
 SPACES = ("discrete", "keys", "box")
 
 

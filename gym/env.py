@@ -1,4 +1,4 @@
-"""The environment of gymnasium, whose steps are the chunks of a walk."""
+"""The environment of gymnasium: a step is a chunk of a walk."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     """A walk as an environment. The observation is the last frame of a chunk, uint8 [H, W, 3]. `info` has its `pose`
-    (c2w float64 [4, 4]), the `seconds` of the video so far, the number of the `chunk`, and `latent_frame`, the first
-    latent frame of the walk that was made with the action.
+    (c2w float64 [4, 4]), the `seconds` of the video so far, and the number of the `chunk`. `latent_frame` is the first
+    latent frame of the walk with the action.
 
     Environments with the same arguments share one model. `unwrapped.session` is the Session, for events and prompts."""
 

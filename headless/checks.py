@@ -169,7 +169,7 @@ def find_device(name: str | None) -> torch.device:
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
     """Return the device that decodes frames: another CUDA GPU `name`, or the run's `device` for None. Raises InputError
-    if there is no such GPU."""
+    if that GPU does not exist."""
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
@@ -205,8 +205,8 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Return the path in a pose folder, with a note if its poses seem to follow another convention. Raises CameraError,
-    whose message explains how to convert a file of another kind."""
+    """Return the path in a pose folder, with a note if its poses seem to follow another convention. Raises CameraError;
+    for a file of another kind its message explains the conversion."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
@@ -239,7 +239,7 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
     """Return a note for each LoRA and its strength. Notes warn about a LoRA that is given twice, and, for a model of
-    `two_experts`, about a LoRA whose file name belongs to the other expert."""
+    `two_experts`, about a LoRA for the other expert by its file name."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora

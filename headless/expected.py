@@ -15,7 +15,7 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The stages of a causal run whose time grows with the number of frames: of the video, and of the continued state."""
+"""The stages of a causal run that take time per frame: of the video, and of the continued state."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
 _OF_NO_MATTER = (

@@ -1,4 +1,4 @@
-"""The options of a run, from whose names, defaults and choices the command builds its flags."""
+"""The options of a run. The command builds its flags from their names, defaults and choices."""
 
 from __future__ import annotations
 

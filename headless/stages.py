@@ -123,8 +123,8 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
     """Return the conditioning on the plan's device: image conditioning `y` [1, 20, f, h, w], the embeddings of the
-    prompt and, if guided, of the negative prompt, and the Pluecker map of the camera, with the held keys for models
-    that use keys."""
+    prompt and, if guided, of the negative prompt, and the Pluecker map of the camera. For models that use keys, the map
+    includes the held keys."""
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:
@@ -225,8 +225,8 @@ def load_model(
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
     """Return the model of a checkpoint with the plan's device, dtype, arithmetic and attention. `resident_blocks`: the
-    number of blocks that stay on the device (None: all); `decoded_blocks`: of these, the blocks whose 4-bit weights are
-    decoded in advance."""
+    number of blocks that stay on the device (None: all); `decoded_blocks`: the number of these with 4-bit weights that
+    are decoded in advance."""
     return load_expert(
         checkpoint,
         plan.device,

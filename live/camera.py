@@ -42,7 +42,7 @@ class WalkingCamera:
     ) -> None:
         """Start without motion at a `pose` [4, 4]. `speed`: a key's speed as a fraction of the longest step; Shift
         doubles it, up to the longest step. `pitch_deg`: the largest pitch in a video frame, in degrees. `walls`: the
-        position in a map whose walls stop the camera, or None."""
+        position in a map with walls that stop the camera, or None."""
         self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
@@ -71,7 +71,7 @@ class WalkingCamera:
         return np.stack([self._advance(axes) for axes in wishes.axes]) if len(wishes.axes) else np.empty((0, 4, 4))
 
     def _advance(self, axes: np.ndarray) -> np.ndarray:
-        # The requested speeds: diagonal walking is no faster than straight walking, and running is at most as fast as
+        # The requested speeds: diagonal walking is not faster than straight walking, and running at most as fast as
         # the longest step allows.
         most = min(self._running, max(1.0, float(np.abs(axes[:2]).max())))
         walk = axes[:2] * min(1.0, most / max(1e-9, float(np.hypot(*axes[:2]))))

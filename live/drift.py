@@ -25,7 +25,7 @@ Row = dict[str, float]
 
 
 class DriftWatch:
-    """The drift detector of one walk, whose chunks have `chunk` latent frames."""
+    """The drift detector of one walk with chunks of `chunk` latent frames."""
 
     def __init__(self, chunk: int) -> None:
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)

@@ -37,7 +37,7 @@ QUIET = 10.0
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. Kinds: prompt, events, paused, resumed, still, drift,
-found, back, restarted, kept (the walk is no longer saved), failed."""
+found, back, restarted, kept (the saving of the walk has ended), failed."""
 
 
 class ChunkMaker(Steered):
@@ -72,7 +72,7 @@ class ChunkMaker(Steered):
 
     @property
     def walk(self) -> Walk:
-        """The current walk. Raises InputError if there is none."""
+        """The current walk. Raises InputError if it has ended."""
         if self._walks.now is None:
             raise InputError(self.failure or "the walk has ended")
         return self._walks.now

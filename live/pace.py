@@ -12,7 +12,7 @@ from .shown.frames import Frames
 SPARE = 0.03
 """The seconds by which a chunk's first frames are planned too early, because clocks and threads are not exact."""
 RECENT = 32
-"""The number of recent frames, at least two chunks, whose longest delay predicts the next chunk's delay."""
+"""The number of recent frames, at least two chunks, from which the longest delay predicts the next chunk's delay."""
 SPAN = 4.0
 """The time in seconds over which the frame rate is measured."""
 
@@ -20,7 +20,7 @@ SPAN = 4.0
 class Pace:
     """A scheduler of chunks with `of_chunk` frames each, for frames that are played at `fps` from their delivery on. A
     fast machine waits before each chunk, so that the chunk includes the latest keys; a slow one never waits. With `fps`
-    0 there is no wait.
+    0 every chunk begins at once.
 
     The first chunk of a walk, or after a pause, is not used for predictions, because kernels are compiled then. `late`
     and `stalls` count late frames and interruptions of the playback."""

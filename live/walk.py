@@ -104,12 +104,12 @@ class Walk:
 
     @property
     def _first_of_all(self) -> bool:
-        """Whether the next chunk is the video's first, whose first latent frame is the image alone."""
+        """Whether the next chunk is the video's first one, in which the first latent frame is the image alone."""
         return self._state is None and self._made == 0
 
     @property
     def rests(self) -> bool:
-        """Whether the camera would not move in the next chunk: there is no input, or the held inputs did not move the
+        """Whether the camera would not move in the next chunk: nothing is pressed, or the held inputs did not move the
         camera in the last chunk either, because of a wall or the largest pitch."""
         if self._blocked:
             return not self.controls.changes

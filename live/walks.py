@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Make = Callable[[Start | WorldState, Path], Walk]
 """The signature make(begin, folder), which returns a walk that is saved in the folder."""
 Tell = Callable[[str], None]
-"""The signature tell(reason), called if a walk could not be saved."""
+"""A callback with the reason why a walk could not be saved."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
 """The file names of a walk's video, and of the preview by the tiny decoder that precedes it."""
 

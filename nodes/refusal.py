@@ -8,7 +8,7 @@ from ..host.files.folders import fingerprint
 
 
 class NamesToCheck(list[str]):
-    """The options of a combo whose node checks the chosen name itself.
+    """The options of a combo for a node that checks the chosen name itself.
 
     `in` is true for every name, so that ComfyUI adds no message of its own for a name that is not listed."""
 

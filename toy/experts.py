@@ -27,8 +27,8 @@ def write_expert(
     keep: tuple[str, ...] = (),
 ) -> None:
     """Write every parameter of `config` under its official name into a safetensors file. `tensors`: (name, tensor) of
-    each. Linear weights are quantized to `quant_type` ("nf4", "fp4" or "fp8"; None: not at all), except for layers
-    whose names match a pattern in `keep`; all other parameters have `dtype`."""
+    each. Linear weights are quantized to `quant_type` ("nf4", "fp4" or "fp8"; None: not at all), except for layers with
+    names that match a pattern in `keep`; all other parameters have `dtype`."""
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
     quantized = [name for name in linear if not any(fnmatchcase(name.removesuffix(".weight"), each) for each in keep)]

@@ -16,7 +16,7 @@ VAE_WIDTH = 8
 
 
 def text_config(vocab_size: int) -> UMT5Config:
-    """Return the configuration of the toy's umt5 encoder, whose width is the `text_dim` of EXPERT."""
+    """Return the configuration of the toy's umt5 encoder. Its width is the `text_dim` of EXPERT."""
     return UMT5Config(vocab_size, dim=64, attention_dim=64, ffn_dim=128, num_heads=4, num_layers=2, buckets=32)
 
 

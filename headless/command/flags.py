@@ -193,7 +193,7 @@ def seed(text: str) -> int:
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return a whole number of at least `least`. Raises ArgumentTypeError, whose message argparse prints."""
+    """Return a whole number of at least `least`. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
     return int(text)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ..options import CAMERAS
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options: if the command names one of a group, none of that group is taken from the video."""
+"""Groups of options: if the command names one of a group, the video's options of that group are ignored."""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Writing of a drawing to an image file, whose path is checked before anything is measured or drawn."""
+"""Writing of a drawing to an image file, with a check of the path before anything is measured or drawn."""
 
 from pathlib import Path
 

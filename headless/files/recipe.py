@@ -70,8 +70,8 @@ def _hash(paths: list[Path]) -> str:
 
 
 def read_recipe(video: str | Path) -> dict[str, Any]:
-    """Return the record in the metadata of a video, a PNG file or a folder of PNG files. Raises InputError if there is
-    none, and DependencyError without PyAV."""
+    """Return the record in the metadata of a video, a PNG file or a folder of PNG files. Raises InputError for a file
+    without a record, and DependencyError without PyAV."""
     path = Path(video)
     if not path.exists():
         raise InputError(f"`like` {path}: no such file; name a video that `lingbot-world generate` made")

@@ -35,7 +35,8 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class _Frames(Protocol):
-    """An output of frames uint8 [F, H, W, 3]. `close` completes it; `abandon` removes what it can after a failure."""
+    """An output of frames uint8 [F, H, W, 3]. `close` completes the files; `abandon` removes incomplete ones after a
+    failure."""
 
     @property
     def write(self) -> Callable[[np.ndarray], object]: ...

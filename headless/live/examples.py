@@ -18,8 +18,8 @@ MOST = 12
 
 
 class Example(NamedTuple):
-    """A start image, `data` of the media type `kind`, and its prompt. `own`: the image of walks whose client sends
-    none."""
+    """A start image, `data` of the media type `kind`, and its prompt. `own`: the image is used for walks of clients
+    that send none."""
 
     name: str
     prompt: str
@@ -33,8 +33,8 @@ class Example(NamedTuple):
 
 
 def examples(opened: Opened) -> list[Example]:
-    """Return the server's own start image, then the images in the package's example folder, or a drawn landscape if it
-    has none."""
+    """Return the server's own start image, then the images in the package's example folder, or else a drawn
+    landscape."""
     start = opened.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")

@@ -122,14 +122,14 @@ def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[
 
 
 def find_map(ckpt_dir: str | Path) -> WorldMap | None:
-    """Return the map in the package's example/map.json, or None if there is none. Raises InputError."""
+    """Return the map in the package's example/map.json, or None without that file. Raises InputError."""
     file = _example_file(ckpt_dir, MAP)
     return None if file is None else read_map(file)
 
 
 def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
-    """Return the file `name` of the example folder, which is in the model's folder or next to it; None if there is
-    none."""
+    """Return the file `name` of the example folder, which is in the model's folder or next to it; None if the file does
+    not exist."""
     folder = Path(ckpt_dir)
     files = (package / EXAMPLE / name for package in (folder, folder.absolute().parent))
     return next((file for file in files if file.is_file()), None)

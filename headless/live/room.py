@@ -217,7 +217,7 @@ class Room:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause a walk whose connection broke, and end it after `rules.back` unless the client reconnects."""
+        """Pause a walk after its connection broke, and end it after `rules.back` unless the client reconnects."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()
         visit.session.pause()

@@ -70,7 +70,7 @@ def is_here(host: str) -> bool:
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Raise InputError for a port that is invalid or in use, and for a host that is no address of this machine."""
+    """Raise InputError for a port that is invalid or in use, and for a host that is not an address of this machine."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()

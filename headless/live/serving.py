@@ -68,7 +68,7 @@ class Site:
 
 
 def make_app(site: Site) -> web.Application:
-    """Return the web application, whose shutdown ends the walk."""
+    """Return the web application. Its shutdown ends the walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     opened = site.room.opened
     model = {

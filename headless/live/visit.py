@@ -102,8 +102,8 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the start of a client's walk, with the server's own values where `init` has none. `size`: height and
-    width."""
+    """Return the start of a client's walk, with the server's own values for fields of `init` that are None. `size`:
+    height and width."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

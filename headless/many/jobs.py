@@ -71,7 +71,7 @@ class Job:
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
     """Return the jobs of a .jsonl or .csv file, with videos in `folder`. Options that a job does not name come from
-    `defaults`. Paths are relative to the file. Raises InputError, whose message has file and line."""
+    `defaults`. Paths are relative to the file. Raises InputError with file and line."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:

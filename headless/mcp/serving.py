@@ -75,7 +75,7 @@ def _shown(seen: Seen) -> list[Any]:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the tool, with a LingBotError raised as a ToolError, whose message the assistant receives."""
+    """Return the tool with each LingBotError raised as a ToolError, so that the assistant receives its message."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:

@@ -80,8 +80,8 @@ class Processes:
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return this process's value of the option `device`, of which `asked` is the user's: "cuda:" and the local
-        rank, or "cpu". Raises InputError if `asked` is a single GPU."""
+        """Return the device of this process for the user's option `asked`: "cuda:" with the local rank, or "cpu".
+        Raises InputError if `asked` is a single GPU."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):

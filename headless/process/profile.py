@@ -52,7 +52,7 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A recorder of a run's stages, as a context manager whose exit ends the last stage. `show(name, unit)` returns the
+    """A recorder of a run's stages, as a context manager. Its exit ends the last stage. `show(name, unit)` returns the
     context manager of a stage's progress display. `running`: the name of the current stage."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:

@@ -19,8 +19,8 @@ MODEL, ANYTHING = "MODEL", "*"
 
 
 def check_rollout() -> None:
-    """Raise InputError or CameraError for the Rollout that ComfyUI is validating if it has a base expert as its model,
-    no or several beginnings, a sink that fills its window, or a path shorter than a chunk."""
+    """Check the Rollout that ComfyUI is validating. Raises InputError or CameraError for a base expert as its model, no
+    or several beginnings, a sink that fills its window, and a path shorter than a chunk."""
     try:
         prompt, node = node_in_question()
     except UnknownError:

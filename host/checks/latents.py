@@ -90,8 +90,8 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if noise stays in a latent that no later sampler continues. `whole` tells whether the run is
-    meant to end the video, for a graph that is not known."""
+    """Yield a warning if noise stays in a latent that no later sampler continues. `whole`: whether the run should end
+    the video, which is used if the graph is not known."""
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return

@@ -96,7 +96,7 @@ def expert_choices() -> list[str]:
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the file or folder of the expert `name`. Raises InputError, whose message calls the expert `what`."""
+    """Return the file or folder of the expert `name`. Raises InputError; its message calls the expert `what`."""
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
@@ -303,7 +303,7 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
     """Return the path `name` in the first of ComfyUI's `model_folders` in which `exists(path)` is true. Raises
-    InputError, whose message calls the path `what`, for a name outside of the folders and for a missing path."""
+    InputError for a name outside of the folders and for a missing path; its message calls the path `what`."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:

@@ -86,7 +86,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield this layer as a function of an input [..., in], whose weight is decoded once for all calls."""
+        """Yield this layer as a function of an input [..., in]. The weight is decoded once for all calls."""
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):
@@ -201,7 +201,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 
 class _NormParameters(torch.nn.Module):
-    """A mixin for norms whose weight and bias the engine uses in its own fused kernels."""
+    """A mixin for norms with a weight and a bias that the engine uses in its own fused kernels."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):

@@ -111,8 +111,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first sigma at which the low-noise expert predicts; `len(sigmas)` if there is
-        none."""
+        """Return the index of the first sigma at which the low-noise expert predicts; `len(sigmas)` if it never
+        does."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])

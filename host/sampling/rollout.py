@@ -34,7 +34,7 @@ ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does with
 class NodeRollout:
     """The checked inputs of a Rollout node: the engine's `spec`, the MODEL (`patcher`), the prompts as CONDITIONINGs,
     and `notes` for the user. `later`: the embeddings of events, by the first chunk of each. `start`: None, or a latent
-    [1, 16, n, h, w] whose last frame `run_rollout` decodes as the first frame of the video."""
+    [1, 16, n, h, w]; `run_rollout` decodes its last frame as the video's first one."""
 
     patcher: object
     spec: RolloutSpec
@@ -267,7 +267,7 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Return the IMAGE [n, H, W, 3] of the last `latent_frames` latent frames of `whole`, and of REACH earlier ones,
-    which the decoder needs so that the last frames are the same as in the whole decoded video."""
+    """Return the IMAGE [n, H, W, 3] of the last `latent_frames` latent frames of `whole`, and of REACH earlier ones.
+    With these the decoder makes the same last frames as from the whole latent."""
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

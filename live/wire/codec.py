@@ -74,7 +74,7 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Return the map in msgpack data, whose parts are limited in size. Raises InputError, and DependencyError without
+    """Return the map in msgpack data. Raises InputError for other data and for large parts, and DependencyError without
     msgpack."""
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:

@@ -26,7 +26,7 @@ HEARTBEAT = 10.0
 
 class Connection:
     """A reader of a websocket's messages at a limited rate. `ended` is set at the end of the connection; then `code` is
-    the websocket's close code, and `clean` tells whether the client closed the connection."""
+    the websocket's close code, and `clean` is true if the client closed the connection."""
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0

@@ -45,8 +45,8 @@ class Output:
 @dataclass(frozen=True)
 class Init:
     """A client's first message. None means the server's own setting. `size`: height and width in pixels. `ours`: the
-    client reads `status` messages, as this project's own page does. `resume`: the token of a walk whose connection
-    broke. `moving`: chunks are made also without input. `speed`: the speed of W as a fraction of the longest step.
+    client reads `status` messages, as this project's own page does. `resume`: the token of a walk with a broken
+    connection. `moving`: chunks are made also without input. `speed`: the speed of W as a fraction of the longest step.
     `replay`: the name of a saved walk to repeat."""
 
     prompt: str | None

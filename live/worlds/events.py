@@ -147,8 +147,8 @@ def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video whose events switch by their times, each as (first second, text); the first
-    one begins at 0."""
+    """Return the full prompts of a video with events that switch by their times, each as (first second, text). The
+    first one begins at 0."""
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]
