@@ -82,7 +82,7 @@ def main() -> None:
         attention=options.attention,
         **window,
     )
-    with tempfile.TemporaryDirectory() as folder, live.Session(engine, start, folder=folder) as session:
+    with tempfile.TemporaryDirectory() as folder, live.Session(engine, start, folder=folder, speed=1.0) as session:
         walk(session, int(options.minutes * 60 * FPS))
         session.close(whole=True)
         poses = np.load(next(Path(folder).glob("*/camera/poses.npy")))
