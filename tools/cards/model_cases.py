@@ -98,7 +98,8 @@ def _model(folder: Path, name: str, width, count: int, how: tuple[str, str], dev
     from random_package import write_random_expert
 
     dim, feed_forward, heads = width
-    config = ModelConfig(dim=dim, ffn_dim=feed_forward, num_heads=heads, num_layers=count, freq_dim=256, text_dim=4096)
+    rest = {"freq_dim": 256, "text_dim": 4096, "causal": True}
+    config = ModelConfig(dim=dim, ffn_dim=feed_forward, num_heads=heads, num_layers=count, **rest)
     place = folder / f"{name.replace(' ', '')}-{count}" / "lingbot-world-v2-causal-fast"
     path = place / "model.safetensors"
     if not path.is_file():
@@ -109,11 +110,14 @@ def _model(folder: Path, name: str, width, count: int, how: tuple[str, str], dev
 
 def _kernels(model, device: str, size: tuple[int, int]) -> dict[str, int]:
     """Count what a GPU runs in the third chunk, by name; its window is full."""
+    from lingbot_world.model.attention.choose_8bit import takes_operands
+    from lingbot_world.model.kv.place import KeyValuePlace
     from lingbot_world.options import FAST_INDICES, Window
     from lingbot_world.pipeline.world import World, WorldMemory
     from lingbot_world.sampling import few_step_schedule
 
-    world = World(model, size, Window(2 * FRAMES, FRAMES), chunk=FRAMES, device=device, memory=WorldMemory())
+    memory = WorldMemory(KeyValuePlace(fp8=takes_operands(model.attention_mode, torch.device(device), model.config)))
+    world = World(model, size, Window(2 * FRAMES, FRAMES), chunk=FRAMES, device=device, memory=memory)
     generator = torch.Generator(device).manual_seed(0)
 
     def draw(shape):
