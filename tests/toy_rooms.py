@@ -1,5 +1,6 @@
 """Places in the maze that no training has seen, a camera move through each, and how a video of a move is judged."""
 
+import os
 from functools import cache
 
 import numpy as np
@@ -8,7 +9,7 @@ from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.text import encode
 from lingbot_world.tools.toy.measure import decibels
 from lingbot_world.tools.toy.paths import FRAMES, STEP
-from lingbot_world.tools.toy.render import render
+from lingbot_world.tools.toy.render import HEIGHT, WIDTH, render
 from lingbot_world.tools.toy.rooms import scenes_around
 from lingbot_world.vae import load_vae
 
@@ -16,6 +17,8 @@ MOVES = {"pan_left": 25.0, "dolly_in": 8 * STEP, "pan_right": 25.0, "truck_right
 """A preset, and how far it goes: degrees or world units over 33 frames."""
 SHOWN = [0, 8, 16, 24, 32]
 """The frames that are compared with the renderer's."""
+SIZE = (HEIGHT, WIDTH) if "TOY_CASES" in os.environ else (96, 160)
+"""Height and width: at the package's own size a CPU takes more than twice as long."""
 
 
 class Places:
@@ -29,7 +32,7 @@ class Places:
         poses = torch.tensor(np.stack(self.paths)).float()
         self.scenes = scenes_around(poses, torch.Generator().manual_seed(2_000_000_011))
         self.prompts = encode(self.scenes.rooms.captions(), folder / "models_t5_umt5-xxl-enc-bf16.pth", folder)
-        self.truth = render(self.scenes.rooms, self.scenes.c2w[:, SHOWN])
+        self.truth = render(self.scenes.rooms, self.scenes.c2w[:, SHOWN], *SIZE)
         self.moved = cache(self._moved)
 
     def gain(self, case, video):
@@ -41,7 +44,7 @@ class Places:
         """The renderer's frames of every move from a case's place, walls or not."""
         start = self.scenes.c2w[case, :1]
         poses = torch.stack([start @ torch.tensor(path_of(move)).float()[SHOWN] for move in MOVES])
-        return dict(zip(MOVES, render(self.scenes.rooms[[case] * len(MOVES)], poses), strict=True))
+        return dict(zip(MOVES, render(self.scenes.rooms[[case] * len(MOVES)], poses, *SIZE), strict=True))
 
     def nearest(self, case, video):
         """The move of which the renderer's frames from a case's place are nearest to a video's."""

@@ -27,12 +27,12 @@ def test_pictures_move_as_w_is_held(tmp_path):
         write_toy_world(tmp_path / "toy") / "lingbot_world_fast",
         image=tmp_path / "toy/example/image.png",
         prompt=scene.rooms.captions()[0],
-        width=256,
-        height=144,
+        width=160,
+        height=96,
         chunk=1,
         device="cpu",
     )
-    start = render(scene.rooms, scene.c2w[:, :1])[0, 0]
+    start = render(scene.rooms, scene.c2w[:, :1], 96, 160)[0, 0]
     with Session(engine, Start(start, scene.rooms.captions()[0]), folder=tmp_path / "walks", fps=0) as session:
         session.hold(["w", "shift"])  # a longest step a frame
         made = [frames.pixels for frames, _ in zip(session, range(CHUNKS), strict=False)]
@@ -41,7 +41,7 @@ def test_pictures_move_as_w_is_held(tmp_path):
     back = torch.from_numpy(preset_path("dolly_out", frames=len(poses), amount=1).c2w).float()
     poses[:, :3, 3] *= STEP / WALKING_UNIT
     ways = torch.stack([poses[-1], torch.eye(4), back[-1]])
-    ahead, still, behind = render(scene.rooms, (scene.c2w[0, :1] @ ways)[None])[0]
+    ahead, still, behind = render(scene.rooms, (scene.c2w[0, :1] @ ways)[None], 96, 160)[0]
     assert decibels(last, ahead) > 2 + max(decibels(last, still), decibels(last, behind))
     assert np.linalg.norm(poses[-1, :3, 3]) > 3 * STEP
 
@@ -50,7 +50,7 @@ def test_pictures_move_as_w_is_held(tmp_path):
 def test_a_picture_stays_what_it_is_for_a_minute_without_an_input(tmp_path, monkeypatch):
     """The minute is played: each look of the thread is a second later."""
     package = write_toy_world(tmp_path / "toy")
-    engine, start = open_live(package, width=256, height=144, chunk=1, device="cpu")
+    engine, start = open_live(package, width=160, height=96, chunk=1, device="cpu")
     made, looks, now = [], threading.Semaphore(0), [0.0]
     with Session(engine, start, folder=tmp_path / "walks") as session:
         stands = session._stands

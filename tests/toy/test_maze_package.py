@@ -45,7 +45,7 @@ class Example:
     """The example's walk, as the model makes it after a prompt; of the renderer's, the first frame and the LAST."""
 
     def __init__(self, folder):
-        self.walker, self.scene = Walker(folder, "cpu"), example()
+        self.walker, self.scene = Walker(folder, "cpu", (96, 160)), example()
         self.truth = torch.cat([truth_of(self.scene, 0, self.walker.size, part) for part in (slice(1), LAST)])
 
     def video(self, prompt, steps=STEPS):

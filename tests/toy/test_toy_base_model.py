@@ -1,6 +1,6 @@
 """The toy's base experts in the maze: the camera moves as asked, and savings cost little.
 
-TOY_CASES=5 makes a video of each move; with -s the figures are printed."""
+TOY_CASES=5 makes a video of each move at the package's own size; with -s the figures are printed."""
 
 import os
 
@@ -14,11 +14,11 @@ from lingbot_world.pipeline.geometry import image_conditioning
 from lingbot_world.sampling import StepReuse
 from lingbot_world.tools.toy.measure import decibels
 from lingbot_world.tools.toy.paths import FRAMES
-from lingbot_world.tools.toy.render import HEIGHT, LENS, WIDTH
+from lingbot_world.tools.toy.render import LENS
 from lingbot_world.toy import write_toy_world
 from lingbot_world.toy.package import EXPERTS
 from lingbot_world.vae import decode_latent, encode_first_frame
-from toy_rooms import MOVES, SHOWN, Places
+from toy_rooms import MOVES, SHOWN, SIZE, Places
 
 STEPS, CASES = 4, int(os.environ.get("TOY_CASES", "2"))
 
@@ -35,7 +35,7 @@ class World(Places):
     def video(self, case, steps=STEPS, reuse=None, frames=FRAMES):
         """A case's video [shown, 3, h, w], -1 to 1, by the engine."""
         latent = encode_first_frame(self.vae, self.truth[case, 0], frames)
-        camera = camera_embedding(self.paths[case][:frames], LENS, frames=frames, height=HEIGHT, width=WIDTH)
+        camera = camera_embedding(self.paths[case][:frames], LENS, frames=frames, height=SIZE[0], width=SIZE[1])
         noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(case))
         given = noise, image_conditioning(latent), self.prompts[case][None], None, camera
         made = sample(*self.experts, *given, steps=steps, shift=5.0, guide_scale=1.0, step_reuse=reuse)
