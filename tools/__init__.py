@@ -1,1 +1,1 @@
-"""What is not shipped: benchmarks, measurements, the workflow generator, the training of the toy."""
+"""Tools that are not shipped: benchmarks, measurements, the generator of workflows, the training of the toy."""

@@ -112,7 +112,7 @@ def bench_rollout(
 
 
 def _planned(model, options: argparse.Namespace, size: tuple[int, int], memory: WorldMemory) -> int:
-    """What the planner counts beside the weights; the camera cache whole."""
+    """Return the bytes that the planner counts besides the weights, with the whole camera cache."""
     eight_bit = "8bit" if memory.place.fp8 else "exact"
     precision = Precision(torch.bfloat16, model.blocks[0].ffn[0].arithmetic, eight_bit)
     work = RolloutWork(model.config, size, options.chunk, options.window, precision)

@@ -57,7 +57,8 @@ def prepare(options: argparse.Namespace, config: ModelConfig) -> None:
 
 
 def write_expert(folder: Path, seed: int, config: ModelConfig) -> None:
-    """In a process of its own, so that its CUDA context is gone when the servers run."""
+    """Write an expert of random weights. This runs in a process of its own, so that its CUDA context is gone when the
+    servers run."""
     if (folder / "model.safetensors").is_file() and open_checkpoint(folder).config == config:
         return
     sizes = {

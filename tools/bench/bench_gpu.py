@@ -72,7 +72,8 @@ def bench_arithmetic(
     want: Tensor,
     attention: str,
 ) -> None:
-    """The same step in 8 bits, and how far its result is from `want`. What fails is told, and the others go on."""
+    """Time the same step in 8 bits, and print the error of its result against `want`. A step that fails is reported,
+    and the others continue."""
     free()
     name = f"NF4, {arithmetic}" + ", attention in 8 bits" * (attention == "8bit")
     model.set_arithmetic(arithmetic)
@@ -89,7 +90,7 @@ def bench_arithmetic(
 
 
 def play_card(gigabytes: float) -> None:
-    """Let torch use no more than that, half a GB of it taken for the CUDA context."""
+    """Limit torch's GPU memory to this many GB, of which half a GB is for the CUDA context."""
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((gigabytes - 0.5) * GB / total)
 

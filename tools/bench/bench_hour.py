@@ -44,7 +44,7 @@ def walk(session: live.Session, frames: int) -> None:
 
 
 def held() -> str:
-    """What the process holds, and on the GPU its tensors and torch's allocator."""
+    """Return the memory of the process and, on a GPU, of its tensors and of torch's allocator."""
     figures = f"{process_bytes(os.getpid()) / GB:.3f} GB"
     if torch.cuda.is_available():
         tensors, reserved = torch.cuda.memory_allocated() / GB, torch.cuda.memory_reserved() / GB
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def random_model(folder: Path) -> Path:
-    """A 1.3B of random weights, and what else a package has."""
+    """Write a package with a 1.3B model of random weights, and return the model's folder."""
     random_package.text_encoder(folder)
     random_package.vae(folder)
     (folder / "example").mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,8 @@ def random_model(folder: Path) -> Path:
 
 
 def way(frames: int) -> float:
-    """Where W leads in so many frames, the first of which stands and the next of which are slower."""
+    """Return the distance that a held W covers in this many frames; the first one does not move, and the next ones are
+    slower."""
     slower = sum(1 - number / FRAMES_TO_SPEED for number in range(1, FRAMES_TO_SPEED))
     return STEP * (frames - 1 - slower)
 

@@ -66,7 +66,7 @@ LAYOUTS = (ONE, Layout(2, 1), Layout(1, 2), Layout(2, 2), Layout(1, 4), Layout(2
 
 
 class Bench:
-    """This process, the groups it is in, and what the first process reports."""
+    """The groups of this process, and the report of the first process."""
 
     def __init__(self) -> None:
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
@@ -76,7 +76,8 @@ class Bench:
         self._waiting = distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
     def _together(self, layout: Layout) -> ParallelGroups | None:
-        """Every process makes all groups, in one order; None where it is in none of the layout's."""
+        """Return this process's groups of a layout, or None outside of it. Every process must create all groups in the
+        same order."""
         rows = [range(row * layout.sequence, (row + 1) * layout.sequence) for row in range(layout.halves)]
         sequences = [self._group(*ranks) for ranks in rows]
         pairs = [self._group(i, i + layout.sequence) for i in range(layout.sequence * (layout.halves > 1))]
@@ -130,8 +131,9 @@ def seconds_of(step: Callable[[], object], repeats: int = 1) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """What is timed: a video's size, the rows of guidance, and whether the camera layers' results and the prompts' keys
-    and values come from a CameraCache. With no `repeats` the first step counts, else those after it."""
+    """The step that is timed: the video's size, the batch elements of guidance, and whether a CameraCache has the
+    camera layers' results and the prompts' keys and values. Without `repeats` the first step is timed, else the later
+    ones."""
 
     geometry: Geometry
     rows: int = 2
@@ -155,7 +157,7 @@ class Step:
 
 
 def bench_step(bench: Bench, model: LingBotWorldModel, step: Step, layouts: list[Layout]) -> None:
-    """A step in several layouts, each beside the first one."""
+    """Time a step in several layouts, and compare each with the first."""
     inputs = step_inputs(FULL, step.geometry, "cuda")
     positive, negative = inputs["context"].split(1)
     conditioning = Conditioning(inputs["x"][:1, 16:], positive, negative, inputs["camera"])
@@ -185,7 +187,7 @@ def bench_step(bench: Bench, model: LingBotWorldModel, step: Step, layouts: list
 
 
 def time_step(run_step: Callable[[], torch.Tensor], repeats: int) -> tuple[torch.Tensor, float, float]:
-    """Its result, seconds, and the peak in GB over what was held before."""
+    """Return the step's result, its seconds, and the peak in GB above the memory used before."""
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
@@ -216,7 +218,7 @@ def bench_causal(bench: Bench, model: LingBotWorldModel, options: argparse.Names
 
 
 def bench_shard(bench: Bench, package: Path, whole: LingBotWorldModel) -> None:
-    """A step of the largest layout with the weights divided among all processes, beside whole weights."""
+    """Time a step of the largest layout with sharded weights and with full weights."""
     layout, held = largest_layout(bench), torch.cuda.memory_allocated()
     everyone = distributed.new_group()
     divided = load_expert(package / EXPERT, "cuda", resident_blocks=0, shared_by=everyone)

@@ -66,8 +66,8 @@ def bench_step(
 
 
 def bench_streamed(report: Report, path: Path, inputs: dict, repeats: int, resident: tuple[int | None, ...]) -> None:
-    """A guided step with so many blocks resident (None: all), what it takes on the GPU with weights and all, and
-    whether its bits are the first one's."""
+    """Time a guided step with each number of resident blocks (None: all), and report its seconds, its peak of GPU
+    memory, and whether its bits equal the first one's."""
     first = None
     for blocks in resident:
         model = load_expert(path, "cuda", resident_blocks=blocks)
@@ -169,7 +169,7 @@ def bench_tiny(report: Report, size: tuple[int, int]) -> None:
 
 
 def bench_run(report: Report, package: Path, output: Path, **options) -> None:
-    """`lingbot-world generate` with the package's example: each stage, and what share of it all sampling was."""
+    """Time each stage of `lingbot-world generate` on the package's example, and the share of sampling."""
     example = package / "example"
     plan = make_plan(
         GenerateOptions(

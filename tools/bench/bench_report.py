@@ -51,7 +51,8 @@ def synchronize(device: str) -> None:
 
 
 def timed(step: Callable[[], object], repeats: int, device: str) -> tuple[float, float | None]:
-    """Median seconds after a first call, and the peak bytes on a GPU over what was held before (None on a CPU)."""
+    """Return the median seconds after a first call, and the peak bytes on a GPU above the memory used before (None on a
+    CPU)."""
     step()
     synchronize(device)
     on_gpu, held = torch.device(device).type == "cuda", 0

@@ -1,4 +1,4 @@
-"""A ComfyUI server for bench_comfyui.py and bench_rollout_node.py, and what its websocket tells about a run."""
+"""A ComfyUI server for bench_comfyui.py and bench_rollout_node.py, and the events of its websocket."""
 
 import argparse
 import json
@@ -115,7 +115,7 @@ class ComfyUI:
 
 
 class Timeline:
-    """When the nodes of a run began and the sampler's steps ended, and what the run showed."""
+    """The times at which a run's nodes began and its sampler's steps ended, and the texts on its nodes."""
 
     def __init__(self) -> None:
         self.began: dict[str | None, float] = {}

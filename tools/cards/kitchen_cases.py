@@ -29,7 +29,7 @@ def decibels(error: float) -> float:
 
 
 def shown(name: str, run) -> dict:
-    """What `run` returns, or why it failed; printed as a line of JSON."""
+    """Return the result of `run`, or the reason of its failure, and print it as a line of JSON."""
     start = time.perf_counter()
     try:
         found = run()
@@ -43,7 +43,8 @@ def shown(name: str, run) -> dict:
 
 
 def try_kitchen() -> list[dict]:
-    """Try int8_linear, int8_attention, fp16_conv3d and adaln, by what the library's registry picks for the card."""
+    """Try int8_linear, int8_attention, fp16_conv3d and adaln with the kernels that the library's registry selects for
+    the card."""
     import comfy_kitchen as kitchen
 
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ import torch
 from kitchen_cases import decibels, shown
 
 BLOCKS = 1, 3
-"""The numbers of blocks of the two models whose difference is the launches of a block."""
+"""The numbers of blocks of two models; the difference of their launches gives the launches of a block."""
 FORWARDS = 5
 """The forwards of a chunk: four steps and a clean pass."""
 WIDTHS = {"1.3B": (1536, 8960, 12), "14B in NF4": (5120, 13824, 40)}
@@ -72,7 +72,7 @@ def _decoded(decoder, latents, vae, kept: bool = True):
 
 
 def try_launches(device: str = "cuda", size: tuple[int, int] = VIDEO, widths: dict | None = None) -> list[dict]:
-    """Count the kernels and copies of a block in a forward, from what the GPU ran in a chunk with a full window."""
+    """Count the kernels and copies of a block in a forward, from a profile of a chunk with a full window."""
     found, folder = [], Path(tempfile.mkdtemp())
     for name, arithmetic, attention in product(widths or WIDTHS, ("bf16", "8bit"), ("auto", "8bit")):
         if (arithmetic == "bf16") != (attention == "auto"):

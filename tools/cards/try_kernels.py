@@ -166,7 +166,7 @@ def start(card: str, out: Path, parts: list[str]) -> subprocess.Popen:
 
 
 def end(card: str, process: subprocess.Popen, out: Path) -> None:
-    """Wait for a card's process, and print what it found."""
+    """Wait for the process of a card, and print its results."""
     try:
         code = str(process.wait(LIMIT))
     except subprocess.TimeoutExpired:

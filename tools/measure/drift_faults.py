@@ -44,4 +44,5 @@ FAULTS: dict[str, tuple[Callable[[Frames], Frames], float, float]] = {
     "flicker": (flickering, 2.2, 0.4),
     "repeat": (repeating, 2.5, 0.2),
 }
-"""By their names: how it is put in, the second at which it begins, and how many seconds later it may be named."""
+"""Faults by name: the function that adds one, the second at which it begins, and the limit in seconds of its
+detection."""

@@ -15,8 +15,7 @@ from .parameters import Parameters, Weights
 LAYERS = ((16, 96, 3), (96, 192, 4), (192, 192, 3), (192, 192, 4), (192, 192, 3))
 """Channels into and out of each convolution, and its width; those of width 4 halve the size."""
 HEADS = {"near": 2, "far": 4}
-"""The convolution that each of them judges by. What the near one says of a patch is of 10x10 latents, the far one's of
-24x24."""
+"""The convolutions of the two heads: a patch of the near one sees 10x10 latents, of the far one 24x24."""
 SHAPES = {
     **{f"{index}.weight": (out, into, size, size) for index, (into, out, size) in enumerate(LAYERS)},
     **{f"{index}.bias": (out,) for index, (_, out, _) in enumerate(LAYERS)},
@@ -42,8 +41,8 @@ class Adversary:
         self.steps = torch.zeros((), device=device)
 
     def slope(self, made: Tensor, true: Tensor, asked: Tensor) -> Tensor:
-        """The gradient by `made` [n, 16, f, h, w] of how easily it is told from `true`, of latent frames that are
-        `asked` for (float [n, f]). Before, the adversary itself learns a step of it."""
+        """Return the gradient, by `made` [n, 16, f, h, w], of the adversary's loss against `true`, for the latent
+        frames selected by `asked` (float [n, f]). The adversary first learns a step."""
         fake, real = (part.movedim(2, 1).flatten(0, 1) for part in (made.detach(), true))
         share = (asked / asked.sum().clamp(min=1)).flatten()
         self._learn(fake, real, share)
@@ -53,7 +52,7 @@ class Adversary:
         return torch.autograd.grad(loss, fake)[0].unflatten(0, asked.shape).movedim(1, 2)
 
     def added(self, slope: Tensor, made: Tensor, true: Tensor, asked: Tensor) -> Tensor:
-        """The gradient `slope` by `made`, and the adversary's beside it, so long that it is `share` of it."""
+        """Return `slope`, a gradient by `made`, plus the adversary's gradient scaled to `share` of its length."""
         own = self.slope(made, true, asked)
         length = self.share * slope.norm() / own.norm().clamp(min=1e-12)
         return slope + own * length * (self.steps > IDLE)
@@ -75,8 +74,8 @@ class Adversary:
 
 
 def judged(weights: Weights, latents: Tensor) -> Tensor:
-    """How true each patch of latents [n, 16, h, w] looks: [n, patches], first those of the near head. Each of them has
-    a far one beside it, that of the place where it lies: so both heads have the same weight in a mean."""
+    """Return a score of realism for each patch of latents [n, 16, h, w]: [n, patches], first of the near head, then for
+    each of these the far head's at the same place, so that both heads have the same weight in a mean."""
     x, found = latents, []
     for index, (_, _, size) in enumerate(LAYERS):
         x = F.leaky_relu(_convolved(weights, str(index), x, 2 - size % 2, 1), 0.2)

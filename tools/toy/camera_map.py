@@ -1,4 +1,4 @@
-"""The model's camera input of what is asked of the camera from one latent frame to the next."""
+"""The model's camera input for the steps of a camera between latent frames."""
 
 import torch
 from torch import Tensor

@@ -13,9 +13,9 @@ from ...vae.network import LATENT_CHANNELS
 from .parameters import Weights
 
 EPSILON = 1e-8
-"""Of the norms. The engine's is 1e-24, whose gradient at a norm of nothing would be endless."""
+"""The epsilon of the norms. The engine's is 1e-24, for which the gradient at a norm of zero would be infinite."""
 LAST_STAGE = 3
-"""Of the decoder: it works at full size."""
+"""The number of the decoder's last stage, which works at full size."""
 
 
 def encode(weights: Weights, video: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def decode(weights: Weights, latent: Tensor) -> Tensor:
 
 
 def before_last_stage(weights: Weights, latent: Tensor) -> Tensor:
-    """What the decoder's last stage, which works at full size, makes the video of: [B, 4 * (f - 1) + 1, 8h, 8w, c]."""
+    """Return the input of the decoder's last stage, which works at full size: [B, 4 * (f - 1) + 1, 8h, 8w, c]."""
     batch, x = len(latent), _frames(latent)
     x = _causal(weights, "decoder.conv1", _conv(weights, "conv2", x), batch)
     x = _middle(weights, "decoder", x, batch)
@@ -52,7 +52,7 @@ def before_last_stage(weights: Weights, latent: Tensor) -> Tensor:
 
 
 def last_stage(weights: Weights, x: Tensor) -> Tensor:
-    """The video [B, F, H, W, 3] of what `before_last_stage` gave [B, F, H, W, c], or of a cut-out of that."""
+    """Return the video [B, F, H, W, 3] from the output [B, F, H, W, c] of `before_last_stage`, or from a crop of it."""
     batch = len(x)
     x = _stage(weights, LAST_STAGE, _frames(x), batch)
     return _video(_activated(weights, "decoder.head.0", "decoder.head.2", x, batch), batch)

@@ -21,7 +21,7 @@ RATE = 2e-3
 KL = 2e-4
 EDGES = 0.4
 WHOLE_FROM = 0.65
-"""From this progress on, whole pictures instead of cut-outs."""
+"""The progress from which on whole frames are used instead of crops."""
 GREY, MIDDLE = 10, 127
 """One batch in so many has grey after its first frames."""
 
@@ -56,8 +56,8 @@ def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, rate: 
 
 
 def _loss(weights: dict[str, Tensor], pixels: Tensor) -> Tensor:
-    """Squared and absolute error, that of the differences between neighbours, so that edges are kept, and a little for
-    what latents tell. Of pixels uint8 [n, f, h, w, 3]."""
+    """Return the loss for pixels uint8 [n, f, h, w, 3]: squared and absolute error, the error of differences between
+    neighbours, which keeps edges sharp, and a small part for the information in the latents."""
     clips = pixels.to(compute_dtype(pixels.device)) / 127.5 - 1
     mean, log_variance = encode(weights, clips).float().chunk(2, -1)
     log_variance = log_variance.clamp(-12, 4)
@@ -72,8 +72,8 @@ def _loss(weights: dict[str, Tensor], pixels: Tensor) -> Tensor:
 
 
 def _clips(pool: Tensor, sizes: Sizes, choice: torch.Generator) -> Tensor:
-    """Clips of random videos, all of a batch from one place and time. One in GREY batches has grey frames behind the
-    first one, as the encoder gets it in use."""
+    """Return clips of random videos; all clips of a batch have the same place and time. One of GREY batches has grey
+    frames after the first one, as the encoder gets them in use."""
     index = torch.randint(0, len(pool), (sizes.clips,), generator=choice).to(pool.device, non_blocking=True)
     room = sizes.video_frames - sizes.clip_frames, sizes.height - sizes.crop[0], sizes.width - sizes.crop[1]
     draws = torch.rand(3, generator=choice).tolist()
@@ -99,12 +99,12 @@ def normalised(parameters: Parameters, sizes: Sizes, seed: int) -> Parameters:
 
 
 def decibels(error: Tensor) -> float:
-    """Of a mean square error of colours from 0 to 1."""
+    """Return the decibels of a mean squared error of colours from 0 to 1."""
     return round(float(-10 * torch.log10(error.clamp(min=1e-10))), 2)
 
 
 def with_statistics(parameters: Parameters, mean: Tensor, std: Tensor) -> Tensor:
-    """Return flat parameters of a VAE whose latents have these statistics, changed so that they have Wan's."""
+    """Return the flat parameters of a VAE, changed so that its latents, which have these statistics, get Wan's."""
     changed = Parameters(parameters.shapes, parameters.flat.detach().clone())
     weights, own = changed.named(), slice(0, LATENT_CHANNELS)
     wan_mean, wan_std = torch.tensor([MEAN, STD], device=mean.device)

@@ -111,8 +111,8 @@ def train_decoder(vae: Weights, data: Watched, phase: Phase, rate: float, log: L
 
 
 def loss_of(last: Weights, given_to: Tensor, pictures: Tensor, counts: Tensor) -> Tensor:
-    """Of clips [n, f, h, w, ...] whose frames count so much, [n, f]: squared and absolute error, that of differences
-    between neighbours, and that of each patch's `detail`."""
+    """Return the loss for clips [n, f, h, w, ...] with frame weights [n, f]: squared and absolute error, the error of
+    differences between neighbours, and the error of each patch's `detail`."""
     made, wanted = last_stage(last, given_to.float()), pictures.float() / 127.5 - 1
     made, wanted = (part[:, :, EDGE:-EDGE, EDGE:-EDGE] for part in (made, wanted))
     error = made - wanted
@@ -133,7 +133,7 @@ def detail(pictures: Tensor, size: int) -> Tensor:
 
 
 def clips(data: Watched, choice: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """What `loss_of` takes, of CLIPS random cut-outs; `choice` is a CPU generator."""
+    """Return the arguments of `loss_of` for CLIPS random crops; `choice` is a CPU generator."""
     walks, frames, height, width = data.pictures.shape[:4]
     length, high, wide = min(CLIP, frames), min(CROP, height), min(CROP, width)
     features, pictures, counts = [], [], torch.ones(CLIPS, length)
@@ -154,8 +154,8 @@ def clips(data: Watched, choice: Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 @torch.no_grad()
 def measured_decoder(vae: Weights, data: Watched) -> dict[str, float]:
-    """Of walks, of the encoder's latents and of the denoiser's: PSNR of first frames and later ones, and the sharpness
-    of these as a share of the renderer's."""
+    """Return for walks, from the encoder's latents and from the denoiser's: the PSNR of first and later frames, and the
+    sharpness of the later ones as a fraction of the renderer's."""
     found: dict[str, float] = {}
     for name, features in (("true", data.true), ("made", data.made)):
         errors, sharp = [], []

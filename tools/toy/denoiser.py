@@ -32,25 +32,25 @@ from .spans import chunks
 from .twin import PLAIN, Parts, causal_velocity, finished, projected, velocity
 
 SHARPER, FINER = 2.0, 8.0
-"""At the begin: the norms of queries and keys, which bound how sharply a token looks at another; the weights of camera
-patches, whose 256 rays are so alike that the camera layers would be almost linear in them."""
+"""The initial values of the norms of queries and keys, which bound the sharpness of attention, and of the weights of
+camera patches. The 256 rays of a patch are so similar that the camera layers would otherwise be almost linear."""
 RATE = 1.5e-3
 CHUNKS = (1, 1, 3, 4)
-"""Drawn from for each step; chunks of 1 are what is walked with."""
+"""The chunk sizes from which each step draws; walks use chunks of 1."""
 FIRST = 0.5
-"""Of so many chunks the noise level is the first of the few steps, whatever is known: one step is enough to walk."""
+"""The fraction of chunks with the noise level of the first step whatever is known, so that a walk can use one step."""
 BASE_EVERY = 8
 """One step in so many is of whole videos, of BASE_MORE times as many."""
 BASE_MORE = 3
 LATER_SHARE = 0.35
-"""Of the steps: walks whose second half is later."""
+"""The fraction of steps on walks with a later second half."""
 LATER = (2, 10, 50, 250)
 MOST_NOISE = 0.2
 """Added to the chunks before, at most: a share of 1."""
 OWN = 0.75
-"""The share of the walks whose chunks before are the model's own, once it has made some."""
+"""The fraction of walks with the model's own chunks as context, once it has made some."""
 MOST = 6.0
-"""What is kept of it lies between this and its negative: what goes wrong once is not to grow from visit to visit."""
+"""The limit of the stored latents, so that errors do not grow from visit to visit."""
 BLIND = 3
 """Latent frames of a later half that nothing near is known of: they are not learned."""
 SOFT = 0.1
@@ -58,7 +58,7 @@ SOFT = 0.1
 
 
 class Given(NamedTuple):
-    """What all steps take from: embedded prompts, `pool.settled`, walks and those whose second half is later."""
+    """The data of all steps: embedded prompts, `pool.settled`, walks, and walks with a later second half."""
 
     texts: Tensor
     grey: Tensor
@@ -67,8 +67,8 @@ class Given(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What the model has made of a pool's walks when they came last, as `Pool.latent`: the true latents of walks that
-    are not `known` yet, bool [n]."""
+    """The latents that the model made of a pool's walks at their last visit, as `Pool.latent`; the true latents for
+    walks that are not `known` yet, bool [n]."""
 
     latent: Tensor
     known: Tensor
@@ -80,8 +80,8 @@ class Made(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What a step is of: chunks of so many latent frames, with a window or without one, and how many latent frames
-    later the second half is (0: it goes on)."""
+    """The kind of a step: the latent frames of a chunk, with or without a window, and the latent frames by which the
+    second half is later (0: it follows directly)."""
 
     chunk: int
     windowed: bool
@@ -171,12 +171,12 @@ class Steps:
         return self.runs[layout]()
 
     def loss(self, layout: Layout, weights: Weights) -> Tensor:
-        """Of a batch."""
+        """Return the loss of a batch."""
         ready = cast_once(weights, self.dtype)
         return self._of_whole(ready) if layout == WHOLE else self._of_chunks(ready, layout)
 
     def _of_whole(self, weights: Weights) -> Tensor:
-        """Of whole videos: the beginnings of walks."""
+        """Return the loss of whole videos, the beginnings of walks."""
         sizes, data, random, count = self.sizes, self.data, self.random, BASE_MORE * self.sizes.batch
         batch = data.walks[_some(data.walks, count, random)]
         clean = batch.latent[:, :, : sizes.base].float()
@@ -191,7 +191,7 @@ class Steps:
         return F.mse_loss(made, noise - clean)
 
     def _of_chunks(self, weights: Weights, layout: Layout) -> Tensor:
-        """Of walks, chunk by chunk."""
+        """Return the loss of walks, chunk by chunk."""
         sizes, data, random, chunk = self.sizes, self.data, self.random, layout.chunk
         frames, half = 2 * sizes.half, sizes.half
         pool, kept = (data.later, self.made[1]) if layout.gap else (data.walks, self.made[0])
@@ -263,14 +263,15 @@ def fastest(device: torch.device) -> Parts:
 
 
 def _robust(error: Tensor) -> Tensor:
-    """What is to become small [n, f, h / 2, w / 2] of errors [n, 16, f, h, w]: for each token, its length."""
+    """Return a robust penalty [n, f, h / 2, w / 2] of errors [n, 16, f, h, w]: nearly the length of each token's
+    error."""
     square = F.avg_pool2d(error.square().mean(1), 2)
     return (square + SOFT**2).sqrt() - SOFT + 0.25 * square
 
 
 def _past(clean: Tensor, before: Tensor, own: float, random: Generator) -> Tensor:
-    """The chunks before: of a share `own` of the walks what was made of them `before`, of the others the true ones;
-    some noise is added to all."""
+    """Return the chunks of the context: for a fraction `own` of the walks the model's own ones `before`, for the others
+    the true ones, all with some noise."""
     shape, device = (len(clean), 1, 1, 1, 1), clean.device
     taken = torch.rand(shape, device=device, generator=random) < own
     share = MOST_NOISE * torch.rand(shape, device=device, generator=random) ** 2

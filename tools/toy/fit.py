@@ -1,4 +1,4 @@
-"""The loop that the trainings share, on flat parameters, whose gradient may come of a CUDA graph."""
+"""The training loop that all trainings share, on flat parameters; the gradient may come from a CUDA graph."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .parameters import Parameters
 KEEP_EVERY, WARM_UP = 0.1, 100
 """The share of a training after which a checkpoint is written; steps until the full learning rate."""
 LOG_EVERY = 200
-"""Steps, whose mean is told."""
+"""The number of steps over which the logged loss is averaged."""
 MOMENTUM, LENGTH = 0.95, 0.2
-"""Of Muon: how much of the steps before is kept, and the root mean square of a step at a rate of 1."""
+"""The parameters of Muon: the momentum, and the root mean square of a step at a rate of 1."""
 OUTERMOST = "patch_embedding.weight", "encoder.conv1.weight", "conv1.weight", "conv2.weight", "decoder.head.2.weight"
 """Layers from or to pixels or latents."""
 WARM_UPS = 2
@@ -170,11 +170,10 @@ def slope_of(parameters: Parameters, loss: Callable[[dict[str, Tensor]], Tensor]
 
 
 def replayed(work: Callable[[], R], random: Generator | None = None, memory: Any = None) -> Callable[[], R]:
-    """A recording of the kernels that `work` asks a GPU for, which are too many and too small to be asked for one by
-    one. It is done some times before. What a run gives is true until the next one.
-
-    random: what `work` draws from, if not from torch's own. memory: of `torch.cuda.graph_pool_handle`, for recordings
-    that share it; then it is true until any of them runs."""
+    """Return a CUDA graph of `work`, whose kernels are too many and too small to be launched one by one. `work` is run
+    a few times before. A result is valid until the next run. `random`: the generator that `work` uses, if it is not
+    torch's own. `memory`: a handle of `torch.cuda.graph_pool_handle` that several graphs share; a result is then valid
+    until any of them runs."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -31,13 +31,13 @@ from .settings import SINK, WINDOW
 from .walks import key_walks, random_walks
 
 SEED = 987_654_321
-"""Of houses and walks that no training has seen."""
+"""The seed of houses and walks that no training has seen."""
 SHORT, LONG, THERE = 33, 477, 165
 """Frames of the videos that are compared frame by frame, of walks of 30 seconds, of walks there and back in 10."""
 SECOND = 16
 ALIKE = 31.0
-"""Decibels of what the VAE makes of later frames. Nobody gains on a copy of the first frame that is as near as that:
-of a walk in which no key is held, or hardly one."""
+"""The PSNR in decibels of the VAE's later frames. A walk in which a copy of the first frame is as near as this, because
+hardly a key is held, is not counted in the gain."""
 HELD = Window(WINDOW, SINK)
 
 
@@ -133,8 +133,9 @@ def walked(
 
 
 def short_videos(walker: Walker, count: int, frames: int = SHORT) -> dict[str, float]:
-    """Return decibels of first and last frames, the gain of the latter over the first frame copied in walks that move
-    (`ALIKE`), how many these are, and the sharpness of the last second as a share of the renderer's."""
+    """Return the decibels of the first and the last frames, the gain of the last ones over a copy of the first in walks
+    that move (`ALIKE`), the number of these walks, and the sharpness of the last second as a fraction of the
+    renderer's."""
     rows, gains = [], list[float]()
     for made, start, last in walked(walker, SEED, count, frames, random_walks):
         later, copied = decibels(made[-SECOND:], last), decibels(start.expand_as(last), last)

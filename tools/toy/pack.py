@@ -35,19 +35,18 @@ SHARDS = 2
 SMALL = 10_000
 """Bytes under which a file is shipped as it is."""
 BITS = 6
-"""Of matrices that are shipped, where bf16 has 8: it cost 0.05 dB."""
+"""The significant bits of shipped matrices, 8 in bf16; fewer cost 0.05 dB."""
 EXAMPLE_WALLS, EXAMPLE_PLACE = (0, 3), (PITCH / 2, -EYE, PITCH / 4)
 """Red and blue, and where the example begins: all doors lie in a line before it."""
 EXAMPLE_FRAMES, THROUGH = 129, 96
-"""Of its path, and those in which it goes ahead."""
+"""The number of frames of the example's path, and of those in which it goes ahead."""
 OTHERS = {
     "fog": ("blue", "yellow", "in the fog", (PITCH / 2, 3.6), 180),
     "night": ("white", "blue", "at night", (PITCH / 2, 0.6), 15),
     "snow": ("green", "white", "in the snow", (3.6, 1.0), -30),
     "yellow": ("yellow", "green", "by day", (1.2, 1.2), 45),
 }
-"""Pictures of other houses to begin in: two colours of walls, the weather, where along x and z, and how far the camera
-is turned to the right, in degrees."""
+"""Start images of other houses: two colours of walls, the weather, x and z, and the yaw to the right in degrees."""
 
 EVENTS = {
     "night": "It is night.",
@@ -83,7 +82,7 @@ def write_causal(folder: Path, weights: Weights) -> None:
 
 
 def shortened(tensor: Tensor) -> Tensor:
-    """The nearest numbers of BITS significant bits: what is left of them in bf16 compresses."""
+    """Return the nearest numbers with BITS significant bits; their bf16 compresses well."""
     share, exponent = torch.frexp(tensor)
     return torch.ldexp((share * 2**BITS).round(), exponent - BITS)
 
@@ -167,7 +166,7 @@ def _seen(scene: Scenes) -> np.ndarray:
 
 
 def _begin(scene: Scenes, picture: Path, prompt: Path) -> None:
-    """What a scene's first pose sees, and what a user would write of it, into two files."""
+    """Write the view from a scene's first pose and its prompt into two files."""
     Image.fromarray(_seen(scene)).save(picture, optimize=True)
     prompt.write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
 Weights = dict[str, Tensor]
-"""By official names."""
+"""The parameters by official names."""
 
 ZERO_WEIGHTS = ("head.head", "cam_scale_layer", "cam_shift_layer", "proj", "lora_B")
-"""Layers that begin at zero, by the end of their names: what they add to begins unchanged."""
+"""The ends of the names of layers that begin at zero, so that the sums which they are added to begin unchanged."""
 
 
 class Parameters:
@@ -40,14 +40,14 @@ class Parameters:
 
     @classmethod
     def resumed(cls, folder: Path | None, name: str, shapes: Shapes, seed: int, device: torch.device) -> Parameters:
-        """The parameters of the checkpoint of that name in a folder, or fresh ones where it has none."""
+        """Return the parameters of the checkpoint `name` in a folder, or new ones if it does not exist."""
         file = None if folder is None else folder / f"{name}.pt"
         if file is None or not file.is_file():
             return cls.random(shapes, seed, device)
         return cls.of(load_weights(file), shapes, device)
 
     def named(self) -> dict[str, Tensor]:
-        """Views of the flat tensor; gradients of what is made from them reach it."""
+        """Return views of the flat tensor; gradients of their uses reach it."""
         parts = self.flat.split(self.sizes)
         return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
@@ -74,8 +74,8 @@ def keep(file: Path, parameters: Parameters) -> None:
 
 
 def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Small modulations, norms of one, small biases: a VAE's norms want something to divide even in a grey frame. Other
-    weights keep the variance of what comes in."""
+    """Return initial weights: small modulations and biases, norms of one, and other weights that keep the variance of
+    their input. Biases are not zero, because a VAE's norms divide by the length of a grey frame."""
     layer, _, kind = name.rpartition(".")
     if kind in ("diff", "diff_b"):
         return torch.zeros(shape)

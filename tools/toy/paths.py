@@ -7,8 +7,8 @@ from torch import Generator, Tensor
 
 FRAMES = 33
 STEP = 0.2
-"""World units of a path's longest step between two latent frames (four frames). It is the same for every path that
-moves: the model sees translations divided by this step, so it could not tell a fast path from a slow one."""
+"""The longest step of a path between two latent frames (four frames) in world units. It is the same for every path that
+moves, because the model sees translations divided by it."""
 
 MOST_DEGREES = (25.0, 45.0, 30.0)
 """The largest turn of a path about x (tilt), y (pan) and z (roll)."""
@@ -42,8 +42,8 @@ def _moves(count: int, steps: int, generator: Generator) -> Tensor:
 
 
 def integrate(twists: Tensor) -> Tensor:
-    """Poses [count, f + 1, 4, 4] of a camera that starts at the identity. twists [count, f, 6]: what it does from one
-    frame to the next in its own axes, a translation, then a rotation vector in radians."""
+    """Return the poses [count, f + 1, 4, 4] of a camera that starts at the identity. `twists` [count, f, 6]: its motion
+    from frame to frame in its own axes, a translation, then a rotation vector in radians."""
     turns = rotations(twists[..., 3:])
     poses = [torch.eye(4).repeat(len(twists), 1, 1)]
     for frame in range(twists.shape[1]):
@@ -55,7 +55,8 @@ def integrate(twists: Tensor) -> Tensor:
 
 
 def scaled_to_step(poses: Tensor) -> Tensor:
-    """Paths [count, f, 4, 4] whose longest step between latent frames is STEP; one that does not move stays so."""
+    """Return paths [count, f, 4, 4] scaled so that their longest step between latent frames is STEP; a path that does
+    not move is unchanged."""
     centres = poses[:, ::4, :3, 3]
     longest = (centres[:, 1:] - centres[:, :-1]).norm(dim=-1).amax(1)
     scale = torch.where(longest > 1e-6, STEP / longest.clamp(min=1e-6), torch.zeros_like(longest))

@@ -1,4 +1,4 @@
-"""What the denoiser is trained on: rendered walks as latents, with their first frame's latent, camera and captions."""
+"""The training data of the denoiser: rendered walks as latents, with the first frame's latent, camera and captions."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .settings import Sizes, compute_dtype
 from .walks import random_walks
 
 WARM = 3
-"""Latent frames before the second half of a walk that goes on later: the encoder remembers so much."""
+"""The latent frames before the second half of a walk, as many as the encoder's state depends on."""
 FURTHEST = 96
 """Latent frames after which a walk's second half begins at most."""
 AT_ONCE, HALFWAY = 0.2, 0.45
-"""Cumulated shares of walks that change behind the given picture, and where the second half begins."""
+"""The cumulated shares of walks by the place of their change and the start of the second half."""
 TRIES = 3
 """Places that are tried for a walk: it is to meet walls."""
 
 
 @dataclass(frozen=True)
 class Pool(Rows):
-    """n walks of two halves, f latent frames in all. latent [n, 16, f, h, w]: normalised; first [n, 16, f / 2, h, w]:
-    the first frame followed by grey. steps [n, f, 4, 4]: `steps_of` what was asked of the camera. kinds [n, 2]: of the
-    house in either half (`Rooms.kinds`)."""
+    """n walks of two halves with f latent frames in all. `latent` [n, 16, f, h, w]: normalised. `first` [n, 16, f / 2,
+    h, w]: the first frame followed by grey. `steps` [n, f, 4, 4]: `steps_of` the requested camera. `kinds` [n, 2]: the
+    kind of the house in each half (`Rooms.kinds`)."""
 
     latent: Tensor
     first: Tensor
@@ -66,8 +66,8 @@ def walks_seen(
 
 
 def _changing(rooms: Rooms, early: int, frames: int, generator: Generator) -> tuple[Rooms, Tensor, Tensor]:
-    """The houses and what they change into [2 n]; which of these each frame of n walks shows [n, frames]; and the kinds
-    of either half [n, 2]. A change is behind the first frame, behind `early` ones, or there is none."""
+    """Return the houses and their changed versions [2 n], the one that each frame shows [n, frames], and the kinds of
+    both halves [n, 2]. A change comes after the first frame or after `early` ones, or not at all."""
     chance, after = torch.rand(len(rooms), generator=generator), rooms.changed(generator)
     cut = torch.where(chance < AT_ONCE, 1, torch.where(chance < HALFWAY, early, frames))
     kinds = torch.stack([rooms.kinds(), after.kinds()], 1)
@@ -79,7 +79,7 @@ def _changing(rooms: Rooms, early: int, frames: int, generator: Generator) -> tu
 
 @torch.no_grad()
 def later_walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device) -> Pool:
-    """Walks whose second half is a while after the first."""
+    """Return walks with a second half that is a while after the first."""
     half, generator = sizes.half, torch.Generator().manual_seed(seed + 1)
     begin = half + WARM + int(torch.randint(1, max(2, FURTHEST * half // 12), (), generator=generator))
     scenes = random_scenes(count, seed, 4 * (begin + half) - 3, random_walks, TRIES)

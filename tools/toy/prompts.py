@@ -21,15 +21,15 @@ from .settings import TEXT_TOKENS
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bf16.pth"
 SEED = 20
 COLOURS = ["red", "orange", "yellow", "green", "blue", "purple", "white", "brown"]
-"""In the vocabulary, which must not change: the denoiser knows its ids' embeddings."""
+"""Words of the vocabulary, which must not change, because the denoiser knows the embeddings of their ids."""
 WORDINGS = ("{}", "The camera moves through {}.", "A walk in {}, soft light.")
 RANDOM_PROMPTS = 96
 NEGATIVE, EMPTY = len(WORDINGS) * len(CAPTIONS), len(WORDINGS) * len(CAPTIONS) + 1
 
 
 def write_text_files(folder: Path, words: str = MAZE_WORDS) -> None:
-    """Tokenizer and text encoder of the package: a random encoder, which tells words apart, and is not trained. The
-    vocabulary has these `words` beside the toy's own."""
+    """Write the tokenizer and the text encoder of the package: a random, untrained encoder that distinguishes words.
+    The vocabulary has `words` besides the toy's own."""
     vocab_size = write_tokenizer(folder / "tokenizer", _tokens(words))
     torch.save(text_tensors(SEED, vocab_size), folder / TEXT_ENCODER)
 
@@ -55,8 +55,8 @@ def _random_prompt(words: list[str], generator: Generator) -> str:
 
 
 def embeddings(of: Sequence[str] = CAPTIONS, words: str = MAZE_WORDS) -> Tensor:
-    """float32 [prompts, TEXT_TOKENS, text_dim], padded with zeros, of `prompts(of)` by the package's text encoder,
-    whose vocabulary has these `words`."""
+    """Return the embeddings float32 [prompts, TEXT_TOKENS, text_dim] of `prompts(of)`, padded with zeros, by the
+    package's text encoder with these `words`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text_files(folder, words)

@@ -18,7 +18,7 @@ LENS = lens_from_fov(DEFAULT_FOV_DEG)
 SAMPLES = 2
 """Rays of a pixel, each way."""
 CROSSINGS = 7
-"""That a ray passes at most; what is behind them is as far as the sky."""
+"""The largest number of crossings that a ray passes; everything behind these is as far as the sky."""
 RAYS_AT_ONCE = {"cuda": 32 * 4 * HEIGHT * WIDTH, "cpu": 300_000}
 """They bound the memory."""
 TILE, BRICK = 1.2, 0.5
@@ -31,16 +31,17 @@ LIGHT = ((1.0, 1.0, 1.0), (0.46, 0.54, 0.82), (0.95, 0.98, 1.05), (0.92, 0.92, 0
 HORIZON = ((0.80, 0.88, 0.95), (0.22, 0.26, 0.44), (0.82, 0.84, 0.88), (0.74, 0.76, 0.78))
 ZENITH = ((0.30, 0.55, 0.90), (0.05, 0.06, 0.18), (0.62, 0.67, 0.75), (0.66, 0.68, 0.71))
 HAZE, CLEAR = (1 / 7, 1 / 6, 1 / 6, 1 / 2.5), 3.0
-"""Of the weathers: what they leave of colours, the sky below and above, and what distance takes away behind CLEAR. Far
-rooms are pale: their edges would be finer than a latent's cell."""
+"""The weathers: the factor of colours, the sky's colours below and above, and the loss with distance beyond CLEAR. Far
+rooms are pale, because their edges would be finer than a latent's cell."""
 SUN = F.normalize(torch.tensor([0.5, -0.32, 0.8]), dim=0).tolist()
 FACES = torch.tensor([0.80, 0.92, 1.02, 0.70, 1.10])
-"""Brightness of what faces to -x, +x, -z, +z, up."""
+"""The brightness of faces to -x, +x, -z, +z and up."""
 TRIM, DARK, GLASS, TOP = (0.90, 0.88, 0.82), (0.20, 0.17, 0.16), (0.55, 0.75, 0.92), (0.62, 0.60, 0.58)
 NIGHT_GLASS, SNOW_TOP = (2.4, 1.9, 0.9), (0.93, 0.95, 0.98)
 WALL, FLOOR, THING = 0, 2, 4
 ROW_TRIM, ROW_DARK, ROW_GLASS, ROW_TOP = 7, 8, 9, 10
-"""Rows of a table of colours: two walls, two of the floor, cabinet, crate, rug, and what is alike in all houses."""
+"""The rows of a table of colours: two walls, two of the floor, cabinet, crate, rug, and the colours that all houses
+share."""
 
 
 def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, samples: int = SAMPLES) -> Tensor:
@@ -119,8 +120,8 @@ def trace(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def shaded(table: Tensor, weather: Tensor, c2w: Tensor, rays: Tensor) -> Tensor:
-    """Colours [n, 3, rays], 0 to 1, of what rays [rays, 3] of cameras c2w [n, 4, 4] meet. table: of `palette`; weather
-    [n]: of their houses."""
+    """Return the colours [n, 3, rays], 0 to 1, that rays [rays, 3] of cameras c2w [n, 4, 4] hit. `table`: of `palette`;
+    `weather` [n]: of the houses."""
     direction, origin = rays @ c2w[:, :3, :3].mT, c2w[:, :3, 3]
     distance, surface = trace(origin, direction)
     x, y, z = (origin[:, None] + direction * distance[..., None]).unbind(-1)
@@ -141,7 +142,8 @@ def shaded(table: Tensor, weather: Tensor, c2w: Tensor, rays: Tensor) -> Tensor:
 
 
 def _ground(x: Tensor, z: Tensor, local_x: Tensor, local_z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, tone and face of the floor: tiles, with a rug in the middle of each room, darker beside walls."""
+    """Return the row, the tone and the face of the floor: tiles, with a rug in the middle of each room, darker near
+    walls."""
     tile = ((x / TILE).floor() + (z / TILE).floor()).long() % 2
     from_x, from_z = PITCH / 2 - local_x.abs(), PITCH / 2 - local_z.abs()
     rug = torch.maximum(from_x / 0.95, from_z / 0.7)
@@ -225,7 +227,8 @@ def _hung(row: Tensor, across: Tensor, height: Tensor, on_x: Tensor) -> tuple[Te
 
 
 def _sky(direction: Tensor, weather: Tensor) -> list[Tensor]:
-    """Three colours [n, rays]: paler below, a sun or a moon, and clouds, which tell where one looks."""
+    """Return the sky's colours [n, 3, rays]: paler below, with a sun or a moon, and clouds, which show the direction of
+    view."""
     x, y, z = direction.unbind(-1)
     horizon, zenith = (torch.tensor(colours, device=x.device)[weather] for colours in (HORIZON, ZENITH))
     above = (-y).clamp(0, 1)

@@ -1,8 +1,8 @@
-"""A house without an end: rooms on a grid, seen as its walls' crossings, each of which has the same few boxes round it.
+"""An endless house: rooms on a grid, described by the crossings of its walls, each with the same few boxes around it.
 
-Lengths are world units; x to the right, y down, z ahead, the floor at y = 0. Every wall has a door in its middle and
-every room a cabinet, a crate and a rug in the same places, so what lies behind a corner can be known. Rooms have two
-colours of walls in turn, like a chess board; walls facing along x are of brick, along z of planks."""
+Lengths are world units; x to the right, y down, z ahead, the floor at y = 0. Every wall has a door in its middle, and
+every room a cabinet, a crate and a rug in the same places, so the view behind a corner can be known. Rooms alternate
+between two colours of walls, like a chess board; walls that face along x are of brick, along z of planks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .rows import Rows
 RandomPaths = Callable[[int, Generator, int], Tensor]
 
 PITCH, DOOR, THICK, HEIGHT = 4.8, 1.4, 0.12, 2.0
-"""From wall to wall, a door's width, half of a wall's thickness, its height."""
+"""The side of a room, the width of a door, half of a wall's thickness, and its height."""
 REACH = (PITCH - DOOR) / 2
-"""From a crossing to the next door."""
+"""The distance from a crossing to the next door."""
 BOXES = (
     (0.0, 0.0, REACH, THICK, HEIGHT),
     (0.0, 0.0, THICK, REACH, HEIGHT),
@@ -38,7 +38,7 @@ COLOURS = {
     "blue": (0.29, 0.48, 0.80),
     "white": (0.88, 0.87, 0.83),
 }
-"""Of walls."""
+"""The colours of walls."""
 THINGS = (0.55, 0.40, 0.29), (0.88, 0.55, 0.24), (0.56, 0.38, 0.72)
 """Colours of cabinets, crates and rugs."""
 FLOORS = (
@@ -46,28 +46,28 @@ FLOORS = (
     ((0.70, 0.72, 0.74), (0.40, 0.43, 0.47)),
     ((0.62, 0.70, 0.50), (0.36, 0.47, 0.30)),
 )
-"""The two colours of tiles: the first colour of walls says which."""
+"""The two colours of tiles, chosen by the first colour of walls."""
 WEATHERS = ("by day", "at night", "in the snow", "in the fog")
 CAPTIONS = [
     f"a maze with {one} and {other} walls {weather}" for one in COLOURS for other in COLOURS for weather in WEATHERS
 ]
-"""What a user would write for each kind of house."""
+"""The prompt of each kind of house."""
 WORDS = "maze with and walls day night snow fog camera moves through look around house room"
-"""Of these, and of other prompts."""
+"""The words of these and of other prompts."""
 TRIES = 64
 """Places that are tried for a path."""
 
 
 @dataclass(frozen=True)
 class Rooms(Rows):
-    """n houses. walls [n, 2]: the colours (an index into COLOURS) of the rooms in turn; weather [n]: an index into
-    WEATHERS. Nothing else differs, so a prompt tells all of a house."""
+    """n houses. `walls` [n, 2]: the two alternating colours of the rooms, as indices into COLOURS; `weather` [n]: an
+    index into WEATHERS. Nothing else differs, so a prompt describes a house completely."""
 
     walls: Tensor
     weather: Tensor
 
     def captions(self) -> list[str]:
-        """What a user would write: "a maze with red and blue walls at night"."""
+        """Return the prompts of the houses, such as "a maze with red and blue walls at night"."""
         return [CAPTIONS[kind] for kind in self.kinds().tolist()]
 
     def kinds(self) -> Tensor:
@@ -85,8 +85,8 @@ class Rooms(Rows):
 
 @dataclass(frozen=True)
 class Scenes(Rows):
-    """Houses, and a path through each, c2w float32 [n, frames, 4, 4], camera-to-world in OpenCV axes. asked, of the
-    same shape: the path that was asked for, which walls and furniture did not let it go."""
+    """Houses, and a path through each, c2w float32 [n, frames, 4, 4], camera-to-world in OpenCV axes. `asked`, of the
+    same shape: the requested path, which walls and furniture may stop."""
 
     rooms: Rooms
     c2w: Tensor
@@ -112,15 +112,16 @@ def random_scenes(count: int, seed: int, frames: int, paths: RandomPaths, tries:
 
 
 def scenes_around(paths: Tensor, generator: Generator, tries: int = TRIES) -> Scenes:
-    """A random house round each of `paths` [n, f, 4, 4], whose first pose is the identity. The paths are turned about
-    the vertical axis, and moved to where they hit nothing, if there is such a place among some that are tried."""
+    """Return a random house for each of `paths` [n, f, 4, 4], whose first pose is the identity. A path is turned about
+    the vertical axis and moved to a place, of some random ones, where it hits nothing if possible."""
     rooms, start = random_rooms(len(paths), generator), _starts(paths, generator, tries)
     asked = start[:, None] @ paths
     return Scenes(rooms, bumped(asked), asked)
 
 
 def _starts(paths: Tensor, generator: Generator, tries: int) -> Tensor:
-    """First poses [n, 4, 4]: of some random ones, the one whose path keeps clear of everything longest, then best."""
+    """Return first poses [n, 4, 4]: of some random ones, the one with the longest path clear of everything, then the
+    clearest."""
     count = len(paths)
     start = torch.eye(4).repeat(count, tries, 1, 1)
     turns = torch.rand(count, tries, generator=generator) * 2 * torch.pi
@@ -137,7 +138,7 @@ def _starts(paths: Tensor, generator: Generator, tries: int) -> Tensor:
 
 
 def bumped(asked: Tensor) -> Tensor:
-    """The poses [n, f, 4, 4] of cameras that go as is asked for, but slide along what is in their way."""
+    """Return the poses [n, f, 4, 4] of cameras that follow the requested path but slide along obstacles."""
     gone = asked.clone()
     place = asked[:, 0, :3, 3].clone()
     for frame in range(1, asked.shape[1]):

@@ -1,4 +1,4 @@
-"""What rooms, walks and pools have in common: tensors that are rows of the same things."""
+"""The base of rooms, walks and pools: tensors with a row for each of the same things."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained: sizes of the models, the videos and the batches."""
+"""The settings of a training: sizes of the models, the videos and the batches."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ VAE_WIDTH = 8
 TEXT_TOKENS = 64
 """Tokens that a prompt has at most in training; beyond them only padding is left."""
 SHIFT = 5.0
-"""Of the base model's schedule: its noise levels are drawn as it spreads them."""
+"""The shift of the base model's schedule, by which noise levels are drawn."""
 
 WINDOW, SINK = 18, 6
-"""What a walk looks back on, in half of the training."""
+"""The window of a walk, used in half of the training."""
 
 
 def compute_dtype(device: torch.device) -> torch.dtype:
@@ -29,7 +29,7 @@ def compute_dtype(device: torch.device) -> torch.dtype:
 
 
 def config_of(weights: Mapping[str, Tensor]) -> ModelConfig:
-    """Return the sizes of a denoiser with these weights, which tell all but the number of heads."""
+    """Return the sizes of a denoiser with these weights, from which all but the number of heads follow."""
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     return ModelConfig.from_shapes(shapes, num_heads=CONFIG.num_heads)
 
@@ -83,4 +83,4 @@ TINY = Sizes(
     batch=2,
     held_out=2,
 )
-"""For a test of the whole training on a CPU."""
+"""Settings for a test of the whole training on a CPU."""

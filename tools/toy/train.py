@@ -1,4 +1,4 @@
-"""A whole training: a part of the toy, and what is measured of it."""
+"""A whole training of a part of the toy, with its measurements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WALK_SEED = 1_000_000
 RENDERED = 0.4
 """The share of the denoiser's time after which no more walks are rendered: it once learned 5,120 by heart."""
 ASKED, BATCHES = Layout(3, True, 0), 8
-"""What the trained denoiser is measured with."""
+"""The data with which the trained denoiser is measured."""
 AT_ONCE = 512
 
 
@@ -103,8 +103,8 @@ def measured_denoiser(trained: Parameters, data: Given, unseen: Pool, sizes: Siz
 
 
 def take_shipped(folder: Path, denoiser: bool) -> None:
-    """Puts what the folder has none of there, of the maze that is shipped: the VAE, so that a training may begin with
-    the denoiser; the `denoiser` too, where it is to be trained on."""
+    """Copy the shipped maze's parts into the folder if they are missing: the VAE, so that a training may begin with the
+    denoiser, and the `denoiser` too if it is to be trained further."""
     files = ["vae.pt", *(["denoiser.pt"] if denoiser else [])]
     if all((folder / file).exists() for file in files):
         return

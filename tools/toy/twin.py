@@ -58,11 +58,10 @@ def finished(
     heads: int,
     eps: float,
 ) -> Tensor:
-    """The residual stream x [B, frames, n, dim] after a block whose `weights` go by their names within it.
-
-    attended [B, heads, tokens, channels]: what its self-attention gave. e0 [B, frames, 6, dim]: the modulation.
-    text [B, g, words, dim]: prompts, each for a g-th of the frames of either half, with text_bias [words] on their
-    logits; camera [B, frames of a copy, n, dim]."""
+    """Return the residual stream x [B, frames, n, dim] after a block with `weights` by their names. `attended` [B,
+    heads, tokens, channels]: the result of its self-attention. `e0` [B, frames, 6, dim]: the modulation. `text` [B, g,
+    words, dim]: prompts, each for a g-th of the frames of either half, with `text_bias` [words] on their logits.
+    `camera`: [B, frames of a copy, n, dim]."""
     gate, shift, scale, gate_2 = (weights["modulation"][:, None] + e0)[:, :, 2:, None].unbind(2)
     dtype = attended.dtype
     y = linear(weights, "self_attn.o", attended.transpose(1, 2).flatten(2)).unflatten(1, x.shape[1:3])
@@ -131,10 +130,10 @@ def causal_velocity(
     dtype: torch.dtype = torch.float32,
     parts: Parts = PLAIN,
 ) -> Tensor:
-    """Velocity float32 [B, 16, f, h, w] of each chunk of `noisy` [B, 36, f, h, w], after the chunks of `clean`, of the
-    same shape, before it, as a rollout of the engine gives it. Both go through the model at once, `clean` at timestep
-    0. attends: of `chunks`. timestep [B, f]; context [B, g, n, text_dim]: prompts, each for a g-th of the frames.
-    `later`: the second half is so many latent frames later. The other arguments are those of `velocity`."""
+    """Return the velocity float32 [B, 16, f, h, w] of each chunk of `noisy` [B, 36, f, h, w] after the chunks of
+    `clean`, of the same shape, as in a rollout of the engine. Both run through the model at once, `clean` at timestep
+    0. `attends`: of `chunks`. `timestep` [B, f]; `context` [B, g, n, text_dim]: prompts, each for a g-th of the frames.
+    `later`: the latent frames by which the second half is later. The other arguments are those of `velocity`."""
     times = torch.cat([torch.zeros_like(timestep), timestep], 1)
     x = torch.cat([clean, noisy], 2)
     made = _forward(weights, config, x, times, context, camera, attends, (2, later), dtype, parts)

@@ -55,7 +55,8 @@ def key_walks(count: int, generator: Generator, frames: int) -> Tensor:
 
 
 def _wishes(pitch: Tensor, generator: Generator) -> Tensor:
-    """Forward, right, yaw and pitch [n, 4] a frame: what is held next. A camera that looks up or down levels often."""
+    """Return forward, right, yaw and pitch [n, 4] of a frame, the keys that are held next. A camera that looks up or
+    down often levels."""
 
     def chance(*shares: float) -> Tensor:
         bounds = torch.tensor(shares).cumsum(0)

@@ -29,7 +29,7 @@ SIZE = 320, 180
 FRAMES, EVERY, MILLISECONDS = 33, 2, 125
 """Frames of a video; each so manieth is shown, so long."""
 QUALITY, LARGEST = 52, 50_000
-"""Of WebP at first, and the bytes that a file has at most."""
+"""The first quality of WebP, and the limit of a file in bytes."""
 
 
 def edited() -> CameraPath:
@@ -65,7 +65,7 @@ PICTURES: dict[str, tuple[str, Callable[[], CameraPath] | None]] = {
     "walk": ("snow", named("pan_left")),
     "walk_toy": ("yellow", None),
 }
-"""Of each workflow a picture of the toy's example to begin with, and a path; None is the example's own."""
+"""By workflow: the start image, one of the toy's example, and the path; None for the example's own path."""
 
 
 def video(walker: Walker, toy: Path, name: str, make: Callable[[], CameraPath] | None) -> list[Image.Image]:

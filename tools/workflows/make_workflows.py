@@ -195,12 +195,12 @@ TITLES: dict[Callable[[Server], Graph], str] = {
     walk: "Walk with 1.3B, render with base",
     walk_toy: "Walk in the toy",
 }
-"""What a template is called, in the order of the template browser; the number before a title keeps the order. A new one
-comes last, so that the others keep their names."""
+"""The titles of the templates in the order of the template browser, which their numbers keep. A new one comes last, so
+that the others keep their names."""
 
 
 def ask(address: str) -> Server:
-    """What the ComfyUI at `address` has; this pack's own version comes from pyproject.toml."""
+    """Return the nodes of the ComfyUI at `address`. The version of this pack comes from pyproject.toml."""
     import tomllib  # from Python 3.11 on
 
     def get(path: str) -> dict:

@@ -1,4 +1,4 @@
-"""Workflows of what comes after a video: it goes on from its last frame; it becomes larger and smoother."""
+"""Workflows that follow a video: continue from its last frame, enlarge it, smooth it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Graph:
     """Nodes, links and groups of one workflow."""
 
     def __init__(self, server: Server, name: str, first: int = 1):
-        """`first` is the first node's id. The canvas wants ids inside a subgraph that are none of the outer ones."""
+        """Begin a graph with ids from `first` on. The canvas requires ids in a subgraph that no outer node has."""
         self.server, self.info, self.name = server, server.nodes, name
         self.nodes: list[Node] = []
         self.groups: list[Group] = []
@@ -61,8 +61,7 @@ class Graph:
         """Add a node; widgets that are not named keep their default. Dotted names: `**{"format.codec": "h264"}`.
 
         `collapsed` shows its title alone; `muted` is not queued with the others; `room` pixels below it stay free;
-        `properties` are what its own widgets keep.
-        """
+        `properties` are what its own widgets keep."""
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")
         info = self.info[kind]
@@ -119,7 +118,8 @@ class Graph:
         return prompt
 
     def api_node(self, node: Node, outside: dict[str, object], prefix: str = "") -> dict:
-        """One node of the API form. `outside` is what lies at the inlets; ids of this graph's nodes are prefixed."""
+        """Return a node in the API format. `outside`: the values at the inlets; ids of this graph's nodes get a
+        prefix."""
         inputs: dict[str, object] = {}
         for name, value in node.inputs.items():
             value = outside.get(value.name) if isinstance(value, Inlet) else value
@@ -164,7 +164,7 @@ class Graph:
         }
 
     def _shown(self, kind: str, name: str) -> str:
-        """What a node's socket shows; one of a list, `cameras.camera0`, its own part of the name."""
+        """Return the label of a socket; for a member of a list, `cameras.camera0`, the last part of its name."""
         inputs = self.info[kind]["input"] if kind in self.info else {}  # a subgraph names its sockets itself
         spec = {**inputs.get("required", {}), **inputs.get("optional", {})}.get(name, ())
         return dict(*spec[1:]).get("display_name") or name.rpartition(".")[2]

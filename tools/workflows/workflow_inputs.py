@@ -1,4 +1,4 @@
-"""What /object_info says of a node's inputs: which are widgets, which are sockets, what a widget starts with."""
+"""The inputs of a node by /object_info: its widgets with their first values, and its sockets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ PLAIN_DEFAULTS = {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False}
 
 
 def split(inputs: dict, chosen: dict, prefix: str = "") -> tuple[dict[str, tuple], dict[str, str]]:
-    """Widgets (name to spec) and sockets (name to type) of a node, in order, with what unfolds in their places."""
+    """Return the widgets (name to spec) and the sockets (name to type) of a node in order, with the members of
+    lists."""
     widgets, sockets = {}, {}
     for section in ("required", "optional"):
         for name, raw in inputs.get(section, {}).items():

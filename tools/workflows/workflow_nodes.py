@@ -1,4 +1,4 @@
-"""What a laid-out graph is made of: the server that knows the nodes, nodes, their outputs, groups."""
+"""The parts of a laid-out graph: the server that knows the node classes, nodes, outputs, groups."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ IMAGE_HEIGHT = PREVIEW_HEIGHT + 27  # of Load Image, in which front-end 1.58 dra
 
 @dataclass(frozen=True)
 class Server:
-    """What a ComfyUI offers: its /object_info, and the version of each pack in the registry's names. Nodes are saved
-    with their pack's, so that ComfyUI can offer a missing pack, and tell a workflow's age."""
+    """The node classes of a ComfyUI: its /object_info, and the version of each pack in the registry. A node is saved
+    with its pack, so that ComfyUI can install a missing pack."""
 
     nodes: dict[str, dict]
     versions: dict[str, str]
 
     def origin(self, kind: str) -> dict[str, str]:
-        """The properties that say where a node comes from."""
+        """Return the properties of a node that name its pack."""
         own = self.nodes.get(kind, {}).get("python_module", "").startswith("custom_nodes.")
         return self.of_pack(PACK if own else CORE)
 
@@ -43,7 +43,7 @@ class Output:
     type: str
 
     def link(self, prefix: str = "") -> list:
-        """As the API form writes it; what a subgraph gives out comes from a node inside it."""
+        """Return the link in the API format; an output of a subgraph belongs to a node inside it."""
         if self.node.subgraph:
             return self.node.subgraph.outlets[self.slot][1].link(f"{self.node.id}:")
         return [f"{prefix}{self.node.id}", self.slot]
@@ -51,7 +51,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Inlet:
-    """A socket of the node that a graph becomes as a subgraph; what is wired to that node comes in here."""
+    """A socket of the subgraph that a graph becomes; links to the subgraph end here."""
 
     name: str
 
@@ -92,7 +92,8 @@ class Node:
 
     @property
     def below(self) -> int:
-        """Pixels that are kept free below: for what Nodes 2.0 adds, and for pictures that come while it runs."""
+        """The pixels below a node that stay free, for additions of Nodes 2.0 and for images that appear during a
+        run."""
         return self.room + (0 if self.collapsed else self.footer)
 
     @property

@@ -47,8 +47,8 @@ LINE = 20  # what Prepare Image's line takes beyond the fields that it hides
 
 
 def large(note: str) -> str:
-    """A note whose paragraphs are headings of the third order, a line each: ordinary text is too small where the whole
-    graph is in view, and a command is copied in one line."""
+    """A note with each paragraph as a heading of the third level: ordinary text is too small in a view of the whole
+    graph, and a command stays on one line."""
     title, *paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\d\. )", note.strip()))
     return "\n\n".join([title, *(f"### {paragraph}" for paragraph in paragraphs)]) + "\n"
 
@@ -94,7 +94,7 @@ class Parts:
                 self.graph.note(text, title="Read me", width=note_width, height=note_height(text, note_width))
 
     def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
-        """What the missing-model dialog offers for a file; the toy package is made, not downloaded."""
+        """Return the entry of a file for the missing-model dialog. The toy package is made and not downloaded."""
         return [] if self.package == "toy" else [{"name": name, "url": f"{base}/{path}", "directory": directory}]
 
     def experts(self) -> dict:
@@ -185,7 +185,7 @@ class Parts:
         return self.graph.add("LingBotWorldPrepareImage", image=image, extra_height=LINE, **size)
 
     def camera(self, kind: str, preview: bool = True, **values) -> Node:
-        """A path, and the drawing of what the model will receive of it."""
+        """A path, and the drawing of the camera that the model receives."""
         with self.graph.group("Camera path", 1, VIOLET):
             path = self.graph.add(kind, **values)
             if preview:
@@ -233,8 +233,7 @@ class Parts:
     def save(self, latent: Output, vae: Output, aside: int = 0) -> None:
         """Decodes and saves; room for the video, which appears below its node's fields.
 
-        `aside` columns to the right of the sampler.
-        """
+        `aside` columns to the right of the sampler."""
         with self.graph.group("Video", self.column + 1 + aside, GREY):
             self.video_file(self.graph.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"])
 

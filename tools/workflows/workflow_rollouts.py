@@ -171,7 +171,7 @@ def _one_shot(
     model_name: str = FAST,
     **length: int,
 ) -> Graph:
-    """An image, a camera's move and one Rollout, with what `patch` makes of the model."""
+    """An image, a preset move and one Rollout, with the model that `patch` returns."""
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preset=move, **length)
     model, vae = parts.causal_model(model_name), parts.vae()

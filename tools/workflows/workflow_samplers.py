@@ -7,7 +7,7 @@ from workflow_nodes import Node, Output, Server
 from workflow_parts import DOWNLOAD, GREEN, RED, RUN, SAMPLER_ROOM, UMT5, Parts
 
 HAND_OVER = "ceil(a * 0.219)"
-"""Of `a` steps those of the high-noise expert: at shift 5, sigma is 0.947 where 0.219 of the way is done."""
+"""Return the number of steps, of `a`, for the high-noise expert: at shift 5 sigma is 0.947 after 0.219 of the steps."""
 
 
 def core_nodes(server: Server) -> Graph:

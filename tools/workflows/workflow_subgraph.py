@@ -1,8 +1,7 @@
-"""Write a graph as a subgraph: one node on the canvas, with some of the inner nodes' fields on it.
+"""Subgraphs: a graph as one node on the canvas, with some fields of the inner nodes.
 
-ComfyUI lists the files of a pack's `subgraphs/` in its node library ("blueprints"). A workflow holds the same
-definition beside its own nodes.
-"""
+ComfyUI lists the files of a pack's `subgraphs/` in its node library ("blueprints"). A workflow stores the same
+definition next to its own nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ class Field:
 
 @dataclass
 class Subgraph:
-    """A graph as one node: its inlets' names and types, the fields it shows, what it gives out under which name."""
+    """A graph as one node: the names and types of its inlets, its fields, and its outputs with their names."""
 
     graph: Graph
     name: str
@@ -96,7 +95,7 @@ class Subgraph:
         }
 
     def _ends(self, drawn: dict) -> tuple[int, int]:
-        """Left edges of the two ends, beside all groups."""
+        """Return the left edges of the two end nodes, outside of all groups."""
         boxes = [group["bounding"] for group in drawn["groups"]]
         return min(x for x, *_ in boxes) - END_GAP - END_WIDTH, max(x + w for x, _, w, _ in boxes) + END_GAP
 

@@ -1,4 +1,4 @@
-"""Where the wires of a laid-out graph run: through the gaps between columns and groups, by ComfyUI's own reroutes."""
+"""The routes of the wires of a laid-out graph: through the gaps between columns and groups, with ComfyUI's reroutes."""
 
 from __future__ import annotations
 
