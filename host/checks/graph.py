@@ -4,7 +4,7 @@ The loader node at the beginning of a MODEL link determines the kind of model. `
 Rollout when it runs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -12,10 +12,14 @@ from ...camera.poses import frame_count
 from ...errors import InputError
 from ...options import CHUNK, CHUNKS, Window
 from ..model.base_model import ONLY_ROLLOUT
-from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, node_in_question
+from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, node_in_question, running_prompt
 
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
+OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
+"""ComfyUI's schedulers of other models whose sigmas begin at 1, as this model's do."""
+OTHER_MODELS = "FLUX", "Chroma"
+"""The models of OptimalStepsScheduler that have other schedules than Wan."""
 
 
 def check_rollout() -> None:
@@ -124,6 +128,31 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
         links = [value for value in node["inputs"].values() if type_of(prompt, value) in (MODEL, ANYTHING)]
         link = links[0] if len(links) == 1 else None
     return None
+
+
+def nodes_before(prompt: Prompt, node: str, types: Collection[str]) -> list[str]:
+    """Return the ids of the nodes from which a node gets outputs of these types, directly or through such nodes."""
+    found, waiting = list[str](), [node]
+    while waiting:
+        links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
+        new = [link[0] for link in links if type_of(prompt, link) in types and link[0] not in found]
+        found += new
+        waiting += new
+    return list(dict.fromkeys(found))
+
+
+def other_schedules() -> list[str]:
+    """Return a warning for each scheduler of another model that the running node's sigmas come from."""
+    try:
+        prompt, node = running_prompt()
+    except UnknownError:
+        return []
+    return [
+        f"Node {each}, {prompt[each]['class_type']}, makes the noise schedule of another model: connect LingBot-World "
+        "Sigmas, or Basic Scheduler after Model Sampling SD3."
+        for each in nodes_before(prompt, node, ("SIGMAS",))
+        if prompt[each]["class_type"] in OTHER_SCHEDULERS or prompt[each]["inputs"].get("model_type") in OTHER_MODELS
+    ]
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:

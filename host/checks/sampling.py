@@ -28,6 +28,7 @@ from ..model.patches import (
 from ..model.transformer import truncated_timesteps
 from ..prompt.notice import show_note, show_warning
 from .conditioning import BY_SAMPLERS, NOT_READ, SIDES, check_entry, check_parts, not_read, words_for
+from .graph import other_schedules
 from .latents import beginning_words, check_finite, ending_words, remember
 from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
@@ -131,7 +132,7 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
         for entry in entries:
             check_entry(entry, latent, config)
         check_parts(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
-    for words in unseen_words():
+    for words in (*unseen_words(), *other_schedules()):
         show_warning(words)
     show_warning(words_for(not_read((entry for entries in guider.conds.values() for entry in entries), BY_SAMPLERS)))
     without = _sides_without(used, "concat_latent_image")

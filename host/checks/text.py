@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
-from .graph import type_of
+from ..prompt.queue import Prompt, UnknownError, running_prompt
+from .graph import nodes_before, type_of
 
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
 OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
@@ -21,7 +21,7 @@ def unseen_words() -> list[str]:
         prompt, node = running_prompt()
     except UnknownError:
         return []
-    nodes = (*_before(prompt, node), node)
+    nodes = (*nodes_before(prompt, node, OF_TEXT), node)
     return [words for each in nodes for words in (*_words(each, prompt[each]), *_crossed(prompt, each))]
 
 
@@ -32,16 +32,6 @@ def embedding_words(place: str, text: str) -> list[str]:
         "prompt, and only its log reports it."
         for name in dict.fromkeys(_EMBEDDING.findall(text))
     ]
-
-
-def _before(prompt: Prompt, node: str) -> list[str]:
-    found, waiting = [], [node]
-    while waiting:
-        links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
-        new = [link[0] for link in links if type_of(prompt, link) in OF_TEXT and link[0] not in found]
-        found += new
-        waiting += new
-    return list(dict.fromkeys(found))
 
 
 def _words(node: str, made: dict) -> Iterator[str]:

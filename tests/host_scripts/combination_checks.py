@@ -4,6 +4,7 @@ Argument: the toy package. Each check holds a latent's gap to the right one, whe
 
 import os
 import sys
+from pathlib import Path
 
 from embed import embed
 
@@ -11,8 +12,10 @@ os.environ["TOY"] = sys.argv[1]
 embed()
 
 import comfy.sd  # noqa: E402
+import comfy.utils  # noqa: E402
 import torch  # noqa: E402
 from common import check, refused, report  # noqa: E402
+from lingbot_world.host.model.vae import open_vae  # noqa: E402
 from lingbot_world.nodes.sampling import LingBotWorldSigmas, LingBotWorldSolver  # noqa: E402
 from rule_setup import (  # noqa: E402
     CAUSAL,
@@ -174,6 +177,22 @@ def advice():
         "ours": said(lambda: custom(ours, solver=solver)),
         "prompt_type": said(lambda: custom(basic()[1:], two, latent=VIDEO)),
     }
+
+
+@check
+def tiles():
+    """The largest changes by tiles in time: of frames by our VAE, of frames by ComfyUI's, and of a latent by ours."""
+    file = Path(os.environ["TOY"]) / "Wan2.1_VAE.pth"
+    ours, theirs = open_vae(file), comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(file)))
+    frames = torch.rand(9, 48, 80, 3, generator=torch.Generator().manual_seed(0))
+    short = {"tile_x": 64, "tile_y": 64, "overlap": 8, "tile_t": 2, "overlap_t": 1}
+    with torch.inference_mode():
+        latent = ours.encode(frames)
+        whole = ours.decode(latent)
+        gaps = [(each.decode_tiled(latent, **short) - whole).abs().amax().item() for each in (ours, theirs)]
+        wide = {"tile_x": 512, "tile_y": 512, "overlap": 64, "tile_t": 8, "overlap_t": 4}
+        encoded = (ours.encode_tiled(frames, **wide) - latent).abs().amax().item()
+    return {"ours": gaps[0], "theirs": gaps[1], "encoded": encoded}
 
 
 report()

@@ -59,6 +59,12 @@ def test_numbers_that_are_none_are_refused_by_their_names(found):
     assert "reuse_threshold" not in said["one cache"]
 
 
+def test_a_vae_goes_through_a_video_as_a_whole_whatever_the_tiles_in_time(found):
+    tiles = found["tiles"]
+    assert tiles["ours"] < 1e-5 < 0.05 < tiles["theirs"]
+    assert tiles["encoded"] < 1e-4
+
+
 def test_following_a_message_ends_it(found):
     said = found["advice"]
     assert "take LingBot-World Sigmas" in said["basic"] or "with LingBot-World Sigmas" in said["basic"]

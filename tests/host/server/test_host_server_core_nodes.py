@@ -135,6 +135,7 @@ def test_a_text_that_core_nodes_changed_is_said_by_every_node_that_samples_it(co
         text = "by clip" if node == "by clip" else "text"
         assert f"Node {text}: embedding:foo:1.2 counts only if models/embeddings has it" in told, node
         assert "Node layer, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last" in told
+    assert "Node sigmas, SDTurboScheduler, makes the noise schedule of another model" in last["by Guider"]
     assert "LingBot-World does not read the frames of WanVaceToVideo." in last["by KSampler"]
     assert "Node lumina, CLIPTextEncodeLumina2, writes prompts for another model" in last["by KSampler"]
     assert "writes prompts for another model" not in last["by Sampler"]
@@ -172,7 +173,7 @@ def with_every_sampler(toy: ToyPrompt) -> ToyPrompt:
     names = ("high_noise", "low_noise", "positive", "negative", "cfg_high", "cfg_low", "boundary", "camera_cache")
     prompt = prompt.add("guider", "LingBotWorldGuider", **{name: inputs[name] for name in names})
     prompt = prompt.add("noise", "RandomNoise", noise_seed=1).add("solver", "KSamplerSelect", sampler_name="euler")
-    prompt = prompt.add("sigmas", "LingBotWorldSigmas", steps=1, shift=5.0, denoise=1.0, solver="unipc").add(
+    prompt = prompt.add("sigmas", "SDTurboScheduler", model=inputs["low_noise"], steps=1, denoise=1.0).add(
         "by Guider",
         "SamplerCustomAdvanced",
         noise=["noise", 0],
