@@ -252,8 +252,8 @@ def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str
         role = role_of(lora.path, [other.path for other in options.lora])
         if role not in (None, lora.expert):
             notes.append(
-                f"LoRA {lora.path.name} is the {role}-noise expert's by its name: `{role}=` before it puts it "
-                "there alone."
+                f"LoRA {lora.path.name} is for the {role}-noise expert by its name: write `{role}=` before it to apply "
+                "it to that expert only."
             )
     return tuple(notes)
 
@@ -268,7 +268,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
     negative prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
-        notes.append(f"The prompt is the text {options.prompt!r}, not what a file holds; `prompt_file` reads a file.")
+        notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")
     if options.negative is not None and not guided:
         notes.append("Guidance is 1: the negative prompt has no effect.")
     elif options.negative == options.prompt:

@@ -89,9 +89,9 @@ longest translation; here the scale is the best fit.
 
 A pair of keyframes eight frames apart follows the path if its rotation is off by less than 1 degree, or less than a
 third of the given rotation, and its direction by less than 30 degrees. The video follows the path if three quarters of
-the pairs do. A pair is undecided if the given motion fits its points about as well as the estimated one; the video is
-undecided if such pairs would decide. The path's lens is used: in a video with another lens the rotations seem larger or
-smaller.
+the pairs do. A pair cannot be told if the given motion fits its points about as well as the estimated one; the video
+cannot be told if such pairs would decide. The path's lens is used: in a video with another lens the rotations seem
+larger or smaller.
 
 Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 FROM_VIDEO_HELP = """Estimates the camera path of a video and writes it as poses.npy and intrinsics.npy.

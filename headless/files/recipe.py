@@ -125,7 +125,7 @@ def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]
     """Return a note for each file of the options that has changed since the recorded run, and for another version."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
-    notes = [f"`{name}` has other contents than the file that made that video had." for name in changed]
+    notes = [f"The content of `{name}` has changed since that video was made." for name in changed]
     if record.get("version") != __version__:
         notes.append(f"Version {record.get('version')} made that video, this is {__version__}: bits may differ.")
     return notes

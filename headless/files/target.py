@@ -97,7 +97,7 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     if not str(output) or path.name.lower() in VIDEO_SUFFIXES:
         raise InputError(f"`output` {str(output)!r}: the file has no name; give one, such as video.mp4")
     if str(path) == STDOUT and sys.stdout is None:
-        raise InputError("`output` -: standard output is closed; lead it into a program or a file")
+        raise InputError("`output` -: standard output is closed; redirect it to a program or a file")
     if Target(path).is_pipe:
         return Target(path)
     if path.exists() and not (path.is_file() or path.is_dir()):

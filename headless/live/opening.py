@@ -180,9 +180,9 @@ class Opened:
         ):
             if not 0 < wanted <= most:
                 raise InputError(
-                    f"a `{name}` larger than that for which memory was divided; the server was started with "
+                    f"`{name}` is larger than memory was planned for; the server was started with "
                     f"{spec.geometry.width}x{spec.geometry.height}, window {spec.window.frames} and chunks of "
-                    f"{spec.chunk}: ask for that or less, or start it with more"
+                    f"{spec.chunk}: request at most these, or start it with more"
                 )
         geometry = explicit_geometry(width, height, spec.geometry.frames, chunk=chunk)
         return Engine(

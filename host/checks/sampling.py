@@ -89,10 +89,10 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
     """Yield warnings about sigmas without a step, with a rise or of another schedule, and about the noise levels of the
     latent at both ends of the run."""
     if len(sigmas) < 2:
-        yield "There is no step: of the sigmas none follows another."
+        yield "There is no step: a run needs two sigmas or more."
         return
     if bool((sigmas.diff() > 0).any()):
-        yield "The sigmas rise, as Flip Sigmas has them: that adds noise, and takes none away."
+        yield "The sigmas rise, as after Flip Sigmas: such steps add noise instead of removing it."
     elif float(sigmas[0]) > 1.001:
         yield (f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas.")
     else:

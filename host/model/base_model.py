@@ -64,7 +64,9 @@ class _Sizes(dict):
     """The sizes of a model, for ComfyUI and its nodes. Raises InputError for a size that only a U-Net has."""
 
     def __missing__(self, name):
-        raise InputError(f"a node asks for the {name} of a U-Net; LingBot-World's models are transformers: take it off")
+        raise InputError(
+            f"a node requests the {name} of a U-Net, but LingBot-World's models are transformers: remove it"
+        )
 
 
 class ExpertConfig(comfy.supported_models.WAN21_T2V):

@@ -112,8 +112,8 @@ def raise_for_node(error: Exception) -> None:
             ) from error
     if PACK not in Path(last.filename).parents:
         raise InputError(
-            f"what a node of {Path(last.filename).name} does in this run failed ({error}): it may be for "
-            "models of another kind; remove the node"
+            f"a node of {Path(last.filename).name} failed in this run ({error}): it may be for models of another kind; "
+            "remove the node"
         ) from error
 
 

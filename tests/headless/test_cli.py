@@ -327,7 +327,7 @@ def test_an_output_that_is_closed_is_one_line_where_it_is_needed(sub_command, co
     words = command(output="-") if sub_command == "generate" else ["inspect", str(toy_package)]
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "lingbot_world", *words]
     done = subprocess.run(closed, stderr=subprocess.PIPE, text=True)
-    said = "lingbot-world: --output -: standard output is closed; lead it into a program or a file\n"
+    said = "lingbot-world: --output -: standard output is closed; redirect it to a program or a file\n"
     assert (done.returncode, done.stderr) == ((2, said) if sub_command == "generate" else (0, ""))
 
 

@@ -310,7 +310,7 @@ def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
     assert capsys.readouterr() == ("", f"{tmp_path / 'two.webp'} is transparent in places, and was put on white.\n")
     assert "The prompt is empty." in words
     assert "on the low-noise expert, given 2 times" in words
-    assert "night_high.safetensors is the high-noise expert's by its name" in words
+    assert "night_high.safetensors is for the high-noise expert by its name" in words
     assert "--residency stream has no effect on a CPU" in words
     assert "the same text" in said("a yard", "--negative", "a yard")
     assert "the negative prompt has no effect" in said("a yard", "--negative", "fog", "--guide_scale", "1")

@@ -69,7 +69,7 @@ def test_a_file_that_has_changed_since_is_named(command, toy_package, tmp_path, 
     Image.new("RGB", (48, 32), "red").save(image)
     capsys.readouterr()
     assert main(["generate", "--like", str(tmp_path / "a.mp4"), "--output", str(tmp_path / "b.mp4"), "--dry-run"]) == 0
-    assert "--image has other contents than the file that made that video had." in capsys.readouterr().out
+    assert "The content of --image has changed since that video was made." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["nothing", "text", "png", "video", "canvas", "newer"])

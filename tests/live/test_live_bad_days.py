@@ -250,9 +250,9 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_told_what_it_missed(se
     [
         ({"first_frame": b"no picture"}, "not an image"),
         ({"first_frame": "/etc/passwd"}, "fetches no URL"),
-        ({"size": "4096x4096"}, "for which memory was divided"),
+        ({"size": "4096x4096"}, "is larger than memory was planned for"),
         ({"prompt": "a" * (MOST_PROMPT + 1)}, "characters"),
-        ({"realtime_causal_kv_cache_num_frames": 500}, "for which memory was divided"),
+        ({"realtime_causal_kv_cache_num_frames": 500}, "is larger than memory was planned for"),
         ({"fps": 1e9}, "fps"),
         ({"realtime_output_format": "bmp"}, "realtime_output_format"),
         ({"lingbot_chunk": 7}, "chunk"),
