@@ -99,8 +99,8 @@ class ChunkLoop:
                 yield given.latent
                 continue
             # 4. The cache is updated with the previous chunk, then this chunk is denoised step by step.
-            told = None if callback is None else partial(callback, number)
-            yield world.chunk(given.latent, given.y, given.camera, self.schedule, renoise, told)
+            forward_done = None if callback is None else partial(callback, number)
+            yield world.chunk(given.latent, given.y, given.camera, self.schedule, renoise, forward_done)
 
 
 def rollout(

@@ -109,18 +109,9 @@ class RolloutSpec:
         for first in range(0, self.geometry.lat_f, self.chunk):
             part = slice(first, first + self.chunk)
             context = later.get(first // self.chunk, context)
+            size = self.geometry.height, self.geometry.width
             flags = None if track.flags is None else track.flags[part]
-            camera = (
-                None
-                if self.config.control is None
-                else pose_embedding(
-                    track.poses[part],
-                    track.lens[None],
-                    height=self.geometry.height,
-                    width=self.geometry.width,
-                    flags=flags,
-                )
-            )
+            camera = _embed_camera(self.config, size, track.poses[part], track.lens[None], flags)
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
@@ -165,14 +156,16 @@ def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[C
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
         flags = None if state.flags is None else state.flags[part].numpy()
-        camera = (
-            None
-            if state.config.control is None
-            else pose_embedding(
-                state.poses[part].numpy(), state.lens[part].numpy(), height=height, width=width, flags=flags
-            )
-        )
+        poses, lens = state.poses[part].numpy(), state.lens[part].numpy()
+        camera = _embed_camera(state.config, (height, width), poses, lens, flags)
         yield Chunk(state.latent[:, :, part], next(conditioning), camera, prompt.context, prompt.negative, made=True)
+
+
+def _embed_camera(
+    config: ModelConfig, size: tuple[int, int], poses: np.ndarray, lens: np.ndarray, flags: np.ndarray | None
+) -> Tensor | None:
+    """Return `pose_embedding` for frames of `size` (height, width); None for a model without camera layers."""
+    return None if config.control is None else pose_embedding(poses, lens, height=size[0], width=size[1], flags=flags)
 
 
 def plan_rollout(

@@ -135,8 +135,8 @@ class World:
         self._camera: tuple[Tensor, Tensor] | None = None
         self._camera_read: Callable[[], None] = queued_on()
         self._made: tuple[_Chunk, Tensor] | None = None  # the previous chunk and its latent, until the clean pass
-        self._forgetful: list[_Lane] = []  # the lanes that still need the clean pass
-        self._begun = self._cut_short = self._rehearsed = False
+        self._pending: list[_Lane] = []  # the lanes whose clean pass is due
+        self._begun = self._incomplete = self._rehearsed = False
 
     def _lane(
         self, number: int, config: ModelConfig, tokens: int, held: Window, memory: WorldMemory, options: ForwardOptions
@@ -180,24 +180,24 @@ class World:
         and values."""
         done = count()
 
-        def tell() -> None:
+        def forward_done() -> None:
             if callback is not None:
                 callback(next(done))
 
         if self._remember_made():
-            tell()
+            forward_done()
         chunk = self._begin(y, camera, cached=True)
 
         def predict(x: Tensor, timestep: int) -> Tensor:
             positive, *negative = (self._predict(lane, chunk, x, timestep) for lane in self._lanes)
-            tell()
+            forward_done()
             return guide(positive, negative[0], schedule.guide_scale) if negative else positive
 
         def draw(shape: tuple[int, ...]) -> Tensor:
             return pinned(renoise(shape), self._device)
 
         clean = schedule.denoise(predict, upload(pinned(noise, self._device), self._device).float(), draw)
-        self._made, self._begun, self._forgetful = (chunk, clean.clone()), False, [*self._lanes]
+        self._made, self._begun, self._pending = (chunk, clean.clone()), False, [*self._lanes]
         return clean
 
     @property
@@ -225,9 +225,9 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Run each kind of forward twice, so that it is recorded and tested: with the window still filling, and as if
-        the window were full. The second run has other inputs than the first. Nothing of this remains, because the next
-        chunk begins again when it is generated."""
+        """Run each kind of forward twice, so that it is recorded and tested: first with the window as it is, then as if
+        it were full. The second run has other inputs than the first. The keys and values that this stores are
+        overwritten, because the next chunk begins again when it is generated."""
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
@@ -265,11 +265,13 @@ class World:
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """Return the camera on the device. A camera in host memory is compared with that of the previous chunk; if they
-        are equal, the tensor that was already uploaded is returned, so that the camera cache recognises it. Otherwise
-        the cache would compare values on the GPU, and Python would wait for all queued work. Allocating memory would
-        take longer than the comparison, so the new copy overwrites the previous one once the GPU has read that. For a
-        GPU the copy is pinned: unpinned memory is copied only after all earlier work, and seven times as slowly."""
+        """Return the camera on the device.
+
+        If a camera in host memory equals that of the previous chunk, the earlier upload is returned. The camera cache
+        recognises that tensor; otherwise it would compare values on the GPU, and Python would wait for all queued work.
+        A new camera overwrites the previous copy once the GPU has read it, because an allocation takes longer than the
+        comparison. For a GPU the copy is pinned: unpinned memory is copied only after all earlier work, and seven times
+        as slowly."""
         if camera.device.type == self._device.type:
             return camera.clone()
         if self._camera is None or not same(self._camera[0], camera):
@@ -286,17 +288,18 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the last chunk that `chunk` made, if it is still due. Return whether it was."""
-        if self._cut_short:
+        """Run the clean pass of the last chunk that `chunk` generated, if it is due; return whether it was. Raises
+        InputError if an earlier forward left the keys and values incomplete."""
+        if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a forward was interrupted during a cache update; "
                 "continue from a saved state in a new World"
             )
         if self._made is None:
             return False
-        while self._forgetful:
-            self._remember(self._forgetful[0], *self._made)
-            del self._forgetful[0]
+        while self._pending:
+            self._remember(self._pending[0], *self._made)
+            del self._pending[0]
         self._made = None
         return True
 
@@ -306,7 +309,7 @@ class World:
         try:
             self._predict(lane, chunk, clean, 0)
         except BaseException:
-            self._cut_short = not lane.history.repeatable
+            self._incomplete = not lane.history.repeatable
             raise
         finally:
             lane.history.keep = False

@@ -9,8 +9,7 @@ On the model's device, attention reads the stored tensors directly. With 8-bit s
 block computes. Such storage has no room for the current chunk. When the chunk is clean, it overwrites the frames that
 no later chunk sees. `eight_bit` stores int8 with a scale for each token and head; `fp8` stores the operands of 8-bit
 attention. Each block's first clean chunk sets the fp8 scales and means for the whole video; the norm, if one is given,
-bounds the scale of the keys.
-"""
+bounds the scale of the keys."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ FP8_HEADROOM = 16.0
 
 
 class Kept(NamedTuple):
-    """Adjacent tokens of the current chunk: where attention sees them, and where they are stored when clean."""
+    """Adjacent tokens of the current chunk: their rows in the tensors that attention reads, and in storage."""
 
     seen: slice
     stored: slice
@@ -59,8 +58,7 @@ class KeyValueCache:
 
     Start each chunk with `begin`, pass the cache to the model as `options["kv_cache"]`, and set `keep` for the forward
     of the clean chunk: later chunks see the keys and values of this forward. The keys and values of other forwards are
-    used in that forward only.
-    """
+    used in that forward only."""
 
     def __init__(
         self,
@@ -78,8 +76,7 @@ class KeyValueCache:
         `frame_tokens`: tokens of a latent frame. `held`: window in latent frames, never 0, for chunks of `chunk` latent
         frames. `dtype`: dtype of the model's keys and values. If the `place` is fp8, for a model whose attention
         `takes_operands`, its `eight_bit` is ignored. Raises InputError if the window has no room for the sink and a
-        chunk.
-        """
+        chunk."""
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:
             raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {chunk}")
@@ -93,8 +90,8 @@ class KeyValueCache:
         self._place = place._replace(eight_bit=place.eight_bit and not place.fp8)
         self._on_device = frozenset(self._place.on_device(config.num_layers))
         in_fp8, device = self._place.fp8 and self._place.in_place, torch.device(device)
-        self._across = in_fp8 and takes_transposed_values(device, config.head_dim)
-        self._places = torch.zeros_like(self._own) if self._across else None
+        self._transposes_values = in_fp8 and takes_transposed_values(device, config.head_dim)
+        self._columns = torch.zeros_like(self._own) if self._transposes_values else None
         self._storage = self._stored_on(device, config, dtype)
         self._decoded = (window * frame_tokens, config.dim), dtype
         self._scalings: list[tuple[Scaling, Scaling] | None] = [None] * config.num_layers
@@ -102,7 +99,7 @@ class KeyValueCache:
     def _stored_on(self, device: torch.device, config: ModelConfig, dtype: torch.dtype) -> Storage:
         blocks, there = config.num_layers, len(self._on_device)
         shapes = stored_shapes(config, (self.window, self._chunk), self._frame_tokens, dtype, self._place)
-        if self._across:
+        if self._transposes_values:
             shapes[1] = (config.dim, -(-self.window * self._frame_tokens // TURNED) * TURNED), FP8
         if there == blocks:
             return DeviceStorage(shapes, blocks, device)
@@ -120,24 +117,21 @@ class KeyValueCache:
         """True if `extend` returns the stored tensors instead of copies.
 
         Once the window is full, every chunk then runs the same kernels, because they read the positions of the chunk's
-        tokens from device memory.
-        """
+        tokens from device memory."""
         return self._place.in_place
 
     def see_all_frames(self) -> None:
         """Let attention see all slots from now on while the window fills, with `frame_shares`.
 
         Every forward then runs the same kernels. Requires a cache that is `in_place`, and attention that
-        `attends_to_frames`.
-        """
+        `attends_to_frames`."""
         self._by_frames = True
 
     @property
     def frame_shares(self) -> Tensor | None:
         """The term to add to the logarithm of each slot's softmax denominator, fp32 [window].
 
-        It is 0, or -inf for slots that hold no frame yet. None if attention sees no empty slots.
-        """
+        It is 0, or -inf for slots that hold no frame yet. None if attention sees no empty slots."""
         return self._shares if self._by_frames and not self._full else None
 
     @property
@@ -163,8 +157,7 @@ class KeyValueCache:
     def ends_at(self, block: int) -> bool:
         """Return whether the running forward may end after this block's keys and values.
 
-        It may for a clean chunk, because its velocity is unused.
-        """
+        It may for a clean chunk, because its velocity is unused."""
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
@@ -172,13 +165,13 @@ class KeyValueCache:
         finished."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
-        own, past = range(first, after), [frame for frame in range(first) if self._looked_back_on(frame, first)]
-        kept = [frame for frame in own if self._looked_back_on(frame, after)]
+        own, past = range(first, after), [frame for frame in range(first) if self._is_seen(frame, first)]
+        kept = [frame for frame in own if self._is_seen(frame, after)]
         starts = torch.tensor([self._slot(frame, self.window) for frame in own]) * self._frame_tokens
         rows = (starts[:, None] + torch.arange(self._frame_tokens)).flatten()
         self._own.copy_(upload(rows, self._own.device))
-        if self._places is not None:
-            self._places.copy_(upload(transposed_columns(rows), self._own.device))
+        if self._columns is not None:
+            self._columns.copy_(upload(transposed_columns(rows), self._own.device))
         # Each frame's slot in storage, and the slot where attention sees the frame.
         places = {
             frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
@@ -204,13 +197,12 @@ class KeyValueCache:
 
         The arguments are those of the current chunk, [chunk tokens, dim]. The returned keys and values include the
         earlier frames in the window. They stay valid until the block after the next one calls this. Queries that are
-        already rotated, or None, are returned unchanged.
-        """
+        already rotated, or None, are returned unchanged."""
         stored = self._storage.fetch(block)
         if self._place.fp8:
             return self._extend_fp8(block, queries, keys, values, stored)
         seen = self._decode(stored) if self._place.eight_bit else stored
-        made = self._put(seen, queries, keys, values)
+        made = self._scatter(seen, queries, keys, values)
         if self.keep and not self._stored_in_place(block):
             self._store(block, seen)
         used = self._used if self.frame_shares is None else len(seen[0])
@@ -224,7 +216,7 @@ class KeyValueCache:
                 rows = [part for each in rows for part in encode_8bit(each, self._heads)]
             self._storage.store(block, kept.stored, rows)
 
-    def _put(
+    def _scatter(
         self,
         seen: Sequence[Tensor],
         queries: Tensor | Unrotated | None,
@@ -235,21 +227,21 @@ class KeyValueCache:
         """Scatter the current chunk's keys and values into the tensors that attention sees; return its queries for
         attention."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
-        into = seen[0], None if self._places is not None else seen[1]
+        into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
         if isinstance(queries, Unrotated) and isinstance(keys, Unrotated):
             made = scatter_qkv_(into, self._own, (queries, keys, values), pairs)
         else:
             for tokens, new, pair in zip(into, (keys, values), pairs or (None, None), strict=True):
                 if tokens is not None:
-                    self._put_alone(tokens, new, pair)
-            turn = Unrotated.rotated if pairs is None else rotated_fp8
-            made = turn(queries) if isinstance(queries, Unrotated) else queries
-        if self._places is not None and pairs is not None:
-            scatter_transposed_(seen[1], self._places, values, *pairs[1])
+                    self._scatter_one(tokens, new, pair)
+            rotate = Unrotated.rotated if pairs is None else rotated_fp8
+            made = rotate(queries) if isinstance(queries, Unrotated) else queries
+        if self._columns is not None and pairs is not None:
+            scatter_transposed_(seen[1], self._columns, values, *pairs[1])
         return by_norm(*made) if isinstance(made, tuple) else made
 
-    def _put_alone(self, tokens: Tensor, new: Tensor | Unrotated, pair: Pair | None) -> None:
+    def _scatter_one(self, tokens: Tensor, new: Tensor | Unrotated, pair: Pair | None) -> None:
         if isinstance(new, Unrotated):
             scatter_rotated_(tokens, self._own, new, pair or (None, None))
         elif pair is None:
@@ -270,11 +262,11 @@ class KeyValueCache:
             keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
-        made = self._put(stored, queries, keys, values, scalings)
+        made = self._scatter(stored, queries, keys, values, scalings)
         if self.keep and not self._stored_in_place(block):
             self._store(block, stored)
         seen = self._used if self.frame_shares is None else self.window * self._frame_tokens
-        if self._across:
+        if self._transposes_values:
             return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1], scalings[1], transposed=seen)
         if self.frame_shares is None and values.device.type == "cuda":
             seen += padding(seen)
@@ -291,7 +283,7 @@ class KeyValueCache:
     def _stored_in_place(self, block: int) -> bool:
         return not self._place.eight_bit and block in self._on_device
 
-    def _looked_back_on(self, frame: int, first: int) -> bool:
+    def _is_seen(self, frame: int, first: int) -> bool:
         """Return whether the chunk that begins with the frame `first` sees this earlier frame."""
         return frame < self.sink or frame >= first + self._chunk - (self.window - self.sink)
 

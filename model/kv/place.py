@@ -16,8 +16,7 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
-    `device_blocks`: the number of blocks that stay on the device despite `on_host`.
-    """
+    `device_blocks`: the number of blocks that stay on the device despite `on_host`."""
 
     eight_bit: bool = False
     on_host: bool = False
@@ -32,8 +31,7 @@ class KeyValuePlace(NamedTuple):
     def on_device(self, layers: int) -> list[int]:
         """Return the blocks, of `layers`, with keys and values on the device.
 
-        They are spread evenly, because the other blocks' tensors are copied while these compute.
-        """
+        They are spread evenly, because the other blocks' tensors are copied while these compute."""
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
@@ -47,8 +45,7 @@ def stored_shapes(
     """Return the shape and dtype of each tensor that a block's `fetch` returns.
 
     They are the keys and values of the window: in fp8 followed by tokens of zeros, in int8 with scales and without the
-    current chunk's frames. `frames`: latent frames of the window and of a chunk.
-    """
+    current chunk's frames. `frames`: latent frames of the window and of a chunk."""
     tokens = frames[0] * frame_tokens
     if place.fp8:
         return [((tokens + padding(tokens), config.dim), FP8)] * 2

@@ -15,7 +15,7 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
 class Past(NamedTuple):
-    """Adjacent tokens of earlier frames: where they are stored, and where attention sees them."""
+    """Adjacent tokens of earlier frames: their rows in storage, and in the tensors that attention reads."""
 
     stored: slice
     seen: slice
@@ -24,8 +24,7 @@ class Past(NamedTuple):
 class DeviceStorage:
     """The storage of all blocks' tensors [tokens, ...] on the device, a few tensors for each block.
 
-    `fetch` returns the stored tensors themselves. Other storages have the same three methods.
-    """
+    `fetch` returns the stored tensors themselves. Other storages have the same three methods."""
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [
@@ -39,8 +38,7 @@ class DeviceStorage:
         """Return the block's tensors on the device.
 
         The rows of the past tokens hold the stored values. The caller may write to the other rows, which are zeros
-        until then.
-        """
+        until then."""
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
@@ -49,8 +47,8 @@ class DeviceStorage:
             tensor[tokens] = row
 
 
-class _Coming(NamedTuple):
-    """A block that is being copied to the device; the event `arrived` marks the end of the copy."""
+class _Copy(NamedTuple):
+    """The copy of a block's tensors to the device; the event `arrived` marks its end."""
 
     block: int
     buffers: list[Tensor]
@@ -62,8 +60,7 @@ class HostStorage:
 
     A thread pins the memory while the first chunk computes. While a block computes, a separate CUDA stream copies the
     next block's past tokens to the device. It waits until the compute stream has finished with the block that used the
-    same buffers before.
-    """
+    same buffers before."""
 
     BUFFERS = 2
 
@@ -77,20 +74,20 @@ class HostStorage:
         ]
         self._turn, self._stream = 0, None
         self._pinning: Pinning | None = None
-        self._coming: _Coming | None = None
+        self._next: _Copy | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
             self._pinning = Pinning(self, self._host, device)
 
     def begin(self, past: Sequence[Past]) -> None:
         self._past = past
-        self._coming = self._bring(0)
+        self._next = self._start_copy(0)
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        here = self._coming
+        here = self._next
         if here is None or here.block != block:  # the previous forward ended early
-            here = self._bring(block)
-        self._coming = self._bring((block + 1) % len(self._host))
+            here = self._start_copy(block)
+        self._next = self._start_copy((block + 1) % len(self._host))
         if here.arrived is not None:
             torch.cuda.current_stream(self._device).wait_event(here.arrived)
         return here.buffers
@@ -104,7 +101,7 @@ class HostStorage:
                 if self._stream is not None:
                     row.record_stream(self._stream)
 
-    def _bring(self, block: int) -> _Coming:
+    def _start_copy(self, block: int) -> _Copy:
         """Start to copy a block's past tokens into the buffers that were used longest ago."""
         self._turn = (self._turn + 1) % self.BUFFERS
         buffers = self._buffers[self._turn]
@@ -112,7 +109,7 @@ class HostStorage:
             for buffer, tensor in zip(buffers, self._host[block], strict=True):
                 for tokens in self._past:
                     buffer[tokens.seen].copy_(tensor[tokens.stored], non_blocking=True)
-            return _Coming(block, buffers, None if self._stream is None else self._stream.record_event())
+            return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
         """Return a context in which copies run on the copy stream, after all work now queued on the compute stream."""
