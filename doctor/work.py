@@ -20,8 +20,11 @@ VAE_WIDTH = 96
 ROW_PASSES = 58
 """The reads and writes of an activation [tokens, dim] of 2 bytes by a block, outside products and attention: measured
 on an RTX 5090, 0.09 s a chunk at 1.79 TB/s."""
-LAUNCHES, LAUNCH, LAUNCH_RECORDED = 19, 9e-6, 1.5e-6
-"""The kernels of a block, and the least seconds of each launch: from Python, and from a CUDA graph."""
+LAUNCHES, LAUNCHES_8_BITS = 16, 33
+"""The kernels and memory fills of a block in exact arithmetic and in 8 bits (comfy-kitchen's products and attention),
+counted by tools/cards/try_kernels.py on an H100 that played a card of 8.6."""
+LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
+"""The least seconds of a launch: from Python, and from a CUDA graph."""
 HELD_BY_OTHERS = 1e9
 """The bytes of a card's memory that the desktop and CUDA use."""
 FOUR_BIT = 0.57
@@ -126,9 +129,9 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
     """Return the estimated seconds of a chunk on a card with these rates. `fetched` is the bytes that each forward
     copies over the bus, in parallel to its computation."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
-    linear, attention = rates.linear, rates.attention
+    linear, attention, launches = rates.linear, rates.attention, LAUNCHES
     if setting.eight_bit:
-        linear, attention = rates.linear_8bit, rates.attention_8bit
+        linear, attention, launches = rates.linear_8bit, rates.attention_8bit, LAUNCHES_8_BITS
     weights = 6 * config.dim**2 + 2 * config.dim * config.ffn_dim
     products = 2.0 * tokens * weights * blocks + 2.0 * tokens * 4 * config.dim**2 * config.num_layers
     row = 2.0 * tokens * config.dim
@@ -139,7 +142,7 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
         4.0 * tokens * keys * config.dim * blocks / attention / 1e12,
         VAE_PIXEL * pixels / rates.convolution / 1e12,
         moved / rates.bandwidth / 1e9,
-        blocks * LAUNCHES * (LAUNCH_RECORDED if rates.recorded else LAUNCH),
+        blocks * launches * (LAUNCH_RECORDED if rates.recorded else LAUNCH),
         fetched * setting.forwards / rates.bus / 1e9,
     )
 

@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -84,10 +85,14 @@ def try_launches(device: str = "cuda", size: tuple[int, int] = VIDEO, widths: di
 
 def _launches(folder: Path, name: str, width, how: tuple[str, str], device: str, size: tuple[int, int]) -> dict:
     few, many = (_kernels(_model(folder, name, width, count, how, device), device, size) for count in BLOCKS)
-    blocks = (BLOCKS[1] - BLOCKS[0]) * FORWARDS
-    names = {each: count - few.get(each, 0) for each, count in many.items() if count != few.get(each, 0)}
-    ours = {each[:70]: round(count / blocks, 2) for each, count in sorted(names.items(), key=lambda one: -one[1])}
-    return {"a_block": (sum(many.values()) - sum(few.values())) / blocks, "kernels": ours}
+    blocks, found = (BLOCKS[1] - BLOCKS[0]) * FORWARDS, Counter[str]()
+    for each in {**few, **many}:
+        kind = "fill" if each.startswith("Memset") else "copy" if each.startswith("Memcpy") else each[:70]
+        found[kind] += many.get(each, 0) - few.get(each, 0)
+    return {
+        "a_block": sum(found.values()) / blocks,
+        "kernels": {each: round(count / blocks, 2) for each, count in found.most_common() if count},
+    }
 
 
 def _model(folder: Path, name: str, width, count: int, how: tuple[str, str], device: str):
