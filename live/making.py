@@ -25,6 +25,7 @@ from .shown.decoding import DecodingThread
 from .shown.frames import Frames
 from .walk import Walk
 from .walks import Walks
+from .worlds import stuck
 
 log = logging.getLogger(__name__)
 WATCH = 0.2
@@ -37,7 +38,7 @@ QUIET = 10.0
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. Kinds: prompt, events, paused, resumed, still, drift,
-found, back, restarted, kept (the saving of the walk has ended), failed."""
+stuck, found, back, restarted, kept (the saving of the walk has ended), failed."""
 
 
 class ChunkMaker(Steered):
@@ -50,7 +51,8 @@ class ChunkMaker(Steered):
 
     def __init__(self, engine: Engine, controls: Controls, pace: Pace, *, moving: bool) -> None:
         self.engine, self.controls, self.pace = engine, controls, pace
-        self.drift, self.restart_on_drift = DriftWatch(engine.chunk), False
+        self.drift, self.restart_on_drift, self.stop_when_stuck = DriftWatch(engine.chunk), False, False
+        self._steps = stuck.StuckWatch(engine.chunk)
         self.moving, self._still, self._awake = moving, False, 0
         self._tell: Tell = lambda _kind, _facts: None
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
@@ -212,6 +214,7 @@ class ChunkMaker(Steered):
             yield frames
             if frames.last:
                 self._watch_drift(frames)
+                self._watch_steps(frames)
                 if self.walk.finds():
                     self._tell("found", {"seconds": self.walk.frames / FPS})
 
@@ -225,6 +228,16 @@ class ChunkMaker(Steered):
             self._tell("drift", {"reason": HINT})
             if self.restart_on_drift:
                 self.restart()
+
+    def _watch_steps(self, frames: Frames) -> None:
+        """Report a walk whose frames no longer move, and end its steps if `stop_when_stuck` is set."""
+        if frames.poses is None or isinstance(self.controls, Replay):
+            return
+        pose = frames.poses[-1]
+        if self._steps.see(frames.pixels[-1], pose[:3, 3] / self.walk.camera.unit, pose[:3, :3]):
+            self._tell("stuck", {"reason": stuck.HINT})
+            if self.stop_when_stuck:
+                self.walk.end_steps()
 
     @contextmanager
     def _work(self) -> Iterator[None]:

@@ -27,6 +27,7 @@ from .shown.frames import Frames
 from .walk import Walk
 from .walks import Walks
 from .worlds.events import Events, read_events
+from .worlds.stuck import StuckWatch
 
 log = logging.getLogger(__name__)
 
@@ -290,5 +291,5 @@ class Session(ChunkMaker):
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self._load_events()
         self.pace.rest()
-        self.drift = DriftWatch(self.engine.chunk)
+        self.drift, self._steps = DriftWatch(self.engine.chunk), StuckWatch(self.engine.chunk)
         self._tell("restarted", {"folder": str(walk.kept.folder)})

@@ -93,6 +93,7 @@ class Walk:
         self.frames = self.frames_before
         self.preempts, self.preempted, self._answer = True, 0, 0.0
         self.found = self._blocked = False
+        self._stopped: int | None = None  # the controls' `turns` with which steps ended
         self._changes: list[Heard] = []  # prompts and steps back since the last chunk
         self._rebuild(())
 
@@ -114,6 +115,10 @@ class Walk:
         if self._blocked:
             return not self.controls.changes
         return not (self.controls.asks or self.camera.moves)
+
+    def end_steps(self) -> None:
+        """Ignore the held walking keys until other keys are pressed, because the frames no longer move."""
+        self._stopped = self.controls.turns
 
     def finds(self) -> bool:
         """Return true once in a walk, when the camera has reached the crate of the map."""
@@ -188,6 +193,8 @@ class Walk:
         before = None if first_of_all else self.camera.pose
         video_frames = FRAMES_OF_ONE * size - (FRAMES_OF_ONE if first_of_all else 0)
         wishes = self.controls.take(video_frames)
+        if self._stopped == self.controls.turns:
+            wishes = wishes._replace(axes=wishes.axes * (0, 0, 1, 1))
         poses = self.camera.walk(wishes)
         steered = isinstance(self.camera, WalkingCamera)
         self._blocked = steered and before is not None and bool((poses == before).all())

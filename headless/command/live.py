@@ -67,6 +67,9 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
         "--restart_on_drift", action="store_true", help="restart from the image when the video degrades"
     )
     parser.add_argument(
+        "--stop_when_stuck", action="store_true", help="end a step when the frames no longer move, as before a wall"
+    )
+    parser.add_argument(
         "--speed",
         type=_speed,
         default=0.5,
@@ -162,7 +165,12 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     fewer = use_idle_cores(plan.device) if arguments.own_process else ""
     opened = Opened(plan, show)
     opened.settings = LiveSettings(
-        arguments.speed, arguments.moving, arguments.decoder, arguments.restart_on_drift, events
+        arguments.speed,
+        arguments.moving,
+        arguments.decoder,
+        arguments.restart_on_drift,
+        events,
+        arguments.stop_when_stuck,
     )
     arguments.interrupted = "what was walked is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON

@@ -67,13 +67,15 @@ class WalkSettings(NamedTuple):
 class LiveSettings:
     """The settings of all walks of a server. `speed`: the speed of W as a fraction of the longest step. `moving`:
     chunks are made also without input. `decoder`: the tiny decoder for the shown frames, as a file or a name.
-    `restart_on_drift`: a degraded video restarts from its image. `events`: the events of the world."""
+    `restart_on_drift`: a degraded video restarts from its image. `events`: the events of the world.
+    `stop_when_stuck`: steps end when the frames no longer move."""
 
     speed: float = WALKING_SPEED
     moving: bool = False
     decoder: str | Path | None = None
     restart_on_drift: bool = False
     events: tuple[WorldEvent, ...] = ()
+    stop_when_stuck: bool = False
 
 
 def open_live(

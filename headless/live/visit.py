@@ -57,6 +57,7 @@ class Visit:
                 events=opened.settings.events,
             )
         self.session.restart_on_drift = opened.settings.restart_on_drift
+        self.session.stop_when_stuck = opened.settings.stop_when_stuck
         if init.script is not None:
             self.session.script(init.script)
 

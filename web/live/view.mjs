@@ -182,6 +182,7 @@ export class View {
     resumed: () => this.#pauseShown(false),
     still: () => this.player.rest(),
     drift: ({ reason }) => this.say(reason, LONG),
+    stuck: ({ reason }) => this.say(reason, BRIEFLY),
     found: ({ seconds }) => {
       if (this.maze) this.maze.map.found = true;
       this.say(`You found the golden crate in ${Math.round(seconds)} seconds. R begins again.`, LONG);
