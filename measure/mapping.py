@@ -65,7 +65,7 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Write the keyframes' images, which share a camera in a rig of its own, and return the images' ids."""
+    """Write an image and a frame for each keyframe, with one camera and one rig for all. Return the images' ids."""
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])

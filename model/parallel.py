@@ -102,7 +102,10 @@ WHOLE_VIDEO = WholeVideo()
 
 @dataclass(frozen=True)
 class TokenShare(WholeVideo):
-    """One process's share: `length` of `tokens` tokens, in slice `within` of the latent frames `frames`."""
+    """One process's share of a forward's `tokens` tokens.
+
+    `frames`: the latent frames that contain the share. `within`: its slice of the tokens of these frames. `length`: its
+    number of tokens, including zeros after the last token, the same for every process."""
 
     parallel: SequenceParallel
     tokens: int

@@ -34,8 +34,8 @@ ADVICE = "put the right config.json next to it, or none"
 
 
 def own_fields(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config.json, or none of a file that describes another kind of model, as in a folder with
-    files of many models."""
+    """Return the fields of a config.json; {} if the file describes another kind of model, as it may in a folder with
+    several models."""
     kind = str(stated.get("_class_name") or "WanModel").lower()
     return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
 

@@ -71,8 +71,8 @@ class StatedScale(NamedTuple):
 
 
 def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA's safetensors `header` states, or else the adapter_config.json next to `file`, or
-    another JSON file of its name that has a lora_alpha. `keys` are the names of the file's tensors.
+    """Return the scale that a LoRA's safetensors `header` states, or else a JSON file next to `file`:
+    adapter_config.json, or one with a lora_alpha (config.json, or named after `file`). `keys`: the tensors' names.
 
     Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs."""
     if _is_converted(header, keys):

@@ -47,7 +47,7 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
         )
     arithmetic = cast(Literal["fp8", "int8"], suited_arithmetic(wanted, device))
     if device.type != "cpu":
-        _check_products(arithmetic, wanted, device, config)
+        _choose_products(arithmetic, wanted, device, config)
     return arithmetic
 
 
@@ -58,8 +58,10 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
     return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
 
 
-def _check_products(arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig) -> None:
-    """Choose the products of a GPU. Raises InputError if no candidate is right."""
+def _choose_products(
+    arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
+) -> None:
+    """Choose the function for 8-bit products on a device. Raises InputError if no candidate is right."""
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):
