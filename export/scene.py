@@ -82,9 +82,10 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharp frames as PNG files. Return their numbers in the video, the count of blurred frames, the count of
-    all frames, and their height and width. Raises InputError for no frames, for more than `poses`, and for fewer unless
-    `shorter`."""
+    """Write the sharpest of each `every` frames as a PNG file.
+
+    Return their numbers in the video, the count of blurred frames, the count of all frames, and their height and width.
+    Raises InputError for no frames, for more than `poses`, and for fewer unless `shorter`."""
     folder.mkdir(parents=True, exist_ok=True)
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)

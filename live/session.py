@@ -273,8 +273,8 @@ class Session(ChunkMaker):
         return self.walk.kept.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the walk. Its folder stays, unless it is temporary. `whole`: save a state and a camera path even if the
-        session does not save these for its other walks. A call from within `deliver` only stops the walk."""
+        """End the walk. Its folder stays, unless it is temporary. `whole`: save its state and camera path even if the
+        session was opened without saving them. A call from within `deliver` only stops the walk."""
         self.stop()
         if self._is_delivering:
             return

@@ -154,8 +154,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model with a VAE of this width: its memory for keys and values on the GPU, in 8 bits
-    and in host memory, and the memory of optional caches."""
+    """Return a report on a causal model: the memory of its key and value cache on the GPU, in 8 bits and in host
+    memory, and of optional caches. `width`: the base width of the VAE, in channels."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f

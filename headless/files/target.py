@@ -136,7 +136,7 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
     """Raise InputError if frames with numbers from `first` on would replace the start image or, unless `overwrite`, any
-    other file. The growing copy of a killed run counts too."""
+    other file. A video's growing copy, left by a killed run, is such a file."""
     video = target.pattern is None and target.kept is None and not target.is_pipe
     for file in (*target.files(first, frames), *([target.growing] if video else [])):
         refuse_existing(file, overwrite, image)

@@ -180,7 +180,7 @@ class _VideoFile:
         self._video.write(frames)
 
     def close(self) -> None:
-        """Finish the file and give it its name."""
+        """Finish the temporary file and rename it to its final name."""
         self._video.close()
         name_whole(self._path)
 

@@ -153,8 +153,9 @@ class Room:
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
-        """Return the current walk's status, after a restart that of the new walk. Raises InputError if no walk is
-        left."""
+        """Return the status of the current walk. During a restart, wait for the new walk.
+
+        Raises InputError if no walk is left."""
         while True:
             try:
                 return visit.facts()

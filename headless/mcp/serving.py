@@ -48,8 +48,8 @@ def build_server(explorer: Explorer) -> MCPServer:
         return explorer.prompt(text, at_once)
 
     def event(name: str, on: bool | None = None) -> str:
-        """Begin or end an event of this world, such as rain: its sentence extends the prompt. on left out: the other
-        way round."""
+        """Begin or end an event of this world, such as rain: its sentence is added to the prompt. Without
+        `on`, begin the event, or end it if it has begun."""
         return explorer.event(name, on)
 
     def save() -> str:

@@ -266,7 +266,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield the names of the packages' files that match `pattern` in lower case, and of their folders `part`."""
+    """Yield, of each package, the folder `part` if it is one of an expert, and the weight files whose names match
+    `pattern` in lower case."""
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"

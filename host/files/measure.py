@@ -45,8 +45,9 @@ def _grey(images: Tensor) -> Iterator[np.ndarray]:
 
 
 def one_by_one(images: Tensor) -> Iterator[Tensor]:
-    """Yield the frames [H, W, 3] of an IMAGE, and show progress on the running node. ComfyUI's interrupt is raised at
-    the next frame."""
+    """Yield the frames [H, W, 3] of an IMAGE, and show progress on the running node.
+
+    Raises ComfyUI's interrupt before a frame, if the user has cancelled the run."""
     bar = comfy.utils.ProgressBar(len(images))
     for image in images:
         comfy.model_management.throw_exception_if_processing_interrupted()

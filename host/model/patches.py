@@ -167,7 +167,9 @@ def unknown(patcher) -> Iterator[str]:
 
 
 def on_one_only(high, low) -> str:
-    """Return a message about the additions that only one expert of a run has. LoRAs, shifts and dtypes may differ."""
+    """Return a message that names the additions that only one of a run's two experts has, or "" if there is none.
+
+    LoRAs, shifts and dtypes are not compared, because they may differ."""
     first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]

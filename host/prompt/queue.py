@@ -123,7 +123,8 @@ class PromptValues:
         self._made: dict[str, tuple | None] = {}
 
     def of(self, value: Any) -> Any:
-        """Return the value of an input. A link is followed to a node of NUMBERS or CAMERA_MAKERS.
+        """Return an input's value. If `value` is a link, evaluate the linked node, whose type must be in NUMBERS or
+        CAMERA_MAKERS.
 
         Raises UnknownError for a link to any other node, and the error of an evaluated node."""
         if not is_link(value):

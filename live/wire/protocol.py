@@ -131,7 +131,7 @@ def _event(kind: Any, payload: Any, number: int | None) -> Event:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return {"script": rows}, or {"held": the keys of each transition, in order}."""
+    """Return {"script": rows} for a list, and {"held": rows} for a map of transitions; a row is a list of keys."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
