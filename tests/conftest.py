@@ -45,12 +45,16 @@ COMPILER = (
     "test_loader_checkpoint.py",
     "test_nf4.py",
     "test_comfy_formats.py",
+    "test_own_format.py",
+    "test_vae_convolution.py",
+    "test_choice.py",
     "test_loader_damage.py",
     "test_quantize_writer.py",
     "test_quantize.py",
     "test_fuzz.py",
 )
-"""Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes, or to count bytes."""
+"""Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes or comfy-kitchen, or to count
+bytes. Only their tests import it: otherwise every process would, as it collects."""
 LONG = (
     "test_live_browser.py",
     *COMPILER,

@@ -12,9 +12,13 @@ from lingbot_world.model.ops.linear_8bit import EightBitLayer
 from lingbot_world.model.quantized import own_format
 from played_card import CUDA, PlayedCard, forget
 
-pytest.importorskip("comfy_kitchen.tensor")
 CPU = torch.device("cpu")
 FORMS = pytest.mark.parametrize("form", own_format.LAYOUTS)
+
+
+@pytest.fixture(autouse=True)
+def _kitchen():
+    pytest.importorskip("comfy_kitchen.tensor")  # here, as this imports torch's compiler
 
 
 @FORMS
