@@ -208,12 +208,9 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 def _expert(role: str, items: list[Path]) -> Path | None:
     """Return the file or folder of the expert `role`, "high" or "low", by its name. In diffusers' packages of two
     models `transformer` is the high-noise and `transformer_2` the low-noise one."""
-    named = [
-        item
-        for item in items
-        if noise_role(item.name) == role
-        and (is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES))
-    ]
+    models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
+    named = [each for each in models if noise_role(each.name) == role]
+    named = named or [each for each in models if role_of(each, models) == role]
     folders = {item.name: item for item in items if is_expert_folder(item)}
     if not named and "transformer_2" in folders:
         return folders.get("transformer" if role == "high" else "transformer_2")

@@ -275,7 +275,9 @@ def test_a_text_encoder_of_another_width_is_refused(options, tmp_path):
 
 
 def test_what_is_missing_is_said_with_where_it_is(downloaded, options, capsys):
-    with pytest.raises(InputError, match="no tokenizer, text_encoder, vae in .* beside it; .*`assets_dir` .*robbyant/"):
+    with pytest.raises(
+        InputError, match="no tokenizer, text_encoder, vae in this package nor next to it; .*`assets_dir` .*robbyant/"
+    ):
         make_plan(options(assets_dir=None))
     assert main(["inspect", str(downloaded), "--size", "48*64"]) == 0
     said = capsys.readouterr().out

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from lingbot_world.loaders import find_package
 from lingbot_world.loaders.release import named_causal, named_release, names_of, noise_role, role_of
+from lingbot_world.options import PerExpert
 
 REVISION = "7e36a5f9c0ffee00112233445566778899aabbcc"
 
@@ -66,3 +68,10 @@ def test_a_repository_in_the_hubs_cache():
     other = Path("/cache/models--robbyant--lingbot-world-base-cam/snapshots") / REVISION / "high_noise_model"
     assert not named_causal(names_of(other))
     assert named_release(names_of(other)) is None
+
+
+def test_a_package_whose_experts_have_bare_words(tmp_path, toy_package):
+    for part in toy_package.iterdir():
+        word = next((word for word in ("high", "low") if part.name.startswith(f"{word}_noise")), part.name)
+        (tmp_path / word).symlink_to(part)
+    assert find_package(tmp_path).experts == PerExpert(tmp_path / "high", tmp_path / "low")
