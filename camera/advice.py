@@ -68,7 +68,11 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 
 def hints(path: CameraPath, frames: int) -> list[str]:
-    """Return a hint if the path has even speed, which has no effect on the model; otherwise an empty list."""
+    """Return a hint if the camera moves at constant speed in a video of `frames` frames; otherwise an empty list.
+
+    Translations are divided by the longest step, so the model gets the same input for every constant speed. The list is
+    also empty for a path with too few poses, which `warnings` reports.
+    """
     try:
         steps, _ = motion(path, frames)
     except CameraError:

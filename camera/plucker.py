@@ -27,8 +27,12 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the frame numbers [f] of the latent frames on a path of `n_poses` poses: integers, or float64 if `chunk`
-    cuts latent frames off."""
+    """Return the position [f] of each latent frame on a camera path, in frames (pose indices).
+
+    `n_poses` is the length of the path, `frames` the requested length of the video: see `frame_count`. The positions
+    are the integers 0, 4, 8, and so on. If f must be reduced to a multiple of `chunk`, they are float64 instead, evenly
+    spaced from the first to the last used pose. Raises CameraError.
+    """
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 

@@ -15,10 +15,15 @@ LONGEST_KNOWN = 1.05  # a first path's longest step is 1; resampling can make th
 
 @dataclass(frozen=True)
 class CameraTrack:
-    """The camera of a run's latent frames: `poses` [f, 4, 4] for the model, `lens` [4] at 832x480, and `world`
-    [f, 4, 4], the same poses in world coordinates. `scale` is the length that translations were divided by, 0 until
-    the camera moves. The run uses the first `used` of a path's `given` poses; without a path both are 0. `flags`
-    [f, 4]: the keys W, A, S, D of an action model."""
+    """The camera for the latent frames of a run, in float64.
+
+    poses: [f, 4, 4], the model's input, each relative to the pose before it, with translations divided by `scale`.
+    lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
+    world: [f, 4, 4], the same poses as camera-to-world matrices, unscaled.
+    scale: a length in the path's unit; 0 until the camera moves.
+    used, given: the run uses the first `used` poses of a path that has `given`. Both are 0 without a path.
+    flags: [f, 4], the keys W, A, S, D of an action model; None for other models.
+    """
 
     poses: np.ndarray
     lens: np.ndarray

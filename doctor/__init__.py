@@ -1,1 +1,2 @@
-"""The doctor: a machine's parts, trials of kernels, measured rates, and the estimated seconds of a chunk."""
+"""The checkup of a machine (`lingbot-world doctor`): its hardware and software, accuracy tests of kernels, their speed
+in TFLOP/s, and the estimated time for a chunk of video."""

@@ -9,7 +9,8 @@ import numpy as np
 BLURRED = 0.6
 """The fraction of its neighbours' median sharpness below which a frame counts as blurred, also for `measure`."""
 NEIGHBOURS = 4
-"""The number of neighbours on each side, among the sharpest frames of the groups."""
+"""The number of frames on each side with which `blurred` compares a frame. They are the sharpest frames of the adjacent
+groups."""
 
 
 def sharpness(pixels: np.ndarray) -> float:

@@ -8,9 +8,14 @@ import numpy as np
 from .drift_figures import STRIDE, Figures
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The bounds of drift against the first second, exceeded until the video ends: the fractions of sharpness and of
-colourfulness that remain, and the changes of red minus blue and of brightness, of 255. They apply to the full image,
-which a rotating camera changes as well, and to tracked scene content."""
+"""The thresholds of drift, compared with the median of the first second. Drift is reported if more than 90 % of the
+remaining frames exceed a threshold.
+
+BLURRED and PALE: the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER: the
+largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255. They apply to the full
+image, which camera rotation also changes, and to tracked scene content. The sharpness of tracked content has its own
+threshold, BLURRED_PLACES.
+"""
 BLURRED_PLACES = 0.35
 """The bound of sharpness for tracked scene content, which loses some detail as the camera comes closer."""
 SURE_S = 5.0

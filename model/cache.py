@@ -30,7 +30,9 @@ class BlockCache:
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache. If `steady`, tensors of the same shapes for another source reuse the same memory."""
+        """Create an empty cache. If `steady`, the tensors keep their memory addresses when the source changes, as CUDA
+        graphs
+        require: new tensors overwrite the old ones if shapes, dtypes and devices match."""
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()

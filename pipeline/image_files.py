@@ -116,7 +116,12 @@ def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
 
 
 def picture_of(path: Path) -> Picture:
-    """Return the pixels of an image file, and notes that name the file. Raises InputError and the errors of Pillow."""
+    """Return the pixels of an image file as browsers show it, uint8 RGB, and notes for the user.
+
+    Each note names the file and a field of it that changed the pixels or was ignored. Of several images the first is
+    read. Raises InputError for unsupported pixels or a missing pillow-heif, and the errors of Pillow for an unreadable
+    file.
+    """
     head = _head(path)
     with open_picture(path) as opened:
         try:

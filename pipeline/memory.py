@@ -23,11 +23,16 @@ MARGIN = 1_000_000_000
 """The bytes left free on top of the estimate: cuDNN and cuBLAS workspaces, fragmentation, the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
-"""Bytes per pixel of one frame and per unit of VAE width, in fp32. DECODE and ENCODE are the highest sums of allocated
-tensors while the network runs on meta tensors. 98.5 and 58.4 of them are the state between frames, so neither depends
-on the number of frames. CONVOLUTION is room for cuDNN to copy a convolution's four frames of operands. The decoder of
-vae/pooled.py does not use that room: it stays a seventh below the sum. Once its kernels are recorded, 129 to 143 stay
-allocated, including the rounding of torch and cuBLAS."""
+"""The VAE's peak memory besides its weights, in bytes per pixel of a frame and per unit of VAE width, in fp32.
+
+Decoding takes (VAE_DECODE + VAE_CONVOLUTION) * width * pixels bytes, encoding the same with VAE_ENCODE. fp16 takes
+half. VAE_DECODE and VAE_ENCODE are the peaks of allocated tensors, counted on meta tensors. They include the state
+between frames (98.5 and 58.4), so they do not depend on the number of frames. VAE_CONVOLUTION is for cuDNN's copy of a
+convolution's operands, which are four frames.
+
+The decoder of vae/pooled.py makes no such copy: its peak is one seventh below VAE_DECODE + VAE_CONVOLUTION. Recorded as
+a CUDA graph it keeps 129 to 143 allocated, including rounding by torch and cuBLAS.
+"""
 VAE_STATE = 98.5
 """The part of VAE_DECODE that stays allocated between frames."""
 VAE_WEIGHTS = 13_770

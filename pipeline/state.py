@@ -56,13 +56,21 @@ def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | Non
 
 @dataclass(frozen=True)
 class WorldState:
-    """A video of f latent frames with the inputs that it was made from; all tensors are on the CPU.
+    """A video of f latent frames and the inputs that it was made from. All tensors are on the CPU.
 
-    latent [1, 16, f, h, w] float32. frame [3, H, W] float32: the VAE's input for the first frame. poses [f, 4, 4] and
-    lens [f, 4] float64: the camera in the form that the model receives (`camera.model_poses`). last_pose [4, 4]: the
-    last latent frame's pose in the world of the path. scale: the length by which translations were divided, 0 until the
-    camera has moved. chunk: latent frames made at a time. release: the name of the release that made the last frames,
-    empty in files without it. flags [f, 4] float64: the keys W, A, S, D of an action model."""
+    latent: float32 [1, 16, f, h, w].
+    frame: float32 [3, H, W], about -1 to 1, the first frame as the VAE's input.
+    poses: float64 [f, 4, 4] from `camera.model_poses`, each relative to the pose before it, with scaled translations.
+    lens: float64 [f, 4], fx, fy, cx, cy in pixels of an 832x480 image.
+    last_pose: float64 [4, 4], the camera-to-world pose of the last latent frame, in the coordinates of the path.
+    scale: the length by which translations were divided, in the path's unit; 0 until the camera has moved.
+    prompts: the prompts in the order of their use.
+    window: the latent frames with cached keys and values.
+    config: the sizes of the model.
+    release: the release that made the last frames; empty in files without it.
+    chunk: the latent frames per chunk.
+    flags: float64 [f, 4], the keys W, A, S, D of an action model; None for other models.
+    """
 
     latent: Tensor
     frame: Tensor

@@ -50,8 +50,12 @@ def check_causal(config: ModelConfig) -> None:
 
 
 def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
-    """Yield `y` [1, 20, chunk, h, w] for each chunk of an endless video; the mask is 1 in the video's first latent
-    frame. image [1, 16, n, h, w]: the start image and the grey frames after it, up to where they repeat."""
+    """Yield the conditioning `y` [1, 20, chunk, h, w] of each chunk, without end: 4 mask channels, then 16 latent
+    channels.
+
+    The mask is 1 in the first latent frame of the video, and 0 in all others. `image` [1, 16, n, h, w] is the latent of
+    the start image followed by grey frames. Its last latent frame is repeated for all frames after n.
+    """
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
         frames = [image[:, :, min(index, image.shape[2] - 1)] for index in range(first, first + chunk)]

@@ -34,10 +34,11 @@ class FewStepSchedule:
     """The guidance scale, which disables the negative prompt."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
-        """Return the clean latent x0 (float32) that these steps make with `predict` from the noise `x` (float32).
+        """Return the clean latent x0, float32, that these steps make from the noise `x`, float32 [1, 16, chunk, h, w].
 
-        `renoise(shape)` returns new standard normal noise; it is called before every step but the first. From pinned
-        memory the noise is copied to a GPU without blocking Python."""
+        `predict(x, timestep)` returns the velocity. `renoise(shape)` returns new standard normal noise; it is called
+        before every step except the first. If it returns pinned memory, the copy to a GPU does not block Python.
+        """
         denoised = x
         for step, timestep in enumerate(self.timesteps):
             if step > 0:

@@ -266,7 +266,10 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Return the reason why the values do not have the format; None if they do."""
+    """Return why a weight's stored values do not match its format; None if they match.
+
+    `named` is the format that the file states, a key of FORMATS. Without it every dtype in FORMATS is accepted.
+    """
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
         return None

@@ -82,7 +82,10 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _is_output_broken() -> bool:
-    """Return whether standard output cannot be written, for instance on a full disk; later output is then discarded."""
+    """Print an empty line to standard output, and return whether that fails, for instance on a full disk.
+
+    After a failure standard output is redirected to the null device, because Python flushes it once more at exit.
+    """
     try:
         if sys.stdout is not None:
             print(flush=True)

@@ -1,4 +1,8 @@
-"""A reader of video frames as players show them: rotated, in square pixels, at even times, opaque."""
+"""Reading of video frames as a player shows them.
+
+Rotation, mirroring and the pixel aspect ratio are applied. A variable frame rate is resampled to a constant one.
+Transparent frames are composited on white.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -112,7 +112,11 @@ class _Film:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Add frames [n, H, W, 3] as the frames from number `at` on. The first one also fills a gap before it."""
+        """Append RGB frames, uint8 [n, H, W, 3]. The first one has the number `at`, counted from 0 at the start of the
+        file.
+
+        If frames before `at` are missing, the first given frame is repeated in their place.
+        """
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 

@@ -60,7 +60,8 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
 
 
 def check_size(size: str) -> None:
-    """Raise InputError for a size that is in neither SIZES nor FORMER."""
+    """Raise InputError unless `size` is a choice of the size input (SIZES) or an area's name from older workflows
+    (FORMER)."""
     if size not in SIZES and size not in FORMER:
         raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 

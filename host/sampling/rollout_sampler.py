@@ -37,8 +37,13 @@ def run_prepared(
     seed: int,
     held: int = 0,
 ) -> None:
-    """Call `work(model, device)` with the MODEL `patcher`, which ComfyUI keeps prepared and loaded until `work`
-    returns. `prompt` is a CONDITIONING; `held` counts bytes that `work` keeps on the device besides the weights."""
+    """Let ComfyUI prepare and load the MODEL `patcher`, and call `work(model, device)`. The model stays loaded until
+    `work` returns.
+
+    `prompt` is a CONDITIONING. `loop` gives the latent size and the sigmas for which ComfyUI prepares the run. `seed`
+    is ComfyUI's; `work` draws its own noise. `held` is the number of bytes that `work` keeps on the device besides the
+    weights.
+    """
     guider = comfy.samplers.CFGGuider(patcher)
     guider.inner_set_conds({"positive": prompt})
     chunk = torch.zeros(1, LATENT_CHANNELS, loop.chunk, *loop.size)

@@ -46,7 +46,10 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Apply `rms_norm_`, then rotate each head's interleaved pairs by angles: cos and sin [tokens, head_dim/2]."""
+    """Apply `rms_norm_` to x [tokens, heads * head_dim], then RoPE in interleaved pairs, in place; return x.
+
+    weight is [heads * head_dim]. cos and sin [tokens, head_dim / 2] are of the rotation angles, the same for all heads.
+    """
     return run("rms_rope_", x, weight, cos, sin, eps)
 
 

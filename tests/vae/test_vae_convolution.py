@@ -112,3 +112,11 @@ def test_without_memory_for_a_trial_torch_decodes(monkeypatch):
     monkeypatch.setattr("lingbot_world.model.choice.trials.try_all", full)
     assert convolution_of(CUDA) == "torch"
     forget()
+
+
+def test_a_setting_of_another_cards_kernel_leaves_torch(monkeypatch):
+    PlayedCard(monkeypatch, 9, 0)
+    monkeypatch.setenv("LINGBOT_WORLD_KERNELS", "convolution=comfy-kitchen")
+    assert convolution_of(CUDA) is None
+    assert not pooled.records(CUDA, torch.float16, 96)
+    forget()

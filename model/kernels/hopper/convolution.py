@@ -11,7 +11,12 @@ from . import launch as hopper
 from .nvrtc import CudaKernel, Launch, load
 
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
-"""The constants of the CUDA source."""
+"""The tile sizes of convolution.cu. COLUMNS is inserted into the source; the others must equal the constants there.
+
+A tile has PIXELS rows (one for each pixel) and COLUMNS output channels. Shared memory has STAGES buffers. Each holds
+CHANNELS input channels of LINE rows, and the weights for them. LINE is PIXELS and one neighbour on each side, rounded
+up.
+"""
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
