@@ -1,5 +1,6 @@
 """The number of torch's threads on a CPU. Threads that share a core with other programs wait for each other in every
-layer, so there are at most as many threads as cores that other programs leave idle."""
+layer, so there are as many threads as cores that other programs leave idle, and at least half of torch's own number:
+fewer threads would also get a smaller share of a machine that is busy throughout."""
 
 import os
 import time
@@ -18,15 +19,19 @@ STATISTICS = Path("/proc/stat")
 
 
 def use_idle_cores(device: torch.device) -> str:
-    """Set torch's number of threads to the number of idle cores, at least 1, if `device` is a CPU and the environment
-    sets no number. Return a note if other programs are the reason for fewer threads, else an empty string."""
+    """Set torch's number of threads to the number of idle cores, or to half of its own number if that is more. Nothing
+    happens for another device than a CPU, and if the environment sets the number. Return a note if other programs are
+    the reason for fewer threads, else an empty string."""
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
-    most, idle = _default_threads(), idle_cores()
-    torch.set_num_threads(min(most, idle))
-    if idle >= most:
+    most = _default_threads()
+    threads = min(most, max(idle_cores(), (most + 1) // 2))
+    torch.set_num_threads(threads)
+    if threads == most:
         return ""
-    return f"Other programs use the CPU, so torch's threads are {idle}, not {most}; OMP_NUM_THREADS sets their number."
+    return (
+        f"Other programs use the CPU, so torch's threads are {threads}, not {most}; OMP_NUM_THREADS sets their number."
+    )
 
 
 def idle_cores() -> int:
