@@ -55,49 +55,7 @@ COMPILER = (
 )
 """Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes or comfy-kitchen, or to count
 bytes. Only their tests import it: otherwise every process would, as it collects."""
-LONG = (
-    "test_live_browser.py",
-    *COMPILER,
-    "test_parallel.py",
-    "test_live_session.py",
-    "test_package.py",
-    "test_batch.py",
-    "test_toy_base_model.py",
-    "test_maze_package.py",
-    "test_cli.py",
-    "test_maze_training.py",
-    "test_cluster.py",
-    "test_kv_cache.py",
-    "test_faults.py",
-    "test_camera_measure.py",
-    "test_vae.py",
-    "test_live_idle.py",
-    "test_world.py",
-    "test_points.py",
-    "test_publishing.py",
-    "test_cli_refusals.py",
-    "test_kills.py",
-    "test_python.py",
-    "test_replay.py",
-    "test_rollout_run.py",
-    "test_gym.py",
-    "test_rollout_states.py",
-    "test_rollout_interrupts.py",
-    "test_quantize_faults.py",
-    "test_loader_offload.py",
-    "test_waiting_threads.py",
-    "test_live_toy.py",
-    "test_maze.py",
-    "test_live_server.py",
-    "test_rollout.py",
-    "test_live_bad_days.py",
-    "test_live_messages.py",
-    "test_windows_rules.py",
-    "test_live_measuring.py",
-    "test_maze_decoder.py",
-    "test_embedded.py",
-    "test_mcp.py",
-)
+LONG = ["test_live_browser.py", *COMPILER, *(HERE / "data/long_files.txt").read_text().split()]
 """Files that take long without ComfyUI, the longest first: of the others none takes 7 s."""
 
 

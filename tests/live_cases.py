@@ -1,6 +1,9 @@
 """Walks of the toy's random causal model, at its smallest, and servers and clients of them."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -8,6 +11,7 @@ import urllib.request
 from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 
 import msgpack
 import websocket
@@ -21,6 +25,7 @@ from PIL import Image
 
 PATIENCE = 120
 """Seconds in which a server has to send what a client waits for."""
+ROOT = Path(__file__).parents[1]
 
 
 @cache
@@ -60,6 +65,20 @@ def chunks(session, count):
         if not count:
             return made
     raise AssertionError("the walk ended")
+
+
+def live_process(package, *more):
+    """The command's own process: the smallest walk, and words that say more."""
+    smallest = ["--width", 48, "--height", 32, "--window", 6, "--sink", 2, "--chunk", 1, "--schedule", "0,500"]
+    words = ["live", package / "lingbot_world_fast", *smallest, *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "lingbot_world", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
 
 
 class Server:

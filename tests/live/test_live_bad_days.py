@@ -1,18 +1,14 @@
 """Bad days of a live server: none ends it, each is told with a sentence."""
 
 import asyncio
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import lingbot_world
 import msgpack
 import numpy as np
 import pytest
@@ -32,9 +28,7 @@ from lingbot_world.live.wire.connection import WAITING
 from lingbot_world.live.wire.protocol import MOST_PROMPT, read_init
 from lingbot_world.live.wire.steering import Rules
 from lingbot_world.pipeline.state import load_state
-from live_cases import PATIENCE, Server, ask, png, wait_for
-
-ROOT = Path(lingbot_world.__file__).parent
+from live_cases import PATIENCE, Server, ask, live_process, png, wait_for
 
 
 @pytest.fixture
@@ -366,36 +360,7 @@ def test_a_picture_has_limits(monkeypatch):
 
 def started(package, folder, *more):
     """The command, and the port and the query of its address."""
-    words = [
-        "live",
-        package,
-        "--width",
-        "48",
-        "--height",
-        "32",
-        "--window",
-        "6",
-        "--sink",
-        "2",
-        "--chunk",
-        "1",
-        "--schedule",
-        "0,500",
-        "--no_open",
-        "--port",
-        "0",
-        "--walks",
-        folder,
-        *more,
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lingbot_world", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    process = live_process(package, "--no_open", "--port", 0, "--walks", folder, *more)
     for line in process.stdout:
         if line.startswith("http://127.0.0.1:"):
             port, query = line.strip().split(":")[2].split("/")
@@ -407,7 +372,7 @@ def started(package, folder, *more):
 @pytest.mark.usefixtures("usual_signals")
 def test_a_killed_server_leaves_the_state_of_the_last_chunk(toy_package, tmp_path, number, more):
     """With `--lan` nobody gets in without the token of its address."""
-    process, port, query = started(toy_package / "lingbot_world_fast", tmp_path / "walks", *more)
+    process, port, query = started(toy_package, tmp_path / "walks", *more)
     address = f"ws://127.0.0.1:{port}{ENDPOINT}"
     try:
         if more:

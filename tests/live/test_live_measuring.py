@@ -1,20 +1,13 @@
 """What `live --bench` makes of what it receives, by made-up arrivals."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
-import lingbot_world
 import pytest
 from lingbot_world.headless.live import measuring
 from lingbot_world.headless.live.measuring import WARM, Walker
-from live_cases import wait_for
-
-ROOT = Path(lingbot_world.__file__).parent
+from live_cases import live_process, wait_for
 
 
 @pytest.fixture
@@ -56,36 +49,7 @@ def test_a_walk_that_is_over_before_is_counted_whole(told):
 
 @pytest.mark.usefixtures("usual_signals")
 def test_ctrl_c_twice_ends_a_bench_whose_walk_is_kept(toy_package, tmp_path):
-    words = [
-        "live",
-        toy_package / "lingbot_world_fast",
-        "--width",
-        "48",
-        "--height",
-        "32",
-        "--window",
-        "6",
-        "--sink",
-        "2",
-        "--chunk",
-        "1",
-        "--schedule",
-        "0,500",
-        "--device",
-        "cpu",
-        "--walks",
-        tmp_path,
-        "--bench",
-        "60",
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lingbot_world", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    process = live_process(toy_package, "--device", "cpu", "--walks", tmp_path, "--bench", 60)
     try:
         wait_for(lambda: any(file.stat().st_size > 30_000 for file in tmp_path.glob("*/latent.f32")), 60)
         for _ in range(3):
