@@ -17,6 +17,7 @@ from ..camera.rotation import OPENGL_TO_OPENCV
 from ..errors import InputError
 from ..measure.mapping import pycolmap
 from ..measure.tracks import follow, opencv, resize
+from .preview import Preview, draw_preview
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
@@ -45,12 +46,13 @@ class Second:
 class Points:
     """The sparse points of a scene: their `count`, the mean reprojection `error` in pixels, the agreement in each
     second, and the bytes of a PLY file. That `cloud` has y up, and the first camera looks along -z, as in 3D
-    viewers."""
+    viewers. `preview`: the points together with the cameras."""
 
     count: int
     error: float
     seconds: tuple[Second, ...]
     cloud: bytes
+    preview: Preview
 
     def words(self) -> list[str]:
         """Return lines of text: the totals, and a table with a row for each second."""
@@ -106,7 +108,9 @@ def _add_points(made: Exported, fps: float) -> Points:
         cloud = (Path(name) / PLY).read_bytes()
     if made.format == "ply":
         (made.folder / PLY).write_bytes(cloud)
-    return Points(*found, cloud)
+    points = [*model.points3D.values()]
+    places, colours = np.array([point.xyz for point in points]), np.array([point.color for point in points])
+    return Points(*found, cloud, draw_preview(places, colours, made.path))
 
 
 def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:

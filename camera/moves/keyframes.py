@@ -96,12 +96,18 @@ def path_from_load3d(
     return path_through(knots, positions, rotations, np.arange(frames), lens=lens, fps=fps, smooth_turns=smooth_turns)
 
 
-def load3d_camera(path: CameraPath, frame: int = 0) -> dict[str, Any]:
-    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA: y up, looking down -z. The target is one unit ahead."""
+def load3d_camera(
+    path: CameraPath, frame: int = 0, centre: np.ndarray | None = None, radius: float = 1.0
+) -> dict[str, Any]:
+    """Return a frame's camera as ComfyUI's LOAD3D_CAMERA: y up, looking down -z. The target is one unit ahead.
+
+    `centre` [3] (None: the origin) and `radius`: the sphere, with y up, that a viewer moves to the origin and scales
+    to 1."""
     from scipy.spatial.transform import Rotation
 
     axes, pose, lens = OPENGL_TO_OPENCV[:3, :3], path.c2w[frame], path.intrinsics[frame]
     position, rotation = axes @ pose[:3, 3], axes @ pose[:3, :3] @ axes
+    position = (position - (0.0 if centre is None else centre)) / radius
     turn = Rotation.from_matrix(rotation).as_quat()
     return {
         "position": dict(zip("xyz", position.tolist(), strict=True)),

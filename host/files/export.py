@@ -31,10 +31,11 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video into a new folder with the next free number. Return the folder, the points as a FILE_3D, the first
-    camera as LOAD3D_CAMERA, and the lines of a report.
+    """Export a video into a new folder with the next free number. Return the folder, the points and cameras as a
+    FILE_3D, a view from behind the first camera as LOAD3D_CAMERA, and the lines of a report.
 
-    Without points the FILE_3D is an ExecutionBlocker. Raises InputError and DependencyError."""
+    ComfyUI's viewer moves and scales a point cloud; the view is in the coordinates that result. Without points the
+    FILE_3D is an ExecutionBlocker, and the view is the first camera. Raises InputError and DependencyError."""
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     folder = Path(root) / f"{name}_{counter:05}_"
@@ -42,8 +43,11 @@ def export_images(
     made = export_scene(frames, camera.c2w, camera.intrinsics, folder, format, every=every)
     found, report = _points(made, camera.fps) if points else (None, [])
     lines = [f"{len(made.frames)} of {made.read} frames, {made.left_out} left out as blurred: {folder}", *report]
-    cloud = ExecutionBlocker(None) if found is None else Types.File3D(BytesIO(found.cloud), "ply")
-    return str(folder), cloud, load3d_camera(made.path), lines
+    if found is None:
+        return str(folder), ExecutionBlocker(None), load3d_camera(made.path), lines
+    shown = found.preview
+    view = load3d_camera(shown.view, 0, shown.centre, shown.radius)
+    return str(folder), Types.File3D(BytesIO(shown.cloud), "ply"), view, lines
 
 
 def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:

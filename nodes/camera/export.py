@@ -50,13 +50,13 @@ class LingBotWorldExport3D(io.ComfyNode):
                 io.File3DPLY.Output(
                     "point_cloud",
                     display_name="point cloud",
-                    tooltip="The points with y up, for Preview Point Cloud. Without points the nodes after it do not "
-                    "run.",
+                    tooltip="The points and, in red, the cameras with y up, for Preview Point Cloud. Without points "
+                    "the nodes after it do not run.",
                 ),
                 io.Load3DCamera.Output(
                     "camera_info",
                     display_name="first camera",
-                    tooltip="The camera of the first exported frame, for the camera_info of a 3D preview.",
+                    tooltip="A view from behind the first exported frame's camera, for the preview's camera_info.",
                 ),
                 io.String.Output("report", tooltip="The counts, and a line for each second of the video."),
             ],

@@ -55,6 +55,12 @@ def test_colmap_has_points_on_the_walls_and_the_paths_poses(room, tmp_path):
     frames, path = room
     made = export_scene(frames, path.c2w, path.intrinsics, tmp_path, "colmap", every=2)
     found = add_points(made, 16)
+    _, rows = found.preview.cloud.split(b"end_header\n")
+    rows = np.frombuffer(rows, [("place", "<f4", 3), ("colour", "u1", 3)])
+    red = rows[found.count :]
+    assert (red["colour"] == [255, 0, 0]).all()
+    assert len(red) % len(made.frames) == 0
+    assert np.allclose(red["place"][0] * [1, -1, -1], path.c2w[made.frames[0], :3, 3], atol=1e-6)
     model = pycolmap.Reconstruction(tmp_path / "sparse/0")
     poses = [
         np.vstack([image.cam_from_world().matrix(), [0, 0, 0, 1]])

@@ -60,9 +60,16 @@ def test_a_video_is_exported_and_its_points_are_shown(comfy_server, video):
     assert json.loads((made / "walk_00001_/transforms.json").read_text())["ply_file_path"] == "points.ply"
     name, camera, _ = run.outputs["shown"]["result"]
     (cloud,) = comfy_server.base.rglob(name)
-    assert cloud.read_bytes().startswith(b"ply\n")
+    # The viewer moves the middle of the points' box to the origin, and scales the farthest point to a distance of 1.
+    _, rows = cloud.read_bytes().split(b"end_header\n")
+    places = np.frombuffer(rows, [("place", "<f4", 3), ("colour", "u1", 3)])["place"]
+    centre = (places.min(0) + places.max(0)) / 2
+    radius = np.linalg.norm(places - centre, axis=1).max()
     again = path_from_load3d([camera, camera], 5)
-    assert np.allclose(again.c2w[0], expected.c2w[0], atol=1e-6)
+    assert np.allclose(again.c2w[0, :3, :3], expected.c2w[0, :3, :3], atol=1e-6)
+    ahead = expected.c2w[0, :3, 3] - again.c2w[0, :3, 3] * radius - centre * [1, -1, -1]
+    assert np.allclose(ahead[:2], 0, atol=1e-5)
+    assert ahead[2] > 0  # the view is behind the first camera
     assert np.allclose(again.intrinsics[0], expected.intrinsics[0])
     second = comfy_server.queue({**export(format="colmap"), **video}).outputs["folder"]["text"][0]
     assert second == str(made / "walk_00002_")
