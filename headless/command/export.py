@@ -42,6 +42,8 @@ def _export(arguments: argparse.Namespace) -> None:
     video, dest = Path(arguments.video), Path(arguments.dest)
     if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
         raise InputError(f"{dest} exists and is not an empty folder; name a new or an empty folder")
+    if not video.exists():
+        raise InputError(f"{video}: no such file; expected the folder of a walk, a video or a folder of PNG files")
     walks = (video / HEAD).is_file()
     if walks and arguments.action_path is not None:
         raise InputError(f"`action_path`: the walk in {video} has a camera path of its own; leave this out")

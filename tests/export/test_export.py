@@ -120,3 +120,4 @@ def test_bad_input_is_refused_in_a_sentence(video, tmp_path, capsys):
     assert "has 9 frames, and its path 13 poses" in told(folder, tmp_path / "b", "--action_path", tmp_path / "long")
     assert "exists and is not an empty folder" in told(folder, folder, "--action_path", camera)
     assert "no such file" in told(tmp_path / "none.mp4", tmp_path / "c", "--action_path", camera)
+    assert "no such file" in told(tmp_path / "none.mp4", tmp_path / "c")
