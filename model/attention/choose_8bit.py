@@ -1,7 +1,8 @@
-"""Self-attention in 8 bits, by this project's kernel or by another package's kernel for the card at hand.
+"""The choice of a kernel for self-attention in 8 bits: this project's own, or another package's, depending on the GPU.
 
-Only this feature needs the other packages. On the CPU, and if a kernel fails, plain torch attends exactly to the
-operands that cuDNN's kernel would receive."""
+Only this feature needs the other packages. On the CPU, and if a kernel fails, plain torch computes exact attention over
+the same 8-bit operands.
+"""
 
 import logging
 import sys
@@ -31,14 +32,22 @@ UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please 
 WORST_PROBE = 0.2
 """The relative RMS error above which a kernel is rejected."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
-"""The size at which kernels are timed: queries of a part of a chunk, keys of half a window."""
+"""`TRIED_HEADS` is the number of attention heads with which kernels are timed; `TRIED` is the number of queries and of
+keys.
+
+The queries are a part of a causal model's chunk, and the keys fill half of an attention window.
+"""
 
 STREAM_TOKENS = 256
-"""The number of tokens in the test on a stream that is not the default one."""
+"""The number of tokens in the test that runs a kernel on another CUDA stream than the default one."""
 
 
 class AttentionKernel(NamedTuple):
-    """The attention kernel of a `package`, by its name on PyPI. `recordable`: it runs on the current stream."""
+    """An 8-bit attention kernel and the PyPI name of its `package`.
+
+    `attend` is the function (q, k, v, heads) that runs the kernel. `recordable` is False if a CUDA graph cannot record
+    the kernel because it ignores the current stream.
+    """
 
     package: str
     attend: Function
@@ -52,10 +61,11 @@ def attend_8bit(
     heads: int,
     options: Mapping,  # noqa: ARG001
 ) -> Tensor:
-    """Return attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim] in 8 bits. q may be overwritten.
+    """Return attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim], computed in 8 bits.
 
-    For a single batch element k and v may be Operands, if the device `takes_operands`. Raises InputError if no kernel
-    serves the device; `choose_attention` checks this in advance."""
+    q may be overwritten. With B = 1, k and v may be Operands if `takes_operands` returns True. `options` are ignored.
+    Raises InputError if no kernel supports the device; `choose_attention` checks this in advance.
+    """
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
             return _in_compiled_code_to(
@@ -70,10 +80,12 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention of one batch element, [L, heads*head_dim], whose queries, keys and values are all in 8 bits.
+    """Return attention [L, heads*head_dim] of one batch element whose queries, keys and values are all in 8 bits.
 
-    The result is in `dtype`, or in 8 bits with one scale a token. `shares` as in `exact.attend_to_frames`; if given,
-    cuDNN's errors are raised."""
+    The result is in `dtype`; if that is an 8-bit dtype, each token has one scale. `shares` selects latent frames, as in
+    `exact.attend_to_frames`. With `shares`, errors of the kernel are raised; without them, plain torch replaces a
+    failing kernel.
+    """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
     kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
@@ -121,9 +133,10 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Run sageattention on k minus its mean.
+    """Return sageattention's result for k minus its mean over the tokens.
 
-    sageattention would subtract the mean in place, but k may be a cache's."""
+    sageattention can subtract the mean itself, but only in place, and k may belong to a cache.
+    """
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -154,14 +167,17 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""The kernels that take a cache's keys and values directly, each with two functions: for queries in 16 bits, and for
-queries in 8 bits."""
+"""The functions for each kernel that accepts a cache's 8-bit keys and values directly.
+
+The first function of a pair is for queries in 16 bits, the second for queries in 8 bits.
+"""
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return the self-attention of a model on a device: 8 bits only if `wanted` requests them.
+    """Return the self-attention to use on a device: "8bit" only if `wanted` requests it, else "exact".
 
-    Raises InputError if no 8-bit kernel serves the device."""
+    Raises InputError if 8 bits are requested and no 8-bit kernel supports the device.
+    """
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -170,9 +186,11 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's cache may hold keys and values as Operands of attention in this mode.
+    """Return whether a causal model's cache may hold 8-bit Operands as keys and values in this attention mode.
 
-    Our kernel, cuDNN's and the CPU's path take Operands. `choose_attention` must have allowed the mode."""
+    Our own kernel, cuDNN's and the CPU's plain torch accept Operands. Call `choose_attention` first, because it rejects
+    modes that the device does not support.
+    """
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
 
@@ -182,14 +200,20 @@ def attends_to_operands(device: torch.device, head_dim: int) -> bool:
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a cache should hold transposed values (see `Operand`), in a mode that `takes_operands`."""
+    """Return whether a cache should store its 8-bit values transposed, as [dim, tokens] (see `Operand`).
+
+    Only call this if `takes_operands` returns True.
+    """
     ours = device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention
     return ours and transposes_exactly(device)
 
 
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the kernel for a GPU and head size. Raises InputError with the reason against each candidate."""
+    """Return the 8-bit attention kernel for a GPU and a head size.
+
+    Raises InputError if no kernel works; its message gives the reason for each candidate.
+    """
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
         raise InputError(
@@ -221,14 +245,18 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 
 
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a CUDA graph may record self-attention in this mode. `choose_attention` has allowed the mode."""
+    """Return whether a CUDA graph may record self-attention in this mode.
+
+    Call `choose_attention` first, because it rejects modes that the device does not support.
+    """
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note about 8-bit self-attention on this device; None in other modes.
+    """Return a note for the user about 8-bit self-attention on this device, or None if `mode` does not use 8 bits.
 
-    `choose_attention` must have allowed the mode."""
+    Call `choose_attention` first, because it rejects modes that the device does not support.
+    """
     if mode != "8bit":
         return None
     if device.type == "cpu":
@@ -239,9 +267,10 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Return notes about a requested arithmetic and attention.
+    """Return notes for the user about the requested 8-bit arithmetic and 8-bit attention.
 
-    Raises InputError if the device or the model's sizes do not allow them."""
+    Raises InputError if the device or the model's sizes do not allow the requested arithmetic or attention.
+    """
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

@@ -19,32 +19,40 @@ from ..choice.trials import KINDS, Kind, Size, attempt
 from ..ops.pointwise import merge_, slices
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
-"""A function (q, k, v: [B, L, heads*head_dim], heads, options) -> [B, L, heads*head_dim]."""
+"""The type of an attention function: (q, k, v, heads, options) -> result.
+
+q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
+"""
 
 TILE = 128
-"""The number of queries and keys in a tile of cuDNN's kernel.
+"""The number of queries, and of keys, in a tile of cuDNN's kernel.
 
-If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 instead of 35.5 ms on an H200)."""
+If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 instead of 35.5 ms on an H200).
+"""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
-"""The number of keys from which it is faster to attend to the remainder (keys % TILE) in a second call."""
+"""The number of keys from which a second call for the remaining keys % TILE keys makes attention faster."""
 
 PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
-"""The limits of key splitting: a part's smallest length, the largest number of parts, and each part's overhead as a
-share of the time.
+"""The constants of key splitting, which lets few queries fill a GPU.
 
-On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406 us."""
+`PART_KEYS` is the smallest number of keys of a part, and `MOST_PARTS` is the largest number of parts. `PART_COST` is
+the overhead of each additional part, as a share of the time without splitting.
+
+On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406 us.
+"""
 
 FRAMES_BYTES = 2**28
-"""The limit of the results' size up to which attention runs frame by frame.
+"""The largest size in bytes of the results of `attend_to_frames`, up to which attention runs frame by frame.
 
-Such chunks have few tokens, so a GPU finishes before Python launches the next kernel."""
+Chunks with such small results have few tokens, so a GPU finishes a kernel before Python launches the next one.
+"""
 
 HOPPER = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""
 
 SCORES_BYTES = 2**20
-"""The bytes of scores that the CPU computes at once: they fit into a core's cache."""
+"""The bytes of attention scores that the CPU computes at once, so that the scores fit into a core's cache."""
 
 OURS_HEAD = 128
 """The head size that our own kernel supports."""
@@ -53,14 +61,17 @@ _refused: dict[tuple, set[SDPBackend]] = {}
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return scaled dot-product attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim].
+    """Return scaled dot-product attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim].
 
-    On Hopper GPUs our own kernel runs, in bf16 with heads of 128. Otherwise torch's kernels are tried: on Hopper and
-    later cuDNN's first (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash, then the memory-efficient
-    kernel. A kernel that refused a device, dtype and head size is not tried again.
+    On Hopper GPUs our own kernel runs if the dtype is bf16 and the head size is 128. Otherwise torch's kernels are
+    tried: on Hopper and later GPUs first cuDNN's (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash,
+    then the memory-efficient kernel. A kernel that refused a combination of device, dtype and head size is not tried
+    again.
 
-    The attention function of a host receives the same `options`. For a single batch element, options["unlike"] (int32
-    [1]) may hold the index from which on all keys are equal, as the keys of padding are. Our kernel then skips them."""
+    `options` are a forward's options (ForwardOptions). For a single batch element, options["unlike"] (int32 [1]) may
+    hold the index of the key from which on all keys are equal, such as the keys of padding. Our own kernel then skips
+    these equal keys.
+    """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
         return made[0][None] if len(made) == 1 else torch.stack(made)
@@ -70,7 +81,10 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel attends for q [..., heads*head_dim]: bf16 on a Hopper GPU, with heads of 128."""
+    """Return whether our own kernel computes attention for q [..., heads*head_dim].
+
+    It does for bf16 on a Hopper GPU with a head size of 128.
+    """
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
 
@@ -78,7 +92,7 @@ def attends_by_ours(q: Tensor, heads: int) -> bool:
 def _by_ours(
     q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
 ) -> Tensor:
-    """Return attention of q, k and v [L, heads*128] by our own kernel."""
+    """Return attention [L, heads*128] of q over k and v [S, heads*128], computed by our own kernel."""
     from ..kernels.hopper.attention import attend
 
     q, k, v = (
@@ -93,9 +107,11 @@ def _serves_ours(device: torch.device) -> bool:
 
 
 def compile_ahead(device: torch.device) -> None:
-    """Compile our own kernel in a thread while weights are read, if the device supports the kernel.
+    """Compile our own attention kernel in a background thread, if the device supports the kernel.
 
-    A compile error is raised again when the kernel is tested."""
+    Call this before the weights are read, so that both happen at the same time. A compile error is ignored here and
+    raised when the kernel is tested.
+    """
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 
@@ -111,7 +127,10 @@ def _compile() -> None:
 
 @lru_cache
 def ours_works(device: torch.device) -> bool:
-    """Return whether our own kernel compiles and is correct on a GPU of compute capability 9; log a failure."""
+    """Return whether our own kernel compiles and gives correct results on this GPU; a failure is logged.
+
+    The result is False for any GPU that is not of compute capability 9.
+    """
     if not _serves_ours(device):
         return False
     from ..kernels.hopper.launch import is_right
@@ -123,9 +142,11 @@ def ours_works(device: torch.device) -> bool:
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
-    """Return attention of q [L, heads*head_dim] to k and v [S, heads*head_dim] and `missing` more tokens.
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim] and `missing` more tokens.
 
-    Each of these equals the last token, so the logarithm of their number is added to its logits."""
+    The missing tokens are copies of the last key and value. Instead of computing them, log(1 + missing) is added to the
+    last key's logits.
+    """
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
@@ -134,17 +155,19 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 
 @lru_cache
 def multiplies_bf16() -> bool:
-    """Return whether the CPU has instructions that multiply bf16: AMD since Zen 4, Xeons since Sapphire Rapids.
+    """Return whether the CPU has instructions for bf16 products: AMD since Zen 4, Intel Xeon since Sapphire Rapids.
 
-    Return False if torch cannot tell."""
+    The result is False if torch cannot tell.
+    """
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return attention of [B, heads, L, head_dim] on the CPU.
+    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU.
 
-    torch's kernel multiplies bf16 as fp32: 144 queries to 2,592 keys in 4 heads take one core 4.9 ms. Products in bf16
-    for each head take 1.5 ms; the scores are rounded to bf16, so the error doubles."""
+    torch's kernel multiplies bf16 as fp32, so 144 queries to 2,592 keys in 4 heads take one core 4.9 ms. Here each head
+    is multiplied in bf16, which takes 1.5 ms. The scores are then rounded to bf16, so the error doubles.
+    """
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
     out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
@@ -176,10 +199,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
-    """Return the number of parts into which to split the keys, so that few queries fill the multiprocessors (SMs).
+    """Return the number of parts into which to split the keys, so that few queries fill all multiprocessors (SMs).
 
-    An SM processes one tile of queries with all its keys. The last round of tiles is often nearly empty: 144 tiles on
-    132 SMs take as long as 264. Splitting the keys makes more and shorter rounds."""
+    A GPU has `processors` SMs, and an SM processes one tile of queries with all its keys. Often the last round of tiles
+    uses few SMs: 144 tiles on 132 SMs take as long as 264 tiles. With split keys there are more and shorter rounds.
+    """
     tiles = -(-queries // TILE) * heads
 
     def time(parts: int) -> float:
@@ -189,14 +213,18 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
 
 
 def part_length(keys: int, parts: int) -> int:
-    """Return the number of keys of each part: whole tiles. The remainder is attended to separately."""
+    """Return the number of keys of each of `parts` parts, a multiple of TILE.
+
+    The caller attends separately to the keys that remain.
+    """
     return keys // parts // TILE * TILE
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return cuDNN's attention of q, k and v [B, heads, L, head_dim], with split keys if that is faster.
+    """Return cuDNN's attention of q over k and v [B, heads, tokens, head_dim], with split keys if that is faster.
 
-    Raises cuDNN's errors."""
+    Raises cuDNN's errors.
+    """
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
     each = part_length(keys, parts)
@@ -211,10 +239,11 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
-    """Return attention of q [tokens, heads*head_dim] to some frames of k and v [frames * frame tokens, heads*head_dim].
+    """Return attention [tokens, heads*head_dim] of q over selected latent frames of k and v.
 
-    `shares`, fp32 [frames], is 0 for each frame to attend to and -inf for the other frames, which are the last ones.
-    Raises cuDNN's errors."""
+    k and v are [frames * frame tokens, heads*head_dim]. `shares` (fp32 [frames]) is 0 for each frame to attend to, and
+    -inf for each frame to ignore. The ignored frames must be the last ones. Raises cuDNN's errors.
+    """
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
     q, k, v = (
@@ -226,13 +255,16 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the results of `attend_to_frames` for `tokens` query tokens: one result for each frame."""
+    """Return the bytes of the intermediate results of `attend_to_frames`: one result in `dtype` for each frame.
+
+    `tokens` is the number of queries, `dim` their width over all heads.
+    """
     return frames * tokens * dim * dtype.itemsize
 
 
 @lru_cache
 def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Return whether `attend_to_frames` runs on a device."""
+    """Return whether `attend_to_frames` runs on a device with this dtype and head size."""
     if device.type != "cuda" or SDPBackend.CUDNN_ATTENTION not in _preference(device, dtype):
         return False
     x = torch.zeros(2 * TILE, head_dim, device=device, dtype=dtype)
@@ -248,16 +280,18 @@ def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -
 
 @lru_cache
 def processors(device: torch.device) -> int:
-    """Return the number of multiprocessors (SMs) of a GPU; an H200's for other devices."""
+    """Return the number of multiprocessors (SMs) of a GPU; for other devices, the number of an H200."""
     if device.type != "cuda":
         return HOPPER
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return attention and the logarithm of the softmax's denominator.
+    """Return the attention of q over k and v [B, heads, tokens, head_dim], and the logarithm of the softmax's
+    denominator.
 
-    Attention is a view [B, L, heads, head_dim] with the strides of the inputs; the logarithm is fp32 [B, heads, L]."""
+    The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithm is fp32 [B, heads, L].
+    """
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)
 
@@ -268,7 +302,7 @@ BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-"""torch's kernels by their names in the table."""
+"""torch's attention kernels by their names in the table of kernels (choice/table.py)."""
 
 
 @lru_cache
@@ -280,9 +314,11 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 
 
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Return q [1, rows, dim], k and v [1, keys, dim] in bf16 and the number of heads, for a test.
+    """Return random q [1, rows, dim], k and v [1, keys, dim] in bf16, and the number of heads, for a kernel's test.
 
-    One channel of each head is large in all keys, as in the real model."""
+    `size` gives rows, keys, dim and head size. The first channel of each head is four times as large in k, because real
+    keys have such large channels.
+    """
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
     q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)
@@ -291,7 +327,10 @@ def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, 
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention of a test's arguments in fp32, by products and a softmax."""
+    """Return attention in fp32 by two matrix products and a softmax, as the reference for tests of kernels.
+
+    q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
+    """
     q, k, v = (x.float().unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
 

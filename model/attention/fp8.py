@@ -1,8 +1,9 @@
-"""Queries, keys and values in float8_e4m3fn for attention, and attention to them in plain torch.
+"""Queries, keys and values in float8_e4m3fn for attention, and the same attention in plain torch.
 
-Each tensor has one scale, because cuDNN supports no more. The means of keys and values over the tokens are subtracted
-first. The keys' mean adds the same amount to all scores of a query, so the softmax does not change; the values' mean is
-added to the result. So a channel that is large in all tokens costs no precision."""
+Each tensor has one scale, because cuDNN supports no more. The means over the tokens are subtracted from keys and values
+before the conversion, so a channel that is large in all tokens costs no precision. The keys' mean changes all scores of
+a query by the same amount, so the softmax stays the same. The values' mean is added to the result.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -21,24 +22,28 @@ from .exact import sdpa
 
 FP8 = torch.float8_e4m3fn
 MOST_QUERY, MOST_KEY = 11.0, 36.0
-"""The magnitudes to which queries and keys are scaled in 8 bits if no norm bounds them.
+"""The largest magnitudes after scaling to 8 bits, if no norm bounds the vectors.
 
-With 128 channels a head, the scaled vectors are at most as long as vectors that a norm bounds (`plain.QUERY_LENGTH`).
-The choice costs no precision, because a float has the same relative precision at any magnitude."""
+`MOST_QUERY` is for queries, `MOST_KEY` for keys. With a head size of 128, the scaled vectors are then no longer than
+`plain.QUERY_LENGTH` and `plain.KEY_LENGTH`. A smaller magnitude costs no precision, because a float has the same
+relative precision at any magnitude.
+"""
 SAMPLE = 512
-"""The minimum number of evenly spaced tokens that are sampled for the maximum and for the keys' mean."""
+"""The number of evenly spaced tokens, at least, from which the maximum and the keys' mean are estimated."""
 HEADROOM = 4.0
-"""The factor by which a value may exceed the sampled maximum.
+"""The factor by which a value may exceed the maximum of the sampled tokens without being clamped.
 
-A float is equally precise at any magnitude, so this only costs values below 1/3584 of that maximum."""
+Only values below 1/3584 of that maximum lose precision, because a float is equally precise at any larger magnitude.
+"""
 
 
 class Scaling(NamedTuple):
-    """The mapping of numbers to 8 bits: (x - mean) * factor.
+    """The mapping of numbers x to 8 bits: (x - mean) * factor.
 
-    `scale` is 1 / factor; scale and factor [1], mean [dim], in fp32. If `reach` [1] is known, no decoded number exceeds
-    it. The scale is a power of two. So a value becomes the same float whichever heads share the scale, in one process
-    or several, unless the value is subnormal."""
+    `scale` is 1 / factor. scale and factor are fp32 [1], and mean is fp32 [dim]. `reach` (fp32 [1]) is an upper bound
+    of the decoded numbers' magnitudes, or None if unknown. The scale is a power of two, so all normal float8 results
+    are the same whether heads share a scale or not.
+    """
 
     scale: Tensor
     factor: Tensor
@@ -47,7 +52,7 @@ class Scaling(NamedTuple):
 
     @property
     def shift_and_factor(self) -> Pair:
-        """The mean and factor, as the functions that encode 8 bits take them."""
+        """The mean and the factor, in the order in which functions such as `to_fp8_` take them."""
         return self.mean, self.factor
 
     def with_reach(self) -> "Scaling":
@@ -56,10 +61,12 @@ class Scaling(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """A tensor [tokens, dim] in 8 bits. Tokens of zeros may follow the true ones.
+    """A tensor of tokens in float8_e4m3fn, with its scaling.
 
-    If `transposed` is set, the values are [dim, tokens and zeros], and `transposed` is the number of tokens, which
-    are in the order of `transposed_columns`."""
+    `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed` is not None, `values` is [dim,
+    columns] instead, and `transposed` is the number of tokens without padding. `transposed_columns` gives the column of
+    each token.
+    """
 
     values: Tensor
     scaling: Scaling
@@ -67,7 +74,7 @@ class Operand(NamedTuple):
 
     @property
     def rows(self) -> Tensor:
-        """The values as [tokens, dim], whether or not they are transposed."""
+        """The values as [tokens, dim]; transposed values are transposed back into a copy."""
         if self.transposed is None:
             return self.values
         places = transposed_columns(torch.arange(self.transposed, device=self.values.device))
@@ -75,35 +82,44 @@ class Operand(NamedTuple):
 
 
 def transposed_columns(tokens: Tensor) -> Tensor:
-    """Return the columns of transposed tokens.
+    """Return the column of each token (indices, int64 [n]) in a transposed Operand.
 
-    Of every 16 tokens, the order is 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on, as the Hopper kernel requires."""
+    The Hopper kernel requires an order within every 16 columns: tokens 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on.
+    """
     return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
 
 
 def sample(x: Tensor) -> Tensor:
-    """Return an evenly spaced sample of the tokens x [tokens, dim]."""
+    """Return at least SAMPLE evenly spaced tokens of x [tokens, dim], as a view; all tokens if x has fewer."""
     return x[:: max(1, len(x) // SAMPLE)]
 
 
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
-    """Return the scaling for x [tokens, dim] minus the mean of the tokens `mean_of`.
+    """Return the scaling of x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to 8 bits.
 
-    Numbers up to `headroom` times a sample's maximum fit."""
+    Magnitudes up to `headroom` times the maximum of a sample of x are not clamped. If `mean_of` is None, no mean is
+    subtracted.
+    """
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
 
 
 def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling:
-    """Return the scaling for x [tokens, dim] minus the mean of the tokens `mean_of`, at most `most` in 8 bits."""
+    """Return the scaling of x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to at most `most` in 8
+    bits.
+
+    If `mean_of` is None, no mean is subtracted.
+    """
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(x, mean, LARGEST[FP8] / most), mean)
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return the scaling for all keys that this norm bounds, minus the mean of the tokens `mean_of` [tokens, dim].
+    """Return a scaling that suits all keys which a norm bounds, minus the mean of the sampled keys `mean_of` [n, dim].
 
-    A mean is at most as long as the longest key, so a difference is at most twice as long."""
+    The norm's weights bound a key's length. The mean is at most as long as the longest key, so the bound for a
+    difference is twice a key's.
+    """
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
@@ -112,10 +128,11 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and values for all
-    chunks.
+    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and of values.
 
-    `headroom`: the factor by which values, and keys that no norm bounds, may be larger in later chunks."""
+    `keys` and `values` are the first chunk's, and later chunks use the same scalings. Later values, and later keys that
+    no norm bounds, may be `headroom` times as large without being clamped.
+    """
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
         rotated = keys.rotated()
@@ -128,9 +145,10 @@ def _mean(x: Tensor, mean_of: Tensor | None) -> Tensor:
 
 
 def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return the scale and 1 / scale for x [tokens, dim] minus mean [dim], fp32 [1] each.
+    """Return the scale for x [tokens, dim] minus mean [dim], and 1 / scale, both fp32 [1].
 
-    The scale is the smallest power of two with which `headroom` times the largest magnitude fits into float8_e4m3fn."""
+    The scale is the smallest power of two with which `headroom` times the largest magnitude fits into float8_e4m3fn.
+    """
     least, most = x.aminmax(dim=0)
     largest = torch.maximum(most - mean, mean - least).amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
@@ -139,7 +157,10 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
 
 @lru_cache
 def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Return the function for a device: two Triton kernels instead of ten on a GPU if Triton works."""
+    """Return the function that computes a scale fastest on a device.
+
+    It is `plain_scale`, or on a GPU with Triton a function that launches two kernels instead of ten.
+    """
     if device_type != "cuda" or find_spec("triton") is None:
         return plain_scale
     from ..kernels.matrix_8bit import fp8_scale
@@ -148,26 +169,26 @@ def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[
 
 
 def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
-    """Return x [tokens, dim] in 8 bits by a scaling, followed by `zeros` tokens of zeros."""
+    """Return x [tokens, dim] in 8 bits as an Operand with the scaling `made`, followed by `zeros` tokens of zeros."""
     values = empty_values(x, zeros)
     to_fp8_(values[: len(x)], x, *made.shift_and_factor)
     return Operand(values, made)
 
 
 def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
-    """Return memory for x [tokens, dim] in 8 bits, followed by `zeros` tokens of zeros."""
+    """Return uninitialized float8_e4m3fn memory for x [tokens, dim], followed by `zeros` tokens of zeros."""
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     values[len(x) :].view(torch.uint8).zero_()
     return values
 
 
 def queries_in_8_bits(q: Tensor) -> Operand:
-    """Return queries [tokens, dim] without a known bound in 8 bits."""
+    """Return queries [tokens, dim] in 8 bits, for queries that no norm bounds."""
     return operand(q, scaling_to(MOST_QUERY, q))
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return an Operand of queries that `scatter.rotated_fp8` has quantized, with its scale and factor."""
+    """Return the Operand of queries that `scatter.rotated_fp8` has quantized: its three results are the arguments."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 
@@ -177,27 +198,38 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Return queries, keys and values [B, tokens, dim] in 8 bits, with `zeros` tokens of zeros after keys and values.
+    """Return queries, keys and values [B, tokens, dim] in 8 bits, as Operands [B * tokens, dim].
 
-    All B elements share a scale and a mean. The keys' mean is sampled. The values' mean is exact, because a query that
-    attends to all values alike returns little more than this mean."""
+    `zeros` tokens of zeros follow keys and values. All batch elements share a scale and a mean. The keys' mean is
+    estimated from a sample. The values' mean is exact, because a query that attends equally to all values returns
+    little more than this mean.
+    """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
     return queries_in_8_bits(q), keys, operand(v, scaling(v, v), zeros)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention with an exact softmax over 8-bit operands, in the dtype of q, which is unchanged."""
+    """Return attention of q over k and v [B, tokens, heads*head_dim] in plain torch, in the dtype of q.
+
+    q, k and v are first rounded to 8 bits; the softmax is exact. q is not overwritten.
+    """
     return _plain(q, *operands(q, k, v), heads)
 
 
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return `cudnn_attention_to` with an exact softmax, in the dtype of q, which is unchanged."""
+    """Return attention of q [1, L, heads*head_dim] over 8-bit keys and values in plain torch, in the dtype of q.
+
+    It replaces `cudnn_attention_to`, but the softmax is exact and q is not overwritten.
+    """
     return _plain(q, queries_in_8_bits(q[0]), k, v, heads)
 
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
-    """Return `cudnn_attention_of` with an exact softmax."""
+    """Return attention [L, heads*head_dim] of 8-bit queries over 8-bit keys and values in plain torch, as `dtype`.
+
+    It replaces `cudnn_attention_of`, but the softmax is exact.
+    """
     eight_bit = dtype in LARGEST
     out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
     return encode_8bit(out, dtype=dtype) if eight_bit else out
@@ -209,6 +241,6 @@ def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tens
 
 
 def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
-    """Return the values [tokens, dim] of an Operand in `dtype`, with its mean added if `mean`."""
+    """Return an Operand's values [tokens, dim] in `dtype`, with the Operand's mean added unless `mean` is False."""
     added, values = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean), x.rows
     return from_fp8_(torch.empty_like(values, dtype=dtype), values, added, x.scaling.scale)

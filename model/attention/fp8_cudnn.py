@@ -1,6 +1,7 @@
-"""Attention of float8_e4m3fn operands by a kernel that cuDNN's Python package builds.
+"""Attention over float8_e4m3fn operands by a kernel that cuDNN's Python package (nvidia-cudnn-frontend) builds.
 
-cuDNN's result is in 8 bits too: on Hopper no other dtype is supported."""
+The kernel's result is in 8 bits too, because on Hopper GPUs cuDNN supports no other dtype for it.
+"""
 
 import atexit
 from functools import lru_cache
@@ -16,26 +17,27 @@ from .exact import TILE, key_parts, part_length, processors
 from .fp8 import FP8, Operand, operands, queries_in_8_bits
 
 PADDED_KEYS = 256
-"""The smallest number of keys for which one key of zeros may be added (see `padding`)."""
+"""The number of keys that must exist for each added key of zeros (see `padding`)."""
 NUMERATORS = 256.0
-"""The factor of the softmax's numerators, at most 1, before the kernel converts them to 8 bits."""
+"""The factor by which the softmax's numerators, at most 1, are multiplied before the kernel rounds them to 8 bits."""
 
 
 def padding(keys: int) -> int:
-    """Return the number of keys and values of zeros to add, because cuDNN is faster if the keys fill its tiles.
+    """Return the number of keys and values of zeros to add to `keys` keys, so that the keys fill cuDNN's tiles.
 
-    The scores of such a key are 0. The scores of a query's true keys are 0 on average, because the keys' mean was
-    subtracted; so the sum of their exponentials is at least their number. So added keys have at most their share of the
-    keys in the result, and pull it towards the values' mean. If more than one key in PADDED_KEYS would be added, none
-    are."""
+    Full tiles are faster. The result is 0 if more than one key in PADDED_KEYS would be an added one, because added keys
+    pull the result slightly towards the values' mean. An added key has a score of 0. True keys have a score of 0 on
+    average, because their mean was subtracted. So an added key weighs no more than an average true key.
+    """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim].
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed in 8 bits by cuDNN.
 
-    A contiguous q is overwritten with the result. Raises cuDNN's errors if it has no such kernel."""
+    A contiguous q is overwritten with the result. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
+    """
     rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
         in_8_bits = operands(q, k, v, zeros)
@@ -43,7 +45,10 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return `cudnn_attention` of q [1, L, heads*head_dim] over keys and values that are already in 8 bits."""
+    """Return `cudnn_attention` of q [1, L, heads*head_dim] over keys and values that are already in 8 bits.
+
+    q is overwritten with the result.
+    """
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
 
@@ -51,9 +56,11 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 def cudnn_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention of q over k and v in `dtype`, or in 8 bits with one scale a token.
+    """Return attention [L, heads*head_dim] of 8-bit queries over 8-bit keys and values, computed by cuDNN.
 
-    `shares` as in `exact.attend_to_frames`."""
+    The result is in `dtype`; if that is an 8-bit dtype, each token has one scale. `shares` (fp32 [frames]) selects
+    latent frames, as in `exact.attend_to_frames`. Raises cuDNN's errors.
+    """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):
         if shares is None:
@@ -65,11 +72,11 @@ def cudnn_attention_of(
 
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
-    """Compute attention into `out`; a single batch element's keys are split if that is faster (see exact.py).
+    """Compute attention into `out`, and return `out`. With `rows` = 1 batch element, keys are split if that is faster.
 
-    If the keys have an odd number of tiles, half of the middle tile goes to each of two parts: a separate call for one
-    tile takes longer (486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads). For bf16's kernel halving a
-    tile is slower."""
+    An odd number of key tiles is split in two equal parts, which halves the middle tile. Leaving one tile for a
+    separate call takes longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
+    """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
     parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1
@@ -87,10 +94,11 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
 
 
 class Shape(NamedTuple):
-    """The shape of a graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens.
+    """The sizes of a cuDNN graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens.
 
-    `in_parts`: the batch elements are parts of the keys with the same queries, and the graph also returns the
-    logarithms of the softmax's denominators."""
+    With `in_parts`, the batch elements are parts of one element's keys, and all have the same queries. The graph then
+    also returns the logarithms of the softmax's denominators.
+    """
 
     rows: int
     queries: int
@@ -113,7 +121,7 @@ def _handle(device: torch.device) -> Any:
 
 @atexit.register
 def _forget_graphs() -> None:
-    """Free the graphs at exit: otherwise cuDNN's binding reports them as leaks, on 60 lines."""
+    """Free the graphs at exit, because otherwise cuDNN's binding prints 60 lines of warnings about leaks."""
     _graph.cache_clear()
     _handle.cache_clear()
 
@@ -171,10 +179,12 @@ class _Graph:
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
-        """Return the result in 8 bits [rows, queries, heads, head_dim], to be multiplied by v's scale, and the
-        logarithms.
+        """Return the result [rows, queries, heads, head_dim] in 8 bits, and the logarithms of the softmax's
+        denominators.
 
-        The logarithms of the softmax's denominators are fp32 [rows, heads, queries], empty unless `in_parts`."""
+        The result must be multiplied by v's scale. The logarithms are fp32 [rows, heads, queries], or empty without
+        `in_parts`.
+        """
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)

@@ -1,6 +1,6 @@
-"""Attention of float8_e4m3fn operands by this project's own kernel, on GPUs of compute capability 9.0.
+"""Attention over float8_e4m3fn operands by this project's own kernel, on GPUs of compute capability 9.0.
 
-It takes the same operands as cuDNN's kernel (fp8_cudnn.py) and returns bf16, while cuDNN rounds its result to 8 bits.
+It takes the same operands as cuDNN's kernel (fp8_cudnn.py), but returns bf16, while cuDNN rounds its result to 8 bits.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,11 @@ from .fp8 import FP8, Operand, operands, queries_in_8_bits, transposed_columns
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention of q [B, L, heads*128] over k and v [B, S, heads*128].
+    """Return attention [B, L, heads*128] of q over k and v [B, S, heads*128], computed in 8 bits by our own kernel.
 
-    A single batch element's contiguous q in bf16 is overwritten with the result. Raises RuntimeError or OSError if the
-    kernel cannot be compiled or launched, and ValueError for heads of another size."""
+    With B = 1, a contiguous bf16 q is overwritten with the result. Raises ValueError for another head size than 128,
+    and RuntimeError or OSError if the kernel cannot be compiled or launched.
+    """
     if q.shape[-1] != 128 * heads:
         raise ValueError(f"heads of {q.shape[-1] // heads}, expected 128")
     with torch.cuda.device_of(q):
@@ -35,7 +36,10 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return `hopper_attention` of q [1, L, heads*128] over keys and values that are already in 8 bits."""
+    """Return `hopper_attention` of q [1, L, heads*128] over keys and values that are already in 8 bits.
+
+    A contiguous bf16 q is overwritten with the result.
+    """
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
 
@@ -43,9 +47,11 @@ def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor
 def hopper_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention of q over k and v in `dtype`, or in 8 bits with one scale a token.
+    """Return attention [L, heads*128] of 8-bit queries over 8-bit keys and values, computed by our own kernel.
 
-    `shares` as in `exact.attend_to_frames`."""
+    The result is in `dtype`; if that is an 8-bit dtype, each token has one scale. `shares` (fp32 [frames]) selects
+    latent frames, as in `exact.attend_to_frames`.
+    """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:
             return _attend_to_8_bits(q, k, v, heads, shares)
@@ -55,9 +61,10 @@ def hopper_attention_of(
 
 @lru_cache
 def transposes_exactly(device: torch.device) -> bool:
-    """Return whether the device transposes values exactly as plain torch does.
+    """Return whether the GPU's kernel transposes values with the same bits as plain torch.
 
-    The test transposes random values of tokens that are adjacent and of tokens that are not."""
+    The test writes random values for adjacent tokens and for tokens that are not adjacent.
+    """
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]
     apart = 100 + torch.randperm(200, device=device, generator=generator)[:100]
@@ -75,9 +82,10 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in 8 bits with one scale, repeated for every token.
+    """Return attention [tokens, heads*128] in 8 bits; all tokens have the same scale.
 
-    A float is equally precise at any magnitude, so a separate scale for each token would gain nothing."""
+    Separate scales for the tokens would gain nothing, because a float is equally precise at any magnitude.
+    """
     from ..kernels.hopper.attention import attend
 
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
@@ -87,7 +95,7 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Return attention [tokens, heads*128] in bf16, written to `into` if it is contiguous bf16."""
+    """Return attention [tokens, heads*128] in bf16, written to `into` if that is a contiguous bf16 tensor."""
     from ..kernels.hopper.attention import attend
 
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():

@@ -1,6 +1,8 @@
-"""Conversion of q, k and v from their layers directly to 8 bits, for attention without a cache.
+"""Conversion of q, k and v from their linear layers directly to 8 bits, for attention without a KV cache.
 
-Each tensor is read once: one kernel does norm, RoPE and conversion, as for the cache (kv/cache.py)."""
+Each tensor is read once: a single kernel applies norm, RoPE and conversion. For attention with a cache, kv/cache.py
+does the same.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -31,15 +33,16 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return queries after norm and RoPE in 8 bits. The norm bounds them, and the bound gives their scale."""
+    """Return queries in 8 bits, after norm and RoPE. The scale comes from the bound that the norm sets."""
     return by_norm(*rotated_fp8(given))
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return keys after norm and RoPE, minus their mean, in 8 bits. The norm bounds them, and the bound gives their
-    scale.
+    """Return keys in 8 bits, after norm and RoPE, minus their mean. The scale comes from the bound that the norm sets.
 
-    The mean is estimated from a sample of tokens."""
+    The mean is estimated from a sample of tokens. `head_dim` selects the kernel, which may need tokens of zeros at the
+    end.
+    """
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))
@@ -48,7 +51,7 @@ def own_keys(given: Unrotated, head_dim: int) -> Operand:
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
-    """Return values minus their mean, transposed if the device's kernel requires it."""
+    """Return values x [tokens, dim] in 8 bits, minus their mean; transposed if the GPU's kernel requires it."""
     if not takes_transposed_values(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
     (count, dim), scales = x.shape, scaling(x, x)
@@ -59,7 +62,7 @@ def own_values(x: Tensor, head_dim: int) -> Operand:
 
 
 def _sampled(given: Unrotated) -> Unrotated:
-    """Return a sample of the tokens, in new memory."""
+    """Return a sample of the tokens of `given`, copied to new memory."""
     x, cos, sin = (
         sample(each).clone(memory_format=torch.contiguous_format)
         for each in (given.x, given.norm_rope.cos, given.norm_rope.sin)
@@ -78,7 +81,10 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function of a test's arguments that quantizes all operands, as a cache does, and returns the call."""
+    """Return a function that quantizes a test's q, k and v and returns a call of `attend` on them.
+
+    So the call alone can be timed, as if a cache already held the 8-bit operands.
+    """
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads
