@@ -1,1 +1,2 @@
-"""The engine inside ComfyUI: its layers on ComfyUI's casting, its model as a MODEL, its solvers as SAMPLERs."""
+"""The adaptation of the engine to ComfyUI. Layers use ComfyUI's weight casting, a model becomes a MODEL, and a solver
+becomes a SAMPLER."""

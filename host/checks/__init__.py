@@ -1,1 +1,1 @@
-"""Checks before a graph runs or samples."""
+"""Checks that report invalid or unused inputs, before a prompt runs and before a run samples."""

@@ -1,7 +1,9 @@
 """Checks of a CONDITIONING: the keys that LingBot-World uses, and the shapes of their values.
 
-A CONDITIONING is a list of prompts: an embedding and a dict each. A sampling run gets one dict per prompt, with the
-embedding as `cross_attn`. The running node shows a warning about unused keys, under the names that the user knows."""
+A CONDITIONING is a list of prompts. Each prompt is a pair of an embedding and a dict. ComfyUI passes one dict per
+prompt to a sampling run, with the embedding under the key `cross_attn`. The running node shows a warning about unused
+keys.
+"""
 
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -34,9 +36,10 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys that a rollout uses, and the keys that every sampler (this pack's and ComfyUI's own) uses with an expert."""
+"""BY_ROLLOUT has the keys that a rollout uses. BY_SAMPLERS has the keys that samplers use with an expert: this pack's
+samplers and ComfyUI's own."""
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
-"""The keys that ComfyUI itself adds for a run, or that its guiders use."""
+"""The keys that ComfyUI itself adds to a prompt's dict for a sampling run."""
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
 _CLIP_VISION = "the CLIP vision output (the start image reaches the model through the VAE)"
 _IN_TIME, _VACE = "the frames that a node appends in time", "the frames of WanVaceToVideo"
@@ -71,8 +74,8 @@ NOT_READ = {
     "noise_concat": "the latent that a node appends to the noise",
     "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
 }
-"""The keys that other models read and that LingBot-World's models have no layers for, with their names for the user.
-Any other unused key is reported by its own name."""
+"""The keys that only other models read, each with its description for warnings. LingBot-World's models have no layers
+for these inputs. Any other unused key is reported under its own name."""
 _PARTS = {
     "area": "an area",
     "mask": "a mask",
@@ -82,13 +85,14 @@ _PARTS = {
     "default": "a default",
     "strength": "a strength",
 }
-"""The keys of a prompt that applies to a part of a video only, with their names for the user. A rollout rejects
-these."""
+"""The keys of a prompt that applies only to a region or to some timesteps, each with its description for error
+messages. A rollout rejects a prompt with one of these keys."""
 SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
 
 
 def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
-    """Return the names, each once, of the prompts' keys that are not in `used`."""
+    """Return descriptions, without duplicates, of the keys in the prompts' dicts `entries` that are neither in `used`
+    nor added by ComfyUI."""
     keys = (
         key
         for entry in entries
@@ -99,12 +103,12 @@ def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
 
 
 def words_for(unread: list[str]) -> str:
-    """Return a message that lists the `unread` names; an empty string for none."""
+    """Return a warning that lists the descriptions `unread`, else an empty string if there are none."""
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
 
 
 def check_text(text: Tensor | None, config: ModelConfig) -> None:
-    """Raise InputError for an embedding that the model's text layers cannot take."""
+    """Raise InputError unless `text` is an embedding [B, L, D] with D equal to `config.text_dim`."""
     if text is None or text.ndim != 3:
         raise InputError("a prompt has no text: connect a text node's output")
     if text.shape[2] != config.text_dim:
@@ -115,10 +119,12 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
 
 
 def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
-    """Return the part of the CONDITIONING `name` that a rollout uses, and a message about the unused keys, if any.
+    """Return the CONDITIONING `prompt` reduced to the keys that a rollout uses, and a list with a warning about unused
+    keys. The list is empty if all keys are used. `name` is the input's name in error messages.
 
-    Raises InputError for several prompts, for an embedding of another encoder, and for a prompt that applies to a part
-    of the video."""
+    Raises InputError for several prompts, for an embedding of another text encoder, for a start image or a camera in
+    the CONDITIONING, and for a prompt that applies only to a region or to some timesteps.
+    """
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
     text, extras = prompt[0]
@@ -140,8 +146,9 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
-    """Return the embeddings [1, L, D] of a prompt's events, by the first chunk that each applies to. A video has
-    `chunks` chunks of `seconds` seconds. Raises InputError for an event after the end."""
+    """Return a dict from the number of a chunk to the embedding [1, L, D] that applies from that chunk on. The
+    embeddings come from the events of the CONDITIONING `prompt`. The video has `chunks` chunks of `seconds` seconds
+    each. Raises InputError for an event after the end."""
     from ...live.worlds.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:
@@ -152,15 +159,17 @@ def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: flo
 
 
 def without_events(prompt: list) -> tuple[list, list[str]]:
-    """Return a CONDITIONING without its events, and a note about them for a walk, in which the user steers."""
+    """Return the CONDITIONING `prompt` without its events, and a list of notes. The list has a note if the CONDITIONING
+    had events, because they have no effect in an interactive run."""
     entries = [[text, {key: value for key, value in extras.items() if key != EVENTS}] for text, extras in prompt]
     had = any(EVENTS in extras for _, extras in prompt)
     return entries, ["The events of the text node have no effect in a walk."] if had else []
 
 
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
-    """Raise InputError or CameraError for a text, a start image or a camera that does not fit the model and the latent
-    [B, 16, f, h, w]. A start image of another height or width, which ComfyUI stretches, shows a warning."""
+    """Raise InputError or CameraError if the text, start image or camera of a prompt's dict `entry` does not fit the
+    model or the latent [B, 16, f, h, w]. A start image of another height or width shows a warning, because ComfyUI
+    stretches it."""
     if latent.ndim != 5:
         raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
     check_text(entry.get("cross_attn"), config)
@@ -192,12 +201,12 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Check that the areas, masks and timestep ranges of one side's prompts cover the latent in every step, because the
-    prediction is zero elsewhere. `side` is "the prompt" or "the negative prompt"; `sampling` is the MODEL's
-    model_sampling.
+    """Raise InputError if the prompts of one side predict nothing in some step, and for an area outside of the latent.
+    If the prompts cover only a part of the latent, the running node shows a warning.
 
-    Partial coverage shows a warning. Raises InputError for a step without coverage and for an area outside of the
-    latent."""
+    `side` is "the prompt" or "the negative prompt". `entries` are the dicts of this side's prompts, with their areas,
+    masks and timestep ranges. `sampling` is the MODEL's model_sampling.
+    """
     shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
     if 0.0 in shares:
         raise InputError(
@@ -212,7 +221,7 @@ def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, 
 
 
 def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
-    """Yield for each step the fraction of the latent that is predicted."""
+    """Yield, for each sigma, the fraction of the latent (0 to 1) that the prompts `entries` cover."""
     resolved, size = list(entries), latent.shape[2:]
     areas = [entry["area"] for entry in entries if "area" in entry]
     if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
@@ -240,7 +249,7 @@ def _range(entry: dict, sampling) -> tuple[float, float]:
 
 
 def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
-    """Return a bool mask of size (frames, height, width): true where a prompt predicts something in the latent."""
+    """Return a bool mask of shape `size` (frames, height, width) that is true where the prompt `entry` applies."""
     places = torch.zeros(size, dtype=torch.bool)
     inside = tuple(slice(start, start + length) for start, length in _area(entry, size))
     places[inside] = bool(entry.get("strength", 1.0))
@@ -250,8 +259,8 @@ def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
 
 
 def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the start and length on each axis. Raises InputError for an area outside of the latent or with odd
-    sides."""
+    """Return (start, length) of the prompt's area on each axis of the latent. Raises InputError for an area outside of
+    the latent, and for a height or width of an odd number of cells."""
     if "area" not in entry:
         return [(0, length) for length in size]
     area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))

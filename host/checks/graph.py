@@ -1,7 +1,9 @@
-"""Checks of samplers and Rollouts while ComfyUI validates a prompt, so before any node runs.
+"""Checks of the graph while ComfyUI validates a prompt, before any node runs: samplers with the wrong kind of model,
+and Rollouts with contradicting inputs.
 
-The loader node at the beginning of a MODEL link determines the kind of model. `plan_rollout` checks the rest of a
-Rollout when it runs."""
+A MODEL link is followed back to its loader node, whose class tells the kind of model. `plan_rollout` checks the other
+inputs of a Rollout when the node runs.
+"""
 
 import re
 from collections.abc import Collection, Mapping
@@ -17,14 +19,16 @@ from ..prompt.queue import Prompt, PromptValues, UnknownError, is_link, node_in_
 LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
 MODEL, ANYTHING = "MODEL", "*"
 OTHER_SCHEDULERS = "LTXVScheduler", "SDTurboScheduler", "Flux2Scheduler", "Ideogram4Scheduler"
-"""ComfyUI's schedulers of other models whose sigmas begin at 1, as this model's do."""
+"""The names of ComfyUI's scheduler nodes for other models. Their sigmas begin at 1, like LingBot-World's, so the first
+sigma does not reveal them."""
 OTHER_MODELS = "FLUX", "Chroma"
-"""The models of OptimalStepsScheduler that have other schedules than Wan."""
+"""The values of OptimalStepsScheduler's `model_type` that select another schedule than Wan's."""
 
 
 def check_rollout() -> None:
-    """Check the Rollout that ComfyUI is validating. Raises InputError or CameraError for a base expert as its model, no
-    or several beginnings, a sink that fills its window, and a path shorter than a chunk."""
+    """Raise InputError or CameraError if the Rollout node that ComfyUI is validating cannot run. The reasons are: an
+    expert as its model, no start or several starts of the video, a sink that fills the window, and a camera path
+    shorter than a chunk."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -47,7 +51,8 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError if a video has no beginning, or a latent and another beginning."""
+    """Raise InputError unless the video has a start. `image`, `latent` and `state` say which start inputs are
+    connected. A latent excludes the other two."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
@@ -59,14 +64,14 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Return whether a value is a number of latent frames: not a link, and not the negative value for the model's
-    default."""
+    """Return whether a widget's value is a number of latent frames. It is not for a link, and for the negative value
+    that selects the model's default."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """Return the lower of the camera path's length and the value of a linked `frames` input; None if neither is known.
-    ComfyUI itself checks a number in the widget."""
+    """Return the length of the camera path or the value of a linked `frames` input, whichever is lower. Return None if
+    neither is known before the run. ComfyUI itself checks a number in the widget."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
@@ -79,7 +84,8 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
 
 
 def check_experts(*names: str) -> None:
-    """Raise InputError if the node that ComfyUI is validating gets a causal model on one of these inputs."""
+    """Raise InputError if a causal model is connected to one of the inputs `names` of the node that ComfyUI is
+    validating."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -90,10 +96,11 @@ def check_experts(*names: str) -> None:
 
 
 def check_steps() -> None:
-    """Raise InputError if the prompt that ComfyUI is validating has a KSampler (Advanced) without a step on an expert,
-    or ManualSigmas without a number.
+    """Raise InputError if the prompt that ComfyUI is validating has a KSampler (Advanced) that makes no step with an
+    expert, or a ManualSigmas node without a number.
 
-    ComfyUI never calls the model of a sampler without a step, so the checks of a run could not report it."""
+    ComfyUI does not call the model of a sampler without steps, so the checks at sampling time could not report this.
+    """
     try:
         prompt, _ = node_in_question()
     except UnknownError:
@@ -117,8 +124,8 @@ def check_steps() -> None:
 
 
 def loader_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the class of the node that loads the MODEL at a link: LOAD_EXPERTS, LOAD_CAUSAL, or None if unknown. The
-    search follows nodes with one MODEL input, such as LoRA loaders."""
+    """Return the class of the loader node from which the MODEL at a link comes: LOAD_EXPERTS or LOAD_CAUSAL. Return
+    None for any other loader. The search passes through nodes with one MODEL input, such as LoRA loaders."""
     passed = set()
     while type_of(prompt, link) == MODEL and link[0] not in passed:
         passed.add(link[0])
@@ -131,7 +138,7 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
 
 
 def nodes_before(prompt: Prompt, node: str, types: Collection[str]) -> list[str]:
-    """Return the ids of the nodes from which a node gets outputs of these types, directly or through such nodes."""
+    """Return the ids of all nodes upstream of `node` that are reached through links of the given `types` only."""
     found, waiting = list[str](), [node]
     while waiting:
         links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
@@ -142,7 +149,8 @@ def nodes_before(prompt: Prompt, node: str, types: Collection[str]) -> list[str]
 
 
 def other_schedules() -> list[str]:
-    """Return a warning for each scheduler of another model that the running node's sigmas come from."""
+    """Return a warning for each upstream scheduler node whose sigmas the running node gets and that is made for another
+    model."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -156,7 +164,8 @@ def other_schedules() -> list[str]:
 
 
 def type_of(prompt: Prompt, link: Any) -> str | None:
-    """Return the type that a linked output's node declares; None for a value and for a link to a missing output."""
+    """Return the declared type, such as "MODEL", of the node output that `link` refers to. Return None if `link` is a
+    plain value or the output does not exist."""
     if not is_link(link):
         return None
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`

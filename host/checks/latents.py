@@ -1,7 +1,9 @@
-"""Noise levels of latents: the level that a run expects, and the level that the previous run left.
+"""Checks of the noise level of latents, for videos that several samplers make one after the other. The noise level that
+one run leaves must be the level that the next run expects.
 
-Each run stores its last level under a fingerprint of its latent, so the check works through reroutes, subgraphs and
-cached outputs."""
+Each run stores its last noise level under a fingerprint of its latent. So the check works through reroutes, subgraphs
+and cached outputs.
+"""
 
 from collections.abc import Iterator
 
@@ -12,9 +14,10 @@ from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
 SMALL = 0.01
-"""The difference of noise levels below which they count as equal."""
+"""Two noise levels that differ by less than this value count as equal."""
 NEARLY_FULL = 0.95
-"""The lowest first noise level for an empty latent: some of ComfyUI's schedulers begin a little below 1."""
+"""The lowest first sigma at which a run with an empty latent shows no warning. It is below 1 because some of ComfyUI's
+schedules begin a little below 1."""
 _MOST, _SAMPLES = 64, 4096
 _left: dict[bytes, float] = {}
 
@@ -28,13 +31,14 @@ def remember(latent: Tensor, level: float) -> None:
 
 
 def _fingerprint(latent: Tensor) -> bytes:
-    """Return a few values of the latent in fp16, because ComfyUI may keep latents in fp16 between nodes."""
+    """Return up to a few thousand values of the latent in fp16 as bytes. The precision is fp16 because ComfyUI may
+    convert latents to fp16 between nodes."""
     values = latent.detach().flatten()
     return values[:: max(1, len(values) // _SAMPLES)].half().cpu().numpy().tobytes()
 
 
 def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
-    """Raise InputError for a guidance, a sigma or a latent that contains NaN or infinity."""
+    """Raise InputError if the guidance scales, the sigmas or the latent contain NaN or infinity."""
     wrong = {name: value for name, value in vars(guider).items() if isinstance(value, float) and value - value != 0}
     for name, value in wrong.items():
         raise InputError(f"{name} is {value}, expected a number: set it on the node that guides this run")
@@ -45,8 +49,8 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
-    """Return a warning if the noise in `latent` plus the added `noise` does not fit the first sigma, else an empty
-    string."""
+    """Return a warning if the noise level at the start of a run does not equal the first sigma, else an empty string.
+    The noise is the part that `latent` already contains plus the added `noise`."""
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         return _going_on(_left.get(_fingerprint(latent)), first, adds)
@@ -62,8 +66,9 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
 
 
 def _going_on(left: float | None, first: float, adds: bool) -> str:
-    """Return a warning if a run that begins at noise level `first` cannot continue this latent, else an empty string.
-    `left` is the level that the previous run left, None for a latent that no run has made."""
+    """Return a warning if a run cannot continue a latent, else an empty string. `left` is the noise level that the
+    previous run left in it, or None if no run made the latent. `first` is the run's first noise level; `adds` says
+    whether the run adds noise."""
     if adds:
         if left is None or left <= SMALL:
             return ""
@@ -90,8 +95,8 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if noise stays in a latent that no later sampler continues. `whole`: whether the run should end
-    the video, which is used if the graph is not known."""
+    """Yield a warning if a run leaves noise in its latent and no later sampler removes it. `whole` is used if the graph
+    is unknown: it says whether this run should finish the video."""
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
@@ -104,7 +109,8 @@ def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
 
 
 def _goes_on(prompt: Prompt, node: str) -> bool:
-    """Return whether the latent of a node reaches another sampler, or a file from which a run may continue."""
+    """Return whether the latent output of `node` leads to another sampler or to a Save Latent node, from whose file
+    another run may continue."""
     seen, waiting = {node}, [node]
     while waiting:
         here = waiting.pop()

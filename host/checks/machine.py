@@ -1,4 +1,4 @@
-"""A checkup of the machine that ComfyUI runs on."""
+"""The check of the machine that ComfyUI runs on, for a node."""
 
 import comfy.model_management
 import torch
@@ -8,8 +8,8 @@ from ...doctor.page import page, row
 
 
 def check_machine() -> tuple[str, str]:
-    """Return the report of `doctor.checkup` for ComfyUI's device as a page of text, and as a row of docs/cards.md.
-    Raises InputError for an invalid LINGBOT_WORLD_KERNELS."""
+    """Return two texts about ComfyUI's device: the report of `doctor.checkup` as a page, and the same result as a row
+    for the table in docs/cards.md. Raises InputError for an invalid environment variable LINGBOT_WORLD_KERNELS."""
     comfy.model_management.soft_empty_cache()
     with torch.inference_mode():
         found = check(comfy.model_management.get_torch_device())

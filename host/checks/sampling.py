@@ -34,7 +34,7 @@ from .text import unseen_words
 from .unused import idle_ranges, two_caches, without_negative
 
 FULL_NOISE = 0.9985
-"""The first sigma from which on a run starts from the noise alone, as the official code does."""
+"""From this first sigma on, a run starts from pure noise and keeps nothing of the latent, as in the official code."""
 CONNECT = (
     "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
     "that node's outputs to this one."
@@ -86,8 +86,8 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
 
 
 def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
-    """Yield warnings about sigmas without a step, with a rise or of another schedule, and about the noise levels of the
-    latent at both ends of the run."""
+    """Yield warnings about the sigmas (too few, rising, or of another schedule) and about noise levels that do not fit
+    the latent at the start or the end of the run."""
     if len(sigmas) < 2:
         yield "There is no step: a run needs two sigmas or more."
         return
@@ -102,12 +102,13 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
 
 
 def _inner(sampler):
-    """Return the sampler inside a `_SwitchingSampler`; any other sampler itself."""
+    """Return the sampler that a `_SwitchingSampler` wraps, or `sampler` itself if it is another one."""
     return getattr(sampler, "sampler", sampler)
 
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
-    """Return a warning if the schedule begins at the first sigma of the other official solver, else an empty string."""
+    """Return a warning if the sigmas were made for the other official solver than `sampler`, else an empty string. The
+    first sigma tells: it is 1 for DPM++, a little less for UniPC."""
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
@@ -157,7 +158,8 @@ def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
 
 
 def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
-    """Return a warning about a start image or a camera (`what`) that only some sides have, else an empty string."""
+    """Return a warning if only one of the positive and negative prompts has a start image or a camera, else an empty
+    string. `what` names the input, `without` lists the sides that lack it, and `node` is the node that adds it."""
     if not 0 < len(without) < len(used):
         return ""
     has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
@@ -186,7 +188,8 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
 
 
 def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
-    """Return a warning about steps that belong to the other expert, else an empty string."""
+    """Return a warning if an expert (`role` "high" or "low") would run steps whose timesteps belong to the other
+    expert, else an empty string."""
     high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
     if role is None or not high:
         return ""

@@ -1,6 +1,7 @@
-"""Checks for silent changes of a prompt by ComfyUI's own text nodes.
+"""Warnings about text nodes of ComfyUI that silently change a prompt.
 
-A CONDITIONING does not show these changes, so they are read from the running graph."""
+The resulting CONDITIONING does not show these changes, so they are found in the running graph.
+"""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
 def unseen_words() -> list[str]:
-    """Return a warning for each silent change of a prompt by the nodes that the running node's texts come from."""
+    """Return warnings about the upstream text nodes that silently change the running node's prompts, and about crossed
+    positive and negative links."""
     try:
         prompt, node = running_prompt()
     except UnknownError:
@@ -26,7 +28,7 @@ def unseen_words() -> list[str]:
 
 
 def embedding_words(place: str, text: str) -> list[str]:
-    """Return a warning for each `embedding:name` in a text for a CLIP; `place` names the node in the warning."""
+    """Return a warning for each `embedding:name` in `text`. `place` names the node in the warning."""
     return [
         f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
         "prompt, and only its log reports it."
@@ -54,7 +56,8 @@ def _words(node: str, made: dict) -> Iterator[str]:
 
 
 def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
-    """Yield a warning if a positive input is connected to a negative output, or the reverse."""
+    """Yield a warning if the `positive` input of a node gets a negative output, or its `negative` input a positive
+    one."""
     known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
     for name, other in (("positive", "negative"), ("negative", "positive")):
         link = prompt[node]["inputs"].get(name)

@@ -1,4 +1,5 @@
-"""Warnings about parts of a run without effect: an expert or a timestep range without a step, guidance at cfg 1."""
+"""Warnings about settings of a run that have no effect, such as a LoRA on an expert without steps, a timestep range
+between two steps, or a guidance node at cfg 1."""
 
 import math
 from collections.abc import Iterator
@@ -12,8 +13,14 @@ CACHES = {"easycache", "lazycache"}
 
 
 def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: int) -> str:
-    """Return a warning if one expert has no step but has nodes, LoRAs or a cfg of its own, else an empty string. `high`
-    and `low` are MODELs, `cfg` their guidance; `first_low` is the first step of the low-noise expert."""
+    """Return a warning if one expert runs no step although it has patches, LoRAs or a cfg of its own, else an empty
+    string.
+
+    high, low: the MODELs of the experts.
+    cfg: their guidance scales.
+    first_low: the index of the low-noise expert's first step.
+    steps: the number of steps.
+    """
     if 0 < first_low < steps or steps < 1:
         return ""
     idle, patcher, other = ("high", high, low) if first_low == 0 else ("low", low, high)
@@ -31,7 +38,7 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
 
 
 def idle_ranges(patcher, sigmas: Tensor) -> Iterator[str]:
-    """Yield a warning for each node on a MODEL that is limited to timesteps without a step of this run."""
+    """Yield a warning for each node on the MODEL `patcher` whose timestep range contains no step of this run."""
     try:
         prompt, _ = running_prompt()
     except UnknownError:
@@ -59,8 +66,9 @@ def _makers(patcher) -> Iterator[str]:
 
 
 def without_negative(patcher) -> str:
-    """Return a warning for a run without its negative prompt if nodes on the MODEL change the guidance and do not
-    request that prompt (disable_cfg1_optimization), else an empty string."""
+    """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, which leaves the negative prompt
+    out. Return an empty string if there are no such nodes, or if one requests the negative prompt
+    (disable_cfg1_optimization)."""
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:
         return ""
@@ -70,8 +78,8 @@ def without_negative(patcher) -> str:
 
 
 def two_caches(patchers, sampler) -> str:
-    """Return a warning if EasyCache or LazyCache and the solver's `reuse_threshold` both skip steps, else an empty
-    string."""
+    """Return a warning if the solver's `reuse_threshold` and EasyCache or LazyCache on a MODEL both skip steps, else an
+    empty string."""
     names = {name for patcher in patchers for name in features(patcher, every=True) & CACHES}
     if not names or not getattr(sampler, "reuse_threshold", 0):
         return ""

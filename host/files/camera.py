@@ -1,4 +1,5 @@
-"""Camera paths in ComfyUI: files in its input folder, and conditioning. A LINGBOT_CAMERA is a `CameraPath`."""
+"""Camera paths inside ComfyUI: the lists of camera files, loading and drawing them, and adding them to a CONDITIONING.
+A LINGBOT_CAMERA is a `CameraPath`."""
 
 import os
 from collections.abc import Callable
@@ -32,20 +33,20 @@ BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
 VIDEO_LATENTS = ("WanImageToVideo", "WanFirstLastFrameToVideo", "WanFunInpaintToVideo", "EmptyHunyuanLatentVideo")
-"""ComfyUI's nodes with a `length` input that is the number of frames of their latent."""
+"""The class names of ComfyUI's nodes that make a video latent whose number of frames is their input `length`."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
-    """Return the names of folders with a poses.npy, and of other .npy files with poses, in the input folder and in
-    packages."""
+    """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses, in the input
+    folder and in packages."""
     found = _named(looks_like_poses, ".npy")
     return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
 
 def lens_choices() -> list[str]:
-    """Return BESIDE (the lens next to the poses), DEFAULT_LENS (the lens of the official examples), then the name of
-    every .npy file that may be a lens."""
+    """Return the choices of a lens input: BESIDE (intrinsics.npy next to the poses), DEFAULT_LENS (the lens of the
+    official examples), then each .npy file with an array [4] or [n, 4]."""
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
@@ -55,7 +56,8 @@ def camera_files() -> list[str]:
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
-    """Return the names, with forward slashes, of files with these suffixes that `looks` accepts."""
+    """Return the relative paths, with forward slashes, of all files with one of the `suffixes` for which `looks(path)`
+    is true."""
     found = set()
     for root in _roots():
         for folder, folders, files in os.walk(root):
@@ -68,8 +70,8 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 
 
 def resolve(name: str) -> Path:
-    """Return the file or folder called `name`. Raises InputError for a name that leaves the input folder, and
-    CameraError if nothing is there."""
+    """Return the path of the file or folder `name` in the input folder or in a package. Raises InputError for a name
+    that leads out of these folders, and CameraError if it does not exist."""
     parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
         path = root.joinpath(*parts)
@@ -79,8 +81,8 @@ def resolve(name: str) -> Path:
 
 
 def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
-    """Return the files of the poses, of the lens (None for DEFAULT_LENS) and of the actions, which need not exist.
-    Raises InputError, CameraError."""
+    """Return the paths of the pose file, the lens file (None for DEFAULT_LENS) and the action file of the choices
+    `poses` and `lens`. The action file may not exist. Raises InputError and CameraError."""
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -96,21 +98,22 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def _inside(path: Path) -> bool:
-    """Return whether a path is below the input folder or a package after its links are resolved."""
+    """Return whether `path`, with its symbolic links resolved, lies in the input folder or in a package."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
 def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
-    """Raise CameraError for a pose or lens file that is missing or damaged, and for too few poses from frame `start`
-    on. A `lens` that is not in the list is not checked, because ComfyUI itself rejects it."""
+    """Raise CameraError if a pose or lens file is missing or damaged, or has too few poses after frame `start`. A
+    `lens` that is not in the list of choices is ignored, because ComfyUI itself rejects it."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """Return the poses of a file from frame `start` on: `frames` rounded down to 4n+1, or fewer if the file is short.
-    The running node shows notes on parts of the files that are not used. Raises CameraError."""
+    """Return the camera path in a file, from frame `start` on. It has `frames` poses, rounded down to 4n+1, or fewer if
+    the file is shorter. `poses` and `lens` are choices of the node. The running node shows notes about unused parts of
+    the files. Raises CameraError."""
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("")
@@ -125,20 +128,22 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return the number of `poses` from frame `start` on. Raises CameraError for fewer than `least`."""
+    """Return how many of the file's `poses` poses remain from frame `start` on. Raises CameraError if fewer than
+    `least` remain."""
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
-    """Join the paths one after the other, at the first one's frame rate."""
+    """Return the camera paths joined one after the other, at the frame rate of the first path."""
     return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
 
 
 def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
-    """Return the camera input of the model for a path and a video latent [B, 16, f, h, w]: a Pluecker map
-    [1, 384, f, h, w], 448 channels with actions. Raises CameraError."""
+    """Return the model's camera input for a path and a LATENT [B, 16, f, h, w]: a Pluecker map [1, 384, f, h, w], or
+    [1, 448, f, h, w] with actions. `control` is CAMERA_CONTROL or ACTION_CONTROL. Raises CameraError if path and latent
+    do not fit."""
     samples = latent["samples"]
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
@@ -157,8 +162,8 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
 
 
 def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
-    """Return the path's actions if `control` is ACTION_CONTROL, else None. Raises CameraError if these are missing, and
-    for a path with another number of frames than the latent."""
+    """Return the path's actions if `control` is ACTION_CONTROL, else None. Raises CameraError if the path has no
+    actions, and if it has another number of frames than a latent of `latent_frames` frames."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(
@@ -173,8 +178,8 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
 
 
 def show_origin(path: CameraPath) -> list[str]:
-    """Show notes on the running node about how a path's file was read, and warnings if its convention seems wrong.
-    Return the warnings, then the notes."""
+    """Show on the running node how the path's file was interpreted, with warnings if the assumed convention seems
+    wrong. Return all shown texts, the warnings first."""
     notes, doubted = explained(path), doubts(path)
     for text in doubted:
         show_warning(text)
@@ -184,15 +189,16 @@ def show_origin(path: CameraPath) -> list[str]:
 
 
 def show_warnings(path: CameraPath, frames: int) -> None:
-    """Show warnings on the running node about the parts of a path that the model will not follow in a video of
-    `frames` frames."""
+    """Show warnings on the running node about camera moves that the model will not follow in a video of `frames`
+    frames."""
     show_warning("")
     for text in warnings(path, frames):
         show_warning(text)
 
 
 def with_camera(conditioning, embedding: torch.Tensor):
-    """Return a CONDITIONING with the camera `embedding`. An earlier camera is replaced, with a warning on the node."""
+    """Return the CONDITIONING with the camera `embedding` [1, 384, f, h, w] (448 channels with actions). If it already
+    has a camera, that one is replaced, and the running node shows a warning."""
     if any(CONDITIONING_KEY in extras for _, extras in conditioning):
         show_warning(
             "The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
@@ -204,15 +210,20 @@ def with_camera(conditioning, embedding: torch.Tensor):
 def preview_image(
     path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
 ) -> torch.Tensor:
-    """Return the drawing of a path as an IMAGE [1, H, W, 3]. `image` is the video's first frame, an IMAGE; `size` is
-    (width, height) in pixels; `light` selects colours for a light page."""
+    """Return a drawing of a path as an IMAGE [1, height, width, 3].
+
+    image: the video's first frame as an IMAGE, or None.
+    frames: the number of video frames.
+    size: (width, height) in pixels.
+    light: draw in the colours of a light page.
+    """
     first = None if image is None else Image.fromarray(pixels(image[0]))
     return as_image(render_preview(path, first, frames, size, light))
 
 
 def check_camera_fits() -> None:
     """Raise CameraError if the Apply Camera node that ComfyUI is validating gets a path that does not fit its latent.
-    Nothing is checked if a node must run to know the path or the latent."""
+    The check is skipped if the path or the latent is known only when other nodes have run."""
     try:
         prompt, node = node_in_question()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

@@ -1,4 +1,5 @@
-"""HTTP routes that draw a camera path for the canvas, and return its warnings, while no prompt runs."""
+"""Two HTTP routes for the canvas, for use before a prompt runs: one draws a camera path, and one returns warnings about
+it."""
 
 import asyncio
 import io
@@ -14,7 +15,7 @@ from ..prompt.queue import PromptValues, UnknownError
 ADDRESS, WARNINGS = "/lingbot_world/camera_preview", "/lingbot_world/camera_warnings"
 MOST_FRAMES = 10_001
 WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
-"""The least and the most pixels of a drawing's sides."""
+"""WIDTHS and HEIGHTS each hold the smallest and the largest side of a drawing, in pixels."""
 
 
 def register(server) -> None:
@@ -50,11 +51,11 @@ def register(server) -> None:
 
 
 def drawing_of(request: dict[str, Any]) -> bytes:
-    """Return the drawing of the preview node `request["node"]` in the prompt `request["prompt"]`, as a PNG without a
-    first frame; `request["light"]` selects colours for a light page.
+    """Return the drawing of the preview node with the id `request["node"]` in the prompt `request["prompt"]`, as the
+    bytes of a PNG. If `request["light"]` is true, the colours are those of a light page.
 
-    Raises UnknownError for a path that is known only when the prompt runs, and CameraError for a missing or invalid
-    path."""
+    Raises UnknownError if the path is known only when the prompt runs, and CameraError for a missing or invalid path.
+    """
     prompt = request["prompt"]
     inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
     if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

@@ -1,4 +1,5 @@
-"""Export of a video, an IMAGE [F, H, W, 3], and its camera path as a scene for 3D programs, below the output folder."""
+"""The export of a video, an IMAGE [F, H, W, 3], and its camera path as a scene for 3D programs, into the output
+folder."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from .names import parts_of
 
 
 def check_export(prefix: str, points: bool, format: str) -> None:
-    """Raise InputError for a prefix that leads out of the output folder, and for a point cloud without points;
-    DependencyError if `points` need a package that is missing."""
+    """Raise InputError for a `prefix` that leads out of the output folder, and for the format "ply" without `points`.
+    Raise DependencyError if `points` is true and a package that finds points is missing."""
     parts_of(prefix, "export", "output folder")
     if points or format == "ply":
         check_points(left_out=not points)
@@ -31,11 +32,18 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video into a new folder with the next free number. Return the folder, the points and cameras as a
-    FILE_3D, a view from behind the first camera as LOAD3D_CAMERA, and the lines of a report.
+    """Export a video and its camera path into a new numbered folder of the output folder. Return the folder, the point
+    cloud as FILE_3D (an ExecutionBlocker if there is none), the first camera as LOAD3D_CAMERA, and the lines of a
+    report.
 
-    ComfyUI's viewer moves and scales a point cloud; the view is in the coordinates that result. Without points the
-    FILE_3D is an ExecutionBlocker, and the view is the first camera. Raises InputError and DependencyError."""
+    images: the video, an IMAGE [F, H, W, 3].
+    format: the scene format, such as "ply".
+    every: the interval of exported frames.
+    points: find 3D points in the frames.
+    prefix: the beginning of the folder's name.
+
+    Raises InputError and DependencyError.
+    """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     folder = Path(root) / f"{name}_{counter:05}_"
@@ -51,8 +59,8 @@ def export_images(
 
 
 def _points(made: Exported, fps: float) -> tuple[Points | None, list[str]]:
-    """Return the points, or None, and the lines of a report on them. Raises InputError for a point cloud without
-    points."""
+    """Return the 3D points found in an exported scene (None if there are none), and report lines. Raises InputError if
+    none are found and the format is "ply"."""
     try:
         found = add_points(made, fps)
     except InputError as reason:

@@ -36,17 +36,18 @@ _EXAMPLE = Path(__file__).parents[2] / "toy" / "maze" / "example" / "image.png"
 _GGUF = ".gguf"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth", _GGUF)
 _WITH_GGUF = ("diffusion_models", "text_encoders")
-"""The folders of ComfyUI in which people keep GGUF files, which ComfyUI itself does not list."""
+"""The names of ComfyUI's model folders in which users also keep GGUF files. ComfyUI itself does not list these
+files."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""The last part of a causal folder's name in the list: its only file, or a pattern for all its shards. The canvas marks
-a missing model only if the name ends like a weight file."""
+"""_ONE_FILE and SHARDS are the last part of a causal model's name in the list, after its folder: its only file, or a
+pattern for several files. With such an ending the canvas can mark a missing model."""
 
 
 def register() -> None:
-    """Register `lingbot_world` as a model folder of ComfyUI, after the folders that extra_model_paths.yaml names, and
-    lists of GGUF files, which ComfyUI's own lists leave out."""
+    """Register `lingbot_world` as a model folder of ComfyUI, after folders of that name in extra_model_paths.yaml. Also
+    register lists of GGUF files, because ComfyUI's own lists omit them."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
     for name in _WITH_GGUF:  # the same list object, so folders added later are searched too
         folders = folder_paths.folder_names_and_paths[name][0]
@@ -58,13 +59,15 @@ def _gguf_files(model_folder: str) -> str:
 
 
 def toy_folder() -> Path:
-    """Return the folder of the toy package: an existing one, else a new one in ComfyUI's first folder of packages."""
+    """Return the folder of the toy package. If none exists, it is a new path in ComfyUI's first `lingbot_world`
+    folder."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
     return next((root / TOY for root in roots if _tells(Path.is_dir, root / TOY)), roots[0] / TOY)
 
 
 def lay_out_example() -> None:
-    """Write `example.png`, which the example workflows begin with, into the input folder if that holds no file."""
+    """Write `example.png`, the start image of the example workflows, into ComfyUI's input folder, but only if that
+    folder has no file."""
     folder = Path(folder_paths.get_input_directory())
     with suppress(OSError):  # a read-only folder: Load Image reports the missing file
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,20 +93,20 @@ def resolve_package(name: str) -> Path:
 
 
 def expert_choices() -> list[str]:
-    """Return the names of the weight files of `diffusion_models` and of the expert files of packages. The shards of a
-    model are listed once, as their folder."""
+    """Return the names of all experts: the weight files in `diffusion_models`, and the expert files in packages. The
+    shards of one model are listed once, as their folder."""
     return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the file or folder of the expert `name`. Raises InputError; its message calls the expert `what`."""
+    """Return the path of the file or folder of the expert `name`. `what` names the expert in error messages. Raises
+    InputError if it is missing."""
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
-    """Return the names of the causal models (LingBot-World Fast, 2.0): folders in `diffusion_models`, packages and
-    folders in packages that `is_causal_folder` accepts, and single files in `diffusion_models` with a causal model's
-    name."""
+    """Return the names of all causal models (LingBot-World Fast and 2.0): folders in `diffusion_models` and in packages
+    that hold such a model, and single files in `diffusion_models` with the name of one."""
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -117,7 +120,8 @@ def causal_choices() -> list[str]:
 
 
 def _by_its_file(root: Path, name: str) -> str:
-    """Return the name of a causal folder followed by its only file or by the pattern of its shards."""
+    """Return the name of a causal model's folder followed by its only file, or by the pattern SHARDS if it has
+    several."""
     alone = next((file.name for file in (root / name).glob(f"*{_GGUF}")), _ONE_FILE)
     if (root / name / alone).is_file():
         return f"{name}/{alone}"
@@ -138,7 +142,8 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of the files of `text_encoders` and of each package's T5, the best default first."""
+    """Return the names of all text encoders: the files in `text_encoders` and the T5 of each package. The best default
+    comes first."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
@@ -149,7 +154,7 @@ def resolve_text_encoder(name: str) -> Path:
 
 
 def vae_choices() -> list[str]:
-    """Return the names of the files of `vae` and of each package's VAE, the best default first."""
+    """Return the names of all VAEs: the files in `vae` and the VAE of each package. The best default comes first."""
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
@@ -164,8 +169,8 @@ def _holds_weights(path: Path) -> bool:
 
 
 def tiny_decoder_choices() -> list[str]:
-    """Return the names of the files of `models/vae_approx` that contain `taew2_1`: TAEHV's and LightTAE's decoders of
-    Wan 2.1's latents."""
+    """Return the names of the files in `models/vae_approx` that contain `taew2_1`. These are the tiny decoders TAEHV
+    and LightTAE for latents of Wan 2.1."""
     found = [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("vae_approx")]
     return [name for name in found if "taew2_1" in name.lower()]
 
@@ -185,10 +190,12 @@ def tokenizer_choices() -> list[str]:
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """Return the folder of the tokenizer `choice`, or a file that contains one. Raises InputError if none is found.
+    """Return the folder of the tokenizer `choice`, or a file that contains a tokenizer. `encoder` is the path of the
+    text encoder. Raises InputError if none is found.
 
-    AUTO searches next to the encoder, in the packages, in the encoder's own file and in the umt5 files of
-    `text_encoders`."""
+    For AUTO the search covers the folder of the encoder, the packages, the encoder's own file, and the umt5 files in
+    `text_encoders`.
+    """
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     for folder in (encoder.parent, *_folders()):
@@ -207,8 +214,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Return the names, modification times and sizes of files, and of all files in folders, as one string. Raises
-    OSError for a missing file."""
+    """Return one string of the names, modification times and sizes of the files `paths`, and of all files in the
+    folders among them. The string changes if a file changes. Raises OSError for a missing file."""
     files: list[Path] = []
     for path in (Path(path) for path in paths if path is not None):
         files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
@@ -217,8 +224,8 @@ def fingerprint(paths: Iterable[Path | str | None]) -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield the folders in `models/lingbot_world`, except unfinished quantizations and folders without read permission,
-    such as a drive's `lost+found`."""
+    """Yield the folders in `models/lingbot_world`. Unfinished quantizations and folders without read permission, such
+    as a drive's `lost+found`, are skipped."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         folders = sorted(root.iterdir()) if _tells(_is_open, root) else []
         yield from (folder for folder in folders if _tells(_is_open, folder) and not _unfinished(folder))
@@ -234,7 +241,8 @@ def _is_open(path: Path) -> bool:
 
 
 def _tells(look: Callable[[Path], object], path: Path) -> bool:
-    """Return `bool(look(path))`; for an OSError, such as a missing permission, log it and return False."""
+    """Return `bool(look(path))`. If it raises OSError, for instance because of a missing permission, log the error and
+    return False."""
     try:
         return bool(look(path))
     except OSError as error:
@@ -248,7 +256,7 @@ def _log_once(words: str) -> None:
 
 
 def _unfinished(folder: Path) -> bool:
-    """Return whether a quantization is still writing to a folder, or was stopped."""
+    """Return whether a folder is the unfinished result of a quantization that is running or was stopped."""
     return folder.name.endswith(".part")
 
 
@@ -266,8 +274,8 @@ def _package_experts() -> Iterator[str]:
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
-    """Yield, of each package, the folder `part` if it is one of an expert, and the weight files whose names match
-    `pattern` in lower case."""
+    """Yield names of package parts: the subfolder `part` of a package if it holds an expert, and a package's weight
+    files whose lower-case names match `pattern`."""
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
@@ -283,7 +291,8 @@ def _listed(model_folder: str) -> Iterator[str]:
 
 
 def _shards_merged(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names, with shards replaced by their folder. Of shards without a folder only the first is listed."""
+    """Yield the names, but one name for all shards of a model: their folder, or the first shard if they are in no
+    folder."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)
@@ -294,7 +303,8 @@ def _shards_merged(names: Iterable[str]) -> Iterator[str]:
 
 
 def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names sorted by the first pattern that they match, then by name; names without a match come last."""
+    """Return the names sorted by the index of the first pattern that they match, and then by name. Names without a
+    match come last."""
 
     def rank(name: str) -> int:
         return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
@@ -303,8 +313,8 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    """Return the path `name` in the first of ComfyUI's `model_folders` in which `exists(path)` is true. Raises
-    InputError for a name outside of the folders and for a missing path; its message calls the path `what`."""
+    """Return the path of `name` in the first of ComfyUI's `model_folders` where `exists(path)` is true. `what` names
+    the path in error messages. Raises InputError for a name outside of the folders and for a missing path."""
     parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     try:
