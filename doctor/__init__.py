@@ -1,2 +1,2 @@
-"""The checkup of a machine (`lingbot-world doctor`): its hardware and software, accuracy tests of kernels, their speed
-in TFLOP/s, and the estimated time for a chunk of video."""
+"""The checkup of a machine (`lingbot-world doctor`). It reports hardware and software, tests the accuracy and the speed
+of kernels, and estimates the time for a chunk of video."""

@@ -1,4 +1,5 @@
-"""The doctor's checkup: facts about the machine, trials of kernels, rates, and the expected speed of each release."""
+"""The doctor's checkup: facts about the machine, trials of kernels, their rates in TFLOP/s, and the expected speed of
+each release."""
 
 from __future__ import annotations
 
@@ -23,21 +24,22 @@ from .recordings import replays_rightly
 from .work import Rates, Row, base_rows, preset, rows_of
 
 NAIVE = 20.0
-"""A convolution this many times slower than matrix products of as many operations is MIOpen's naive kernel."""
+"""A ratio of speeds. If the VAE's convolutions reach less than 1/20 of the TFLOP/s of matrix products, MIOpen probably
+uses its slow default kernel."""
 WRONG = 0.1
-"""The relative error of a kernel that computes something else. Smaller errors are those of fewer bits."""
+"""The relative error above which a kernel counts as wrong. Smaller errors come from low precision."""
 MOVED = Size(8192, 0, 16384)
-"""The size of the copy that measures a card's memory bandwidth."""
+"""The matrix that is copied to measure a card's memory bandwidth: bf16 [8192, 16384]."""
 BUS = 2**28
 SLOWEST = 1e-3
-"""The rate in TFLOP/s of work for which a card has no right kernel."""
+"""The assumed rate, in TFLOP/s, of work for which no kernel passes the accuracy test."""
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """The result of a checkup: facts about the machine by name, the trials and rates of each kind of work, and `rows`,
-    the expected speed of each causal release; `base`: that of a video by the base model. `advice` lists
-    recommendations."""
+    """The result of a checkup. `facts`: the facts about the machine by name. `trials` and `rates`: the tests of kernels
+    and the best rates, by kind of work. `rows`: the expected speed of each causal release. `base`: the expected speed
+    of the base model. `advice`: recommendations."""
 
     facts: dict[str, Any]
     trials: dict[Work, tuple[Trial, ...]]
@@ -47,7 +49,7 @@ class Checkup:
     base: list[Row] = field(default_factory=list)
 
     def as_values(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
+        """Return all results as a dict of JSON values."""
         return {
             "machine": self.facts,
             "trials": {work: [each._asdict() for each in found] for work, found in self.trials.items()},
@@ -59,13 +61,14 @@ class Checkup:
 
     @property
     def presets(self) -> dict[str, Row]:
-        """The recommended setting of each model that fits."""
+        """The recommended setting of each model, by the model's name. Models that do not fit on the card are left
+        out."""
         found = {model: preset(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 
 
 def row_values(row: Row) -> dict[str, Any]:
-    """Return a row as JSON values."""
+    """Return an estimate (a Row) as a dict of JSON values."""
     height, width = row.setting.size
     values = {
         "model": row.model,
@@ -87,8 +90,11 @@ def row_values(row: Row) -> dict[str, Any]:
 
 
 def check(device: torch.device, folder: Path | None = None) -> Checkup:
-    """Check a machine. Takes 5 s on a CPU, up to 30 s on a GPU the first time. `folder` lies on the disk to time.
-    Raises InputError for an invalid LINGBOT_WORLD_KERNELS."""
+    """Check a machine and return the results. The check takes 5 s on a CPU, and up to 30 s on a GPU the first time.
+
+    `folder`: a folder on the disk whose speed is measured, by default the cache folder. Raises InputError for an
+    invalid value of the environment variable LINGBOT_WORLD_KERNELS.
+    """
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)
     facts = describe_machine(device, folder)
@@ -103,7 +109,8 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
 
 
 def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
-    """Return the expected speed of the causal releases and of the base model, each from the rates at its own sizes."""
+    """Return the expected speed of the causal releases and of the base model. Each model uses rates that were measured
+    at its own matrix sizes."""
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
     with suppress(torch.OutOfMemoryError):  # the matrices of the 14B take 2 GB
@@ -112,7 +119,8 @@ def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, An
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return rates with those that were found in place of the known ones."""
+    """Return `known` with the measured rates `found` in place of its own. A kind of work without a measured rate keeps
+    its rate in `known`."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
@@ -128,14 +136,15 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
 
 
 def bandwidth(device: torch.device) -> float:
-    """Return the bandwidth of a GPU's memory in GB/s, measured by a copy."""
+    """Return the bandwidth of a GPU's memory in GB/s. A copy within this memory is timed, and both the reading and the
+    writing count."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / _timed(lambda: y.copy_(x), device) / 1e9
 
 
 def bus(device: torch.device) -> float:
-    """Return the bandwidth from pinned host memory to a GPU in GB/s."""
+    """Return the measured bandwidth in GB/s of copies from pinned host memory to a GPU."""
     x = torch.empty(BUS, dtype=torch.uint8, pin_memory=True)
     y = torch.empty(BUS, dtype=torch.uint8, device=device)
     return BUS / _timed(lambda: y.copy_(x, non_blocking=True), device) / 1e9
@@ -146,8 +155,8 @@ def _timed(run: Any, device: torch.device) -> float:
 
 
 def _sage_replays(device: torch.device) -> str:
-    """Return a message on whether a CUDA graph may contain SageAttention. Version 2 launches on the default stream, so
-    a replay lacks its work."""
+    """Return a message that says whether SageAttention works in a CUDA graph. Its version 2 launches on the default
+    stream, so a graph does not contain its kernels."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:
@@ -161,7 +170,8 @@ def _sage_replays(device: torch.device) -> str:
 def advice(
     facts: dict[str, Any], found: dict[Work, tuple[Trial, ...]], measured: dict[Work, Rate], device: torch.device
 ) -> list[str]:
-    """Return recommendations for a machine, a message each."""
+    """Return recommendations for a machine as a list of sentences. `found` has the tests of kernels and `measured` the
+    best rates, both by kind of work."""
     said = []
     held, total = facts.get("memory_held_elsewhere", 0), facts.get("memory_total", 1)
     if held > 0.15 * total:

@@ -1,4 +1,4 @@
-"""Facts about a machine that need no GPU kernel: versions, memory, disk."""
+"""Facts about a machine that are found without running a GPU kernel: versions, memory and disk speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..model.choice.table import KITCHEN, MODULES, TRITON, missing
 from ..pipeline.rollout_memory import available_host_memory
 
 DISK_BYTES = 2**25
-"""The bytes that are written and read back to time a disk."""
+"""The size in bytes of the file that is written and read to time a disk."""
 COMFYUI_ARGUMENTS = (
     "lowvram",
     "novram",
@@ -40,11 +40,12 @@ COMFYUI_ARGUMENTS = (
     "bf16_vae",
     "cpu_vae",
 )
-"""The switches of ComfyUI that change where weights are stored or which kernels run."""
+"""The command-line switches of ComfyUI that affect where weights are stored or which kernels run."""
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return facts about a machine by name, JSON values only. `folder` lies on the disk to time; None: the cache's."""
+    """Return facts about a machine as JSON values, by name. `folder`: a folder on the disk whose speed is measured, by
+    default the cache folder."""
     card = card_of(device)
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -71,7 +72,8 @@ def _build() -> str:
 
 
 def _driver_package() -> str | None:
-    """Return NVIDIA's driver version, from nvidia-ml-py or from Linux's /proc; None without either."""
+    """Return the version of NVIDIA's driver from the package nvidia-ml-py or from Linux's /proc. Return None if neither
+    is available."""
     with suppress(Exception):
         nvml = import_module("pynvml")
         nvml.nvmlInit()
@@ -113,7 +115,8 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
 
 
 def _host_memory() -> dict[str, Any]:
-    """Return the bytes of host memory and of the page file; without psutil, free host memory only."""
+    """Return the total and free bytes of host memory and the size of the page file. Without psutil, return only the
+    free bytes."""
     with suppress(ImportError):
         psutil = import_module("psutil")
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
@@ -123,7 +126,8 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return the MB/s of writing to and reading from a folder's disk, or the `reason` why it cannot be written."""
+    """Return the speed of writing and reading a file in `folder`, in MB/s. If no file can be written there, the dict
+    has the `reason` instead."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +157,7 @@ def _cache_folder() -> Path:
 
 
 def comfyui_switches() -> list[str] | None:
-    """Return the set switches of ComfyUI among COMFYUI_ARGUMENTS; None outside ComfyUI."""
+    """Return the switches in COMFYUI_ARGUMENTS that are set, as text. Return None outside ComfyUI."""
     options = sys.modules.get("comfy.cli_args")
     if options is None:
         return None

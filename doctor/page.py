@@ -71,7 +71,7 @@ def _releases(rows: Sequence[Row]) -> str:
 
 
 def base_lines(rows: Sequence[Row]) -> str:
-    """Return the estimate for a video of the base model as text."""
+    """Return the estimated minutes of a video by the base model as lines of text, one for each estimate in `rows`."""
     if not rows:
         return ""
     lines = ["Base, 81 frames at 832x480 in 40 guided steps"]
@@ -83,12 +83,12 @@ def base_lines(rows: Sequence[Row]) -> str:
 
 
 def minutes(row: Row) -> str:
-    """Return a row's time in minutes as text."""
+    """Return the estimated time of a row as text, in minutes, or "does not fit"."""
     return "does not fit" if row.seconds is None else f"{row.seconds.total / 60:.0f} min"
 
 
 def setting_words(row: Row) -> str:
-    """Return a row's size, window and arithmetic as text."""
+    """Return the video size, the attention window and the arithmetic of a row as text."""
     height, width = row.setting.size
     return f"{width}x{height}, window {row.setting.window}, {'8 bits' if row.setting.eight_bit else 'exact'}"
 
@@ -110,7 +110,8 @@ def _presets(found: Checkup) -> str:
 
 
 def row(found: Checkup) -> str:
-    """Return a line for the table of docs/cards.md: card, versions, rates and the presets' frames a second."""
+    """Return a checkup as a line of the Markdown table in docs/cards.md. The line has the card, versions, rates, and
+    the frames per second of each preset."""
     rates = " / ".join(f"{rate.tflops:.3g}" for rate in found.rates.values() if rate.tflops) or "-"
     made = "; ".join(
         f"{model} {setting_words(each)}: {each.frames_a_second:.1f}" for model, each in found.presets.items()

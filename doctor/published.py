@@ -1,8 +1,10 @@
-"""The published figures of common cards, and others' measurements on some of them.
+"""The published figures of common cards, and measurements by other people on some of these cards.
 
-A kernel reaches a fraction of a card's published rate. The fractions come from others' measurements. On an RTX 5090:
-products at 176 to 229 TFLOP/s in bf16, 375 to 430 in fp8 and 537 to 648 in int8; exact attention at 184, 8-bit
-attention at 524; the VAE at 173. On Strix Halo: a chunk of 0.8 s, 44 % of it attention and 38 % products."""
+A kernel reaches a fraction of a card's published rate. The fractions come from measurements by other people. On an RTX
+5090, matrix products reach 176 to 229 TFLOP/s in bf16, 375 to 430 in fp8 and 537 to 648 in int8. Exact attention
+reaches 184 TFLOP/s, 8-bit attention 524, and the VAE 173. On Strix Halo a chunk takes 0.8 s, of which attention takes
+44 % and matrix products 38 %.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from .work import Rates
 
 
 class Shares(NamedTuple):
-    """The fractions of published rates that kernels reach: of the fp16 rate (`linear`, `attention`, `convolution`), of
-    the 8-bit rates, and of the memory bandwidth."""
+    """The fractions of a card's published rates that kernels reach. `linear`, `attention` and `convolution` are
+    fractions of the fp16 rate. `int8` and `fp8` are fractions of the rates of these types, `attention_8bit` of the int8
+    rate, and `bandwidth` of the memory bandwidth."""
 
     linear: float = 0.90
     int8: float = 0.71
@@ -29,8 +32,8 @@ RADEON = Shares(0.57, 0.50, 0.0, 0.42, 0.42, 0.23)
 
 
 class Published(NamedTuple):
-    """A card's published figures: memory in GB and its GB/s; dense TFLOP/s in fp16 with fp32 accumulation, in int8 and
-    in fp8 (0: unsupported); and the GB/s of its bus."""
+    """A card's published figures. `memory` is in GB, and `bandwidth` (of the memory) and `bus` are in GB/s. `half`
+    (fp16 with fp32 accumulation), `int8` and `fp8` are dense TFLOP/s; 0 means unsupported."""
 
     memory: float
     bandwidth: float
@@ -54,8 +57,10 @@ CARDS: dict[str, Published] = {
 
 
 class Measured(NamedTuple):
-    """Others' measurement with their own code: the card, the code, the seconds of the model and of the full chunk
-    (None: unknown), and the setting: size, latent frames of a chunk and of the window, forwards, 8 bits."""
+    """A measurement by other people with their own code. `model` and `chunk`: the seconds for the model alone and for
+    the full chunk, None if unknown. `size`: height and width of the video. `frames` and `window`: latent frames of a
+    chunk and of the attention window. `forwards`: forwards for each chunk. `eight_bit`: whether 8-bit kernels were
+    used."""
 
     card: str
     code: str
@@ -75,12 +80,13 @@ OTHERS: tuple[Measured, ...] = (
     Measured("RTX 5060 8 GB", "official, laptop", 0.72, 0.766, (304, 528), 1, 6, 4, False),
     Measured("Strix Halo", "ROCm fork", 0.83, 0.87, (384, 672), 1, 12, 4, False),
 )
-"""Measurements of the 1.3B from public forks of lingbot-world-v2, September to October 2026. The laptop and Strix Halo
-use the tiny decoder."""
+"""Measurements of the 1.3B model from public forks of lingbot-world-v2, September to October 2026. Those on the laptop
+and on Strix Halo used the tiny decoder."""
 
 
 def rates_of(card: Published) -> Rates:
-    """Return the estimated rates of kernels on a card: its published figures times the fractions in `card.shares`."""
+    """Return the estimated rates of kernels on a card. They are the published figures times the fractions in
+    `card.shares`."""
     shares = card.shares
     return Rates(
         card.half * shares.linear,

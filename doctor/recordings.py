@@ -1,4 +1,5 @@
-"""A test of whether a function may be recorded in a CUDA graph: the replay must be right for new input values."""
+"""A test of whether an attention function works in a CUDA graph. The replayed graph must compute the right result for
+new input values."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ TOKENS, WORST = Size(256, 512, 256), 1e-3
 
 
 def replays_rightly(attend: Callable[[Tensor, Tensor, Tensor, int], Tensor], device: torch.device) -> bool:
-    """Return whether a CUDA graph of `attend` agrees with a direct call on new input values. Raises the errors of
-    `attend`."""
+    """Return whether a CUDA graph of `attend(q, k, v, heads)`, replayed with new input values, gives the result of a
+    direct call. The relative error may be at most 0.001. Raises any error of `attend`."""
     q, k, v, heads = random_attention(device, TOKENS)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

@@ -1,4 +1,5 @@
-"""The tables of docs/cards.md: estimates from published figures, and others' measurements next to estimates."""
+"""The tables of docs/cards.md: speeds estimated from published figures, and measurements by other people next to the
+estimates."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ GOALS = (
     ("RTX 4060 8 GB", SMALL, 16 / 6),
     ("RTX 5060 8 GB", SMALL, 16 / 6),
 )
-"""Cards, sizes and the project's goals in seconds a chunk of 16 frames."""
+"""The project's goals, each as (card, video size, seconds for a chunk of 16 frames)."""
 
 
 def card_page(name: str) -> str:
-    """Return the estimated speed of each release on a card in CARDS as text."""
+    """Return the estimated speed of each release on a card as text. `name` is a key of CARDS."""
     rows = rows_of(rates_of(CARDS[name]))
     lines = [f"{name}, worked out from published figures and the shares of them that others' kernels reached"]
     for row in rows:
@@ -35,8 +36,8 @@ def card_page(name: str) -> str:
 
 
 def worked_out_table() -> str:
-    """Return the Markdown table of all cards: the 1.3B in exact and 8-bit arithmetic at two sizes, the 14B's
-    preset, and a video of base."""
+    """Return the Markdown table with the estimates for all cards. Its columns are the 1.3B model in exact and 8-bit
+    arithmetic at two sizes, the 14B model's preset, and a video by the base model."""
     lines = [
         "| card | 1.3B 832x464, exact | 8 bits | 1.3B 528x304, exact | 8 bits | 14B in 4 bits "
         "| base, 5 s: exact; 8 bits |",
@@ -64,7 +65,8 @@ def _cell(row: Row) -> str:
 
 
 def parts_table() -> str:
-    """Return the Markdown table of a chunk's seconds by cause: the 1.3B in 8 bits on the cards with a goal."""
+    """Return the Markdown table of a chunk's seconds by cause (matrix products, attention, VAE and others). Its rows
+    are the 1.3B model in 8 bits on each card in GOALS."""
     lines = [
         "| card, size | products | attention | VAE | memory | launches | all | goal |",
         "|---|---|---|---|---|---|---|---|",
@@ -78,7 +80,8 @@ def parts_table() -> str:
 
 
 def measured_table() -> str:
-    """Return the Markdown table of others' measurements of the 1.3B, each with the estimate for the same setting."""
+    """Return the Markdown table of measurements by other people of the 1.3B model. Each row also has the estimate for
+    the same setting."""
     lines = ["| card, code | setting | model, all: theirs | worked out | off by |", "|---|---|---|---|---|"]
     config = MODELS["1.3B"][1]
     for each in OTHERS:

@@ -1,5 +1,5 @@
-"""An estimate of a chunk's seconds from a card's rates: products, attention, the VAE, memory traffic, kernel launches,
-and weights that are copied over the bus."""
+"""An estimate of the seconds of a chunk from a card's rates. It adds up matrix products, attention, the VAE, memory
+traffic and kernel launches, and includes the copying of weights over the bus."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from ..pipeline.rollout_memory import DecoderSettings, RolloutMemory, RolloutWor
 from ..pipeline.world import WorldMemory
 
 VAE_PIXEL = 8.42e6
-"""The VAE's operations for each pixel of a frame: 52 TFLOP for 16 frames of 464x832."""
+"""The number of operations of the VAE for each pixel of a frame. 16 frames of 464x832 take 52 TFLOP."""
 VAE_WIDTH = 96
 ROW_PASSES = 58
-"""The reads and writes of an activation [tokens, dim] of 2 bytes by a block, outside products and attention: measured
-on an RTX 5090, 0.09 s a chunk at 1.79 TB/s."""
+"""The number of times that a block reads or writes an activation [tokens, dim] in 16 bits, apart from matrix products
+and attention. It was measured on an RTX 5090, where these passes take 0.09 s for each chunk."""
 LAUNCHES, LAUNCHES_8_BITS = 16, 33
-"""The kernels and memory fills of a block in exact arithmetic and in 8 bits (comfy-kitchen's products and attention),
-counted by tools/cards/try_kernels.py on an H100 that played a card of 8.6."""
+"""The number of kernels and memory fills in a block: LAUNCHES in exact arithmetic, LAUNCHES_8_BITS with comfy-kitchen's
+8-bit products and attention. Both were counted by tools/cards/try_kernels.py on an H100 that imitated a card of compute
+capability 8.6."""
 LAUNCH, LAUNCH_RECORDED = 9e-6, 1.5e-6
-"""The least seconds of a launch: from Python, and from a CUDA graph."""
+"""The least seconds that a kernel takes: LAUNCH if Python launches it, LAUNCH_RECORDED in a CUDA graph."""
 HELD_BY_OTHERS = 1e9
-"""The bytes of a card's memory that the desktop and CUDA use."""
+"""The bytes of a card's memory that are assumed to be used by the desktop and by CUDA itself."""
 FOUR_BIT = 0.57
-"""The bytes of a weight in NF4, including its scales."""
+"""The average number of bytes of a weight in NF4, including the quantization scales."""
 
 
 class Rates(NamedTuple):
-    """A card's rates: TFLOP/s of 16-bit and 8-bit products, of exact and 8-bit attention, and of the VAE's
-    convolutions; GB/s of its memory and of its bus; its memory in bytes. `recorded`: kernels run from a CUDA graph."""
+    """A card's rates. `linear` and `linear_8bit` (matrix products in 16 and 8 bits), `attention`, `attention_8bit` and
+    `convolution` (the VAE) are in TFLOP/s. `bandwidth` (of the memory) and `bus` are in GB/s, and `memory` is in bytes.
+    `recorded`: whether kernels run from a CUDA graph."""
 
     linear: float
     linear_8bit: float
@@ -47,8 +49,9 @@ class Rates(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The setting of a chunk: height and width of the video; latent frames of the chunk, of the window and of its sink;
-    forwards for each chunk; and whether products and attention use 8 bits."""
+    """The setting of a chunk. `size`: height and width of the video in pixels. `frames`, `window` and `sink`: latent
+    frames of the chunk, of the attention window and of the window's sink. `forwards`: the model's forwards for each
+    chunk. `eight_bit`: whether matrix products and attention use 8 bits."""
 
     size: tuple[int, int]
     frames: int = 4
@@ -69,7 +72,8 @@ class Setting(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """The seconds of a chunk, by cause."""
+    """The seconds of a chunk by cause. `memory`: reading and writing of GPU memory. `launches`: kernel launches. `bus`:
+    copies of weights from host memory, in parallel to the model's other work."""
 
     products: float
     attention: float
@@ -80,17 +84,18 @@ class Seconds(NamedTuple):
 
     @property
     def model(self) -> float:
-        """The seconds of the model's forwards."""
+        """The seconds of the model's forwards: the computation or the copies over the bus, whichever takes longer."""
         return max(self.products + self.attention + self.memory + self.launches, self.bus)
 
     @property
     def total(self) -> float:
-        """The seconds of the chunk."""
+        """The seconds of the chunk: the model's forwards and the VAE."""
         return self.model + self.vae
 
 
 class Fit(NamedTuple):
-    """The placement of a run in memory: `where` as text, and the bytes `fetched` over the bus by each forward."""
+    """The placement of a model in memory. `where`: a description of the placement. `fetched`: the bytes that each
+    forward copies from host memory."""
 
     where: str
     fetched: int = 0
@@ -108,7 +113,7 @@ MODELS = {
         FOUR_BIT,
     ),
 }
-"""The models of the estimate: name of the release, configuration, and bytes of each stored weight."""
+"""The models of the estimate by name, each as (release, configuration, bytes of a stored weight)."""
 PRESETS = (
     Setting((464, 832)),
     Setting((384, 640)),
@@ -116,18 +121,20 @@ PRESETS = (
     Setting((304, 528), window=12),
     Setting((304, 528), window=6, sink=1),
 )
-"""Settings from the best quality to the fastest; the first one that fits and is fast enough is a card's preset."""
+"""The settings to choose from, the best quality first and the fastest last. A card's preset is the first setting that
+fits and is fast enough."""
 BASE_VIDEO = Setting((480, 832), frames=21, window=21, forwards=80)
-"""Five seconds by the base model: 81 frames in 40 guided steps of two forwards. All tokens attend to all."""
+"""The setting of a five-second video by the base model: 81 frames in 40 guided steps, each with two forwards. All
+tokens attend to all others."""
 BASE_WORK = 3.9e9
-"""The bytes that a forward of the base model uses besides its weights, for such a video."""
+"""The bytes that a forward of the base model uses besides its weights, for the video BASE_VIDEO."""
 FAST_ENOUGH = 6.0
-"""The frames a second from which an interactive walk feels fluent."""
+"""The frame rate, in frames per second, from which an interactive walk feels fluent."""
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the estimated seconds of a chunk on a card with these rates. `fetched` is the bytes that each forward
-    copies over the bus, in parallel to its computation."""
+    """Return the estimated seconds of a chunk on a card with these rates. `fetched`: the bytes that each forward copies
+    from host memory while it computes."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches = rates.linear, rates.attention, LAUNCHES
     if setting.eight_bit:
@@ -148,8 +155,8 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
-    """Return the first placement in which a model with `weight` bytes a weight fits into `memory` bytes of a card; None
-    if none fits."""
+    """Return the first placement with which a model fits on a card, or None if none fits. `weight`: the bytes of each
+    stored weight. `memory`: the bytes of the card's memory."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
@@ -175,7 +182,8 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Row(NamedTuple):
-    """The estimate for a model in a setting on a card: placement and seconds, None if the model does not fit."""
+    """The estimate for one model and setting on a card. `fit` (placement) and `seconds` are None if the model does not
+    fit."""
 
     model: str
     setting: Setting
@@ -184,14 +192,16 @@ class Row(NamedTuple):
 
     @property
     def frames_a_second(self) -> float:
-        """The frames of video computed in a second; 0 if the model does not fit."""
+        """The number of video frames made per second; 0 if the model does not fit."""
         return 0.0 if self.seconds is None else 4 * self.setting.frames / self.seconds.total
 
 
 def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
-    """Return the estimate for each model in each setting, in exact and 8-bit arithmetic.
+    """Return the estimates for each model in MODELS and each setting in PRESETS, in exact and 8-bit arithmetic.
 
-    `large`: a card's rates at the sizes of the 14B, by default `small`, those at the sizes of the 1.3B."""
+    `small`: a card's rates at the matrix sizes of the 1.3B model. `large`: the rates at the sizes of the 14B model, by
+    default the same as `small`.
+    """
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large
@@ -203,8 +213,8 @@ def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
 
 
 def base_rows(rates: Rates) -> list[Row]:
-    """Return the estimate for a video of the base model in 4 bits, in exact and 8-bit arithmetic. Blocks that do not
-    fit on the card are copied to it in every forward."""
+    """Return two estimates for a video by the base model with 4-bit weights: in exact and in 8-bit arithmetic. Blocks
+    that do not fit on the card are copied from host memory in every forward."""
     config = MODELS["14B"][1]
     stored = int(FOUR_BIT * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     room = rates.memory - HELD_BY_OTHERS - BASE_WORK
@@ -217,13 +227,13 @@ def base_rows(rates: Rates) -> list[Row]:
 
 
 def preset(rows: list[Row], model: str) -> Row | None:
-    """Return a model's recommended setting: the best quality that is fast enough, else the fastest that fits; None if
-    none fits."""
+    """Return the estimate with the recommended setting of `model`, or None if no setting fits. It is the best quality
+    that reaches FAST_ENOUGH, or else the fastest setting that fits."""
     fitting = [row for row in rows if row.model == model and row.fit is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)
 
 
 def released(name: str) -> str:
-    """Return the name of the release of a model in MODELS."""
+    """Return the release name of a model. `name` is a key of MODELS."""
     return RELEASES[MODELS[name][0]].name

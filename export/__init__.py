@@ -1,5 +1,5 @@
-"""Export of a walk or a video as a scene for 3D programs: the sharpest frames with exact poses and lens, and sparse
-points."""
+"""Export of a walk or a video as a scene for 3D programs. A scene has the sharpest frames, their exact camera poses and
+intrinsics, and sparse points."""
 
 from .points import Points, add_points, check_points
 from .scene import FORMATS, Exported, export_scene

@@ -1,4 +1,4 @@
-"""Selection of the frames to export: the sharpest one of each group, except blurred ones."""
+"""Selection of the frames to export. The sharpest frame of each group is taken, unless it is blurred."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 BLURRED = 0.6
-"""The fraction of its neighbours' median sharpness below which a frame counts as blurred, also for `measure`."""
+"""The threshold for blur. A frame is blurred if its sharpness is less than this fraction of the median sharpness of its
+neighbours. `measure` uses the threshold too."""
 NEIGHBOURS = 4
-"""The number of frames on each side with which `blurred` compares a frame. They are the sharpest frames of the adjacent
-groups."""
+"""The number of frames before and after a frame with which `blurred` compares it."""
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """Return the sharpness of a frame uint8 [H, W, 3]: the variance of its Laplacian divided by the variance of its
-    grey values."""
+    """Return the sharpness of a frame, uint8 [H, W, 3]. It is the variance of the Laplacian divided by the variance of
+    the grey values."""
     grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
     around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
 
 
 def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield the number, the pixels and the sharpness of the sharpest frame in each group of `every` frames, uint8
-    [H, W, 3]."""
+    """Yield (number, pixels, sharpness) of the sharpest frame in each group of `every` successive frames. Frames are
+    uint8 [H, W, 3]."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)
@@ -36,7 +36,8 @@ def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np
 
 
 def blurred(values: Sequence[float]) -> list[int]:
-    """Return the indices of the sharpness values below BLURRED times the median of their neighbours."""
+    """Return the indices of the blurred frames. `values`: the sharpness of each frame. A frame is blurred if its value
+    is below BLURRED times the median of up to NEIGHBOURS values on each side."""
     around = [
         [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
     ]

@@ -1,4 +1,5 @@
-"""Sparse coloured points of an exported scene: tracked corners, triangulated by pycolmap with the poses held fixed."""
+"""Sparse coloured points of an exported scene. Corners are tracked through the frames and triangulated by pycolmap,
+with the camera poses held fixed."""
 
 from __future__ import annotations
 
@@ -21,20 +22,20 @@ from .preview import Preview, draw_preview
 from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
-"""The smallest angle in degrees between two rays to a point. pycolmap's default, 1.5, is for photographs, with cameras
-further apart than in a walk."""
+"""The smallest angle in degrees between two rays that may determine a point. pycolmap's default of 1.5 suits
+photographs, whose cameras are further apart than those of successive frames."""
 APART = (1, 2, 4, 8)
-"""The distances, in exported frames, between the two frames of a matched pair."""
+"""The distances between the two frames of a pair whose points are matched, counted in exported frames."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
-"""The number of exported frames through which points are tracked at a time, which limits memory."""
+"""The number of exported frames through which points are tracked at a time. It limits the memory."""
 
 
 @dataclass(frozen=True)
 class Second:
-    """The agreement of one second of the video with its poses. `error`: the mean reprojection error in pixels, NaN
-    without points. `agreeing`: the fraction of the tracked points that three or more views confirm. `points`: the
-    number of points seen."""
+    """The agreement between the tracked points and the camera poses in one second of the video. `error`: the mean
+    reprojection error in pixels, NaN without points. `agreeing`: the fraction of the tracked points that were
+    triangulated from at least three views. `points`: the number of triangulated points in view."""
 
     second: int
     error: float
@@ -44,9 +45,9 @@ class Second:
 
 @dataclass(frozen=True)
 class Points:
-    """The sparse points of a scene: their `count`, the mean reprojection `error` in pixels, the agreement in each
-    second, and the bytes of a PLY file. That `cloud` has y up, and the first camera looks along -z, as in 3D
-    viewers. `preview`: the points together with the cameras."""
+    """The sparse points of a scene. `count`: the number of points. `error`: the mean reprojection error in pixels.
+    `seconds`: the agreement in each second of the video. `cloud`: the bytes of a PLY file, in which y points up and the
+    first camera looks along -z, as in 3D viewers. `preview`: the points together with the cameras."""
 
     count: int
     error: float
@@ -55,7 +56,7 @@ class Points:
     preview: Preview
 
     def words(self) -> list[str]:
-        """Return lines of text: the totals, and a table with a row for each second."""
+        """Return lines of text: the total, and a table with a row for each second."""
         rows = [f"{each.second:6} {each.error:9.2f} {each.agreeing:9.0%} {each.points:8}" for each in self.seconds]
         return [
             f"{self.count} points; mean reprojection error {self.error:.2f} pixels",
@@ -65,20 +66,21 @@ class Points:
 
 
 def check_points(left_out: bool = False) -> None:
-    """Raise InputError if points are `left_out`, for an export of a point cloud, and DependencyError without pycolmap
-    or OpenCV."""
+    """Check that points can be exported. Raises InputError if the user wants none (`left_out`), for an export of a
+    point cloud only, and DependencyError without pycolmap or OpenCV."""
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate points of an exported scene, write them in its format, and return them. `fps`: the frame rate of the
-    video.
+    """Triangulate the points of an exported scene, write them in the scene's format, and return them. `fps`: the frame
+    rate of the video.
 
-    nerfstudio: `points.ply` in the coordinates of the poses, listed in transforms.json. colmap: the points of the model
-    in sparse/0. ply: `Points.cloud` as `points.ply`, in place of the frames. Raises InputError if no point can be
-    triangulated, and DependencyError without pycolmap or OpenCV."""
+    For nerfstudio, `points.ply` is written in the coordinates of the poses and listed in transforms.json. For colmap,
+    the points are written into the model in sparse/0. For ply, `Points.cloud` is written as `points.ply` and the frames
+    are deleted. Raises InputError if no point can be triangulated, and DependencyError without pycolmap or OpenCV.
+    """
     check_points()
     try:
         return _add_points(made, fps)
@@ -114,7 +116,8 @@ def _add_points(made: Exported, fps: float) -> Points:
 
 
 def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
-    """Return pycolmap's reconstruction of the scene, and the number of tracked points in each frame, int [n]."""
+    """Return pycolmap's reconstruction of the scene, and the number of tracked points in each frame, int [n]. Temporary
+    files are written into `folder`."""
     colmap = pycolmap()
     write_colmap(made.path, folder, [Path(file).name for file in made.files], made.size)
     model = colmap.Reconstruction(folder)
@@ -132,7 +135,8 @@ def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
 
 
 def _write_scene(database: Any, model: Any) -> None:
-    """Write the model's cameras and images into the database with their ids; image 1 is the first exported frame."""
+    """Write the cameras and images of `model` into the database under the same ids. The first exported frame is image
+    1."""
     for camera in model.cameras.values():
         database.write_camera(camera, use_camera_id=True)
     for rig in model.rigs.values():
@@ -144,8 +148,9 @@ def _write_scene(database: Any, model: Any) -> None:
 
 
 def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
-    """Track points through TOGETHER exported frames from index `begin` on, and write them as keypoints, in pixels, with
-    the matches of pairs of frames. Return the number of points in each frame, int [n]."""
+    """Track points through up to TOGETHER exported frames, the first of which has the index `begin`. Write the points
+    as keypoints in pixels, and write the matches between pairs of frames. Return the number of points in each frame,
+    int [n]."""
     greys = (Image.open(made.folder / file).convert("L") for file in made.files[begin : begin + TOGETHER])
     tracks = follow([resize(np.array(grey)) for grey in greys], 1)
     seen = ~np.isnan(tracks.points[..., 0])
@@ -160,7 +165,8 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
 
 
 def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
-    """Write the matches of two images; `seen` [2, n] masks the tracked points in each."""
+    """Write the matches of two images, named by their ids. `seen`, bool [2, n], marks the tracked points that are
+    visible in each image."""
     colmap, both = pycolmap(), seen.all(0)
     numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
     matches = numbers[:, both].T.astype(np.uint32)

@@ -1,4 +1,5 @@
-"""Export of a scene folder for nerfstudio, COLMAP or a point cloud: frames as PNG files, poses and lens."""
+"""Export of a folder with a scene for nerfstudio or COLMAP, or for a point cloud: frames as PNG files, camera poses and
+intrinsics."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ IMAGES, MODEL, PLY = "images", Path("sparse", "0"), "points.ply"
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported scene in `folder`. `frames`: the numbers of the exported frames in the video. `left_out`: the count
-    of blurred frames. `read`: the count of all frames. `path`: the exported poses. `length`: the length of that path in
-    its units. `size`: height and width of the frames."""
+    """An exported scene in `folder`. `frames`: the numbers in the video of the exported frames. `left_out`: the number
+    of blurred frames that were not exported. `read`: the number of frames in the video. `path`: the cameras of the
+    exported frames. `length`: the distance that the camera moves, in the units of the path. `size`: height and width of
+    the frames."""
 
     frames: tuple[int, ...]
     left_out: int
@@ -39,7 +41,7 @@ class Exported:
 
     @property
     def files(self) -> list[str]:
-        """The exported frames' files, relative to `folder`."""
+        """The files of the exported frames, relative to `folder`."""
         return [f"{IMAGES}/{_name(at)}" for at in range(len(self.frames))]
 
 
@@ -53,11 +55,15 @@ def export_scene(
     every: int = 4,
     shorter: bool = False,
 ) -> Exported:
-    """Write the sharpest frame in each group of `every` frames, uint8 [H, W, 3], with its camera into a folder. The
-    format "ply" writes the frames only, which `add_points` replaces by a point cloud.
+    """Write the sharpest frame in each group of `every` frames into a folder, with its camera, and return the Exported
+    scene. Blurred frames are left out.
 
-    `c2w` [n, 4, 4] (OpenCV axes) and `lens` [n, 4] at 832x480 have a row for each frame. `shorter`: the video may have
-    fewer frames than the path has poses. Raises InputError for other lengths and for an unknown format."""
+    `frames`: uint8 [H, W, 3] each. `c2w`: float [n, 4, 4] camera-to-world poses in OpenCV axes. `lens`: float [n, 4]
+    with fx, fy, cx, cy in pixels of an 832x480 image. Both have a row for each frame. `format`: "nerfstudio", "colmap",
+    or "ply", which writes only the frames from which `add_points` makes a point cloud. `shorter`: the video may have
+    fewer frames than there are poses. Raises InputError for any other difference in number, for a video without frames,
+    and for an unknown format.
+    """
     if format not in FORMATS:
         raise InputError(f"`format` {format!r:.40}: expected {' or '.join(FORMATS)}")
     if every < 1:
@@ -82,10 +88,12 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest of each `every` frames as a PNG file.
+    """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones.
 
-    Return their numbers in the video, the count of blurred frames, the count of all frames, and their height and width.
-    Raises InputError for no frames, for more than `poses`, and for fewer unless `shorter`."""
+    Return the numbers in the video of the written frames, the number of blurred frames, the number of frames read, and
+    (height, width). Raises InputError for no frames and for more frames than `poses`. Fewer frames are allowed only
+    with `shorter`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)
@@ -128,7 +136,8 @@ def _write_frames(
 
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
-    """Delete the blurred frames, give the others their final names, and return the numbers of the others."""
+    """Delete the files of blurred frames, rename the others to their final names, and return their numbers in the
+    video. `chosen`: (number, sharpness) of each written frame."""
     out = set(blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

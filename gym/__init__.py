@@ -1,4 +1,5 @@
-"""A walk as an environment of gymnasium: `gymnasium.make("LingBotWorld-v0", ckpt=..., image=..., chunk=1)`."""
+"""An environment of gymnasium in which an agent walks through a world: `gymnasium.make("LingBotWorld-v0", ckpt=...,
+image=..., chunk=1)`."""
 
 from ..errors import require
 
@@ -7,7 +8,7 @@ __all__ = ["ID", "register_envs"]
 
 
 def register_envs() -> None:
-    """Register the environment with gymnasium. Raises DependencyError without gymnasium."""
+    """Register the environment "LingBotWorld-v0" with gymnasium. Raises DependencyError without gymnasium."""
     registration = require("gymnasium.envs.registration", '"lingbot-world[gym]"')
     if ID not in registration.registry:
         registration.register(ID, entry_point="lingbot_world.gym.env:LingBotWorldEnv")

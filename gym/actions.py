@@ -12,13 +12,15 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The keys of MultiBinary, in order. In Discrete, 0 holds nothing and 1 to 8 are the `KEYS`."""
+"""The keys of the action space MultiBinary, in the order of its entries. In the action space Discrete, 0 presses no
+key, and 1 to 8 press one of KEYS."""
 SPACES = ("discrete", "keys", "box")
 
 
 def action_space(name: str) -> Space[Any]:
-    """Return the action space `name`: "discrete" (Discrete of 9), "keys" (MultiBinary of 9), or "box" (Box float32 [3]
-    of velocity, yaw and pitch, -1 to 1 each). Raises InputError for another name."""
+    """Return the action space with this name. "discrete": Discrete(9), no key or one of eight. "keys": MultiBinary(9),
+    any combination of nine keys. "box": Box, float32 [3], with velocity, yaw and pitch from -1 to 1. Raises InputError
+    for another name."""
     if name == "discrete":
         return spaces.Discrete(1 + len(KEYS))
     if name == "keys":
@@ -29,7 +31,8 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Set the inputs of a session by an action of `space`. Raises InputError for an action outside of the space."""
+    """Set the held keys or the joystick of a session according to `action`, an element of `space`. Raises InputError if
+    `action` is not an element."""
     if not space.contains(action):
         raise InputError(f"the action is {action!r:.60}; expected one of {space}")
     if isinstance(space, spaces.Discrete):

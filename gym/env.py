@@ -1,4 +1,4 @@
-"""The environment of gymnasium: a step is a chunk of a walk."""
+"""The environment of gymnasium. Each step makes one chunk of video, during which the agent's action is held."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from .actions import act, action_space
 RESET = ("image", "prompt", "state")
 LARGEST_SEED = 2**31
 Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
-"""A function reward(observation, info) that returns the reward, or the reward and whether the episode has ended."""
+"""The type of a function reward(observation, info). It returns the reward, or a tuple of the reward and whether the
+episode has ended."""
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
-    """A walk as an environment. The observation is the last frame of a chunk, uint8 [H, W, 3]. `info` has its `pose`
-    (c2w float64 [4, 4]), the `seconds` of the video so far, and the number of the `chunk`. `latent_frame` is the first
-    latent frame of the walk with the action.
+    """A gymnasium environment in which an agent walks through a generated world. The observation is the last frame of a
+    chunk, uint8 [H, W, 3].
 
-    Environments with the same arguments share one model. `unwrapped.session` is the Session, for events and prompts."""
+    `info` has the `pose` of that frame (camera-to-world, float64 [4, 4]) and the length of the video so far in
+    `seconds`. It also has the chunk's number `chunk` and the number of its first latent frame, `latent_frame`.
+    Environments with the same arguments share one model. `unwrapped.session` is the Session, through which prompts and
+    events can be changed.
+    """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
 
@@ -45,9 +49,13 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         session: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Open the model in the folder `ckpt`. `actions`: discrete, keys or box. `reward`: by default every reward is
-        0. `session`: options of `Session`, such as speed and events. `options`: options of `open_live`, such as chunk,
-        width and device. Raises a LingBotError."""
+        """Open the model in the folder `ckpt`. `image` and `prompt`: the default start of a walk, or else the package's
+        example. `actions`: "discrete", "keys" or "box". `render_mode`: "rgb_array" or None. `reward`: by default every
+        reward is 0.
+
+        `session`: arguments of `Session`, such as speed and events. `options`: arguments of `open_live`, such as chunk,
+        width and device. Raises a LingBotError for invalid arguments and files.
+        """
         self.action_space = action_space(actions)
         if render_mode not in (None, "rgb_array"):
             raise InputError(f"`render_mode` is {render_mode!r:.40}; expected rgb_array, or none")
@@ -67,9 +75,12 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a walk, make its first chunk, and return the observation and `info`. `options` may have `image`,
-        `prompt` and `state` (a file, the folder of a walk, or a WorldState). `seed`: the seed of the noise, None for a
-        random one. Raises InputError."""
+        """Begin a new walk, make its first chunk, and return the observation and `info`.
+
+        `seed`: the seed of the noise; None draws a random one. `options` may contain an `image`, a `prompt` and a
+        `state` (a file, the folder of a walk, or a WorldState) for the start. Raises InputError for other options and
+        for invalid ones.
+        """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
         start = replace(self._begin(options or {}), seed=drawn)
@@ -79,8 +90,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return self._chunk()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Make a chunk with an action, and return observation, reward, terminated, truncated (always false) and `info`.
-        Raises InputError for an action outside of the action space, and before `reset`."""
+        """Make one chunk with `action` held, and return (observation, reward, terminated, truncated, info). `truncated`
+        is always false. Raises InputError for an action outside of the action space, and for a call before `reset`."""
         act(self.session, self.action_space, action)
         seen, info = self._chunk()
         reward = 0.0 if self._reward is None else self._reward(seen, info)
@@ -88,7 +99,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         return seen, float(value), bool(ended), False, info
 
     def render(self) -> np.ndarray | None:  # type: ignore[override, unused-ignore]
-        """Return the last frame, uint8 [H, W, 3], if the render mode is rgb_array; otherwise None."""
+        """Return the last frame, uint8 [H, W, 3], if `render_mode` is "rgb_array"; otherwise return None."""
         return self._seen if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
@@ -120,7 +131,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Open a model, or return the last opened one if its arguments were equal and are hashable."""
+    """Open a model and return its engine and the default start. If the arguments equal those of the last call and are
+    hashable, return the model that is open already."""
     try:
         return _kept(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory
