@@ -74,7 +74,7 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at exit
         return OUTPUT_CLOSED
     except LingBotError as error:
-        return _failed(arguments, with_flags(str(error)))
+        return _failed(arguments, with_flags(str(error), vars(arguments)))
     except OSError as error:  # an unreadable folder, or a disk that went away
         where = error.filename or ("standard output" if _is_output_broken() else "")
         return _failed(arguments, f"{where}{where and ': '}{describe_os_error(error)}")

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -158,10 +158,13 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
         parser.add_argument("--frame_num", type=int, default=FRAMES, metavar="N", help=about)
 
 
-def with_flags(message: str) -> str:
-    """Return a message in which each option's Python name, such as `action_path`, is replaced by its flag,
-    --action_path."""
-    return type(message)(re.sub(r"`(\w+)`", r"--\1", message))
+def with_flags(message: str, options: Collection[str] = ()) -> str:
+    """Return a message in which the Python name of an option, such as `action_path`, is replaced by its flag,
+    --action_path. `options`: the names of the command's options besides those of GenerateOptions. Other names in
+    backticks, such as a field of an events file, stay."""
+    names = {field.name for field in fields(GenerateOptions)} | set(options)
+    flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
+    return type(message)(flags)
 
 
 def add_measuring(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.command.flags import with_flags
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.toy.weights import EXPERT
@@ -316,3 +317,8 @@ def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
     assert "the negative prompt has no effect" in said("a yard", "--negative", "fog", "--guide_scale", "1")
     assert "by its name" not in said("a yard", "--lora", f"high={file}")
     assert said("a yard", "--lora", f"low={file}:0.5", "--lora", f"high={file}").count(", strength ") == 2
+
+
+def test_a_message_names_options_by_their_flags_and_other_names_as_they_are():
+    message = "`start` of the file that `events` names, and `every`"
+    assert with_flags(message, {"every"}) == "`start` of the file that --events names, and --every"
