@@ -1,4 +1,4 @@
-"""Caches of tensors that depend on the camera and the prompt alone, so that every step would recompute them."""
+"""Caches of tensors that depend only on the camera or the prompt, and would otherwise be recomputed in every step."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -10,14 +10,15 @@ from torch import Tensor
 Pair = tuple[Tensor, Tensor]
 
 MOST_UNREAD_FILLS = 2
-"""The number of times a cache may be filled and emptied without a read. After that it stays empty."""
+"""The number of times that a cache may be filled and emptied without a read, before it stays empty for good."""
 
 
 class BlockCache:
-    """A cache of two tensors for every block, all computed from one source tensor.
+    """A cache of two tensors for each transformer block, all computed from one source tensor.
 
-    A new source replaces the cached tensors. If sources alternate, no cached tensor is ever read again, so the cache
-    gives up and stays empty."""
+    Tensors of a new source replace the cached ones. If different sources alternate, cached tensors are replaced before
+    they are read. After MOST_UNREAD_FILLS such cases the cache gives up and stays empty.
+    """
 
     _source: Tensor | None
     """A copy of the source."""
@@ -25,21 +26,23 @@ class BlockCache:
     """A weak reference to the original source tensor, and its version counter at the time the cache was filled."""
     _blocks: dict[int, Pair]
     _spare: dict[int, Pair]
-    """The tensors that a steady cache held before it was emptied: a block's next tensors are written over them."""
+    """The tensors that a `steady` cache held before it was emptied, by block. The next tensors overwrite them."""
     _nbytes: int
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache. If `steady`, the tensors keep their memory addresses when the source changes, as CUDA
-        graphs
-        require: new tensors overwrite the old ones if shapes, dtypes and devices match."""
+        """Create an empty cache.
+
+        If `steady`, the tensors keep their memory addresses when the source changes, as CUDA graphs require. New
+        tensors are then copied over the old ones of the same shape, dtype and device.
+        """
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
 
     @property
     def addresses(self) -> tuple[tuple[int, ...], ...]:
-        """The addresses of the cached tensors, and of the spare tensors that will be overwritten next."""
+        """The memory addresses of the cached tensors, and of the spare tensors that `put` will overwrite."""
         return tuple(
             tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
             for blocks in (self._blocks, self._spare)
@@ -47,7 +50,7 @@ class BlockCache:
 
     @property
     def kept(self) -> Mapping[int, Pair]:
-        """The cached tensors by block index, as a copy."""
+        """A copy of the dictionary of cached tensors, by block index."""
         return dict(self._blocks)
 
     @property
@@ -57,14 +60,16 @@ class BlockCache:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the blocks' tensors."""
+        """The size in bytes of the blocks' cached tensors."""
         return self._nbytes
 
     def attach(self, source: Tensor) -> bool:
-        """Empty the cache unless it was filled from a source with the same values. Return whether to use the cache.
+        """Empty the cache if the values of `source` differ from those of the cached source, and make `source` the new
+        one.
 
-        If the source is the very same tensor and was not written to, the values are not compared, because a comparison
-        would wait for the GPU."""
+        Return False if the cache has given up and must not be used, else True. If `source` is the same tensor as before
+        and was not written to, its values are not compared, because a comparison would wait for the GPU.
+        """
         original, version = self._original
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):
@@ -77,13 +82,17 @@ class BlockCache:
         return True
 
     def clear(self) -> int:
-        """Free all memory, including a subclass's own; return the bytes of the blocks' tensors that were freed."""
+        """Free all memory, including spare tensors, and return the size in bytes of the cached tensors that were
+        freed."""
         freed = self.clear_source()
         self._spare = {}
         return freed
 
     def clear_source(self) -> int:
-        """Free the tensors computed from the source; return the bytes of the blocks' tensors that were freed."""
+        """Remove the source and its cached tensors, and return the size in bytes of these tensors.
+
+        A `steady` cache keeps their memory for the next tensors.
+        """
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -91,7 +100,7 @@ class BlockCache:
         return freed
 
     def give_up(self) -> bool:
-        """Free all memory and stay empty from now on; return whether that changed anything."""
+        """Free all memory and stay empty for good. Return True if the cache had a source, else False."""
         changed = self._source is not None
         self._forget()
         self._spare = {}
@@ -99,17 +108,20 @@ class BlockCache:
         return changed
 
     def get(self, block: int) -> Pair | None:
-        """Return a block's tensors, or None if they are not cached."""
+        """Return the two cached tensors of a block, or None if they are not cached."""
         cached = self._blocks.get(block)
         self._was_read |= cached is not None
         return cached
 
     def mark_read(self) -> None:
-        """Record that a CUDA graph reads the tensors without calling `get`."""
+        """Record that the cached tensors were read. A CUDA graph reads them without a call of `get`."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add the tensors of these blocks, which recorded kernels have recomputed in the graph's own memory."""
+        """Add tensors of blocks that are not cached yet, without a copy.
+
+        A replayed CUDA graph has computed these tensors in the graph's own memory.
+        """
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
             self._blocks[block] = blocks[block]
@@ -117,9 +129,11 @@ class BlockCache:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore the current entries when the context ends, so that the caller may fill the cache inside.
+        """Yield a context after which the cache has the same entries as before, so that the caller may fill the cache
+        inside.
 
-        The values of the tensors are not restored."""
+        If the context overwrites the values of cached tensors, these values are not restored.
+        """
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -127,7 +141,7 @@ class BlockCache:
             vars(self).update(fields)
 
     def put(self, block: int, pair: Pair) -> None:
-        """Cache a block's tensors, in the spare memory if the shapes, dtypes and devices match."""
+        """Cache a block's two tensors; copy them into the block's spare tensors if shapes, dtypes and devices match."""
         spare = self._spare.pop(block, None)
         if spare is not None and all(map(_alike, spare, pair)):
             pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
@@ -142,12 +156,12 @@ class BlockCache:
 
 
 class PromptCache(BlockCache):
-    """A cache of the keys and values ([B, text_len, dim] each) of every block's cross-attention."""
+    """A cache of every cross-attention's keys and values, [B, text_len, dim] each, of one prompt."""
 
     embedded: Tensor | None
-    """The embedded prompt of the current step. A block that is called with another prompt does not use the cache."""
+    """The embedded prompt [B, text_len, dim] of the current step. Only calls with this very tensor use the cache."""
     lengths: Tensor | None
-    """The number of the prompt's tokens that are not padding, int32 [B]."""
+    """The number of tokens of each prompt without padding, int32 [B]."""
 
     def _forget(self) -> None:
         super()._forget()
@@ -155,15 +169,16 @@ class PromptCache(BlockCache):
 
 
 class CameraCache(BlockCache):
-    """A cache of the scale and shift ([B, tokens, dim] each) that every block computes from the camera.
+    """A cache of the scale and shift, [B, tokens, dim] each, that every block computes from the camera.
 
-    `prompt` caches the keys and values of the prompt. All of them depend on neither timestep nor latent. Pass each
-    expert its own cache as `options["camera_cache"]`; the model fills it in the first step. Blocks that do not fit into
-    `limit_bytes` recompute their tensors in every step. At 480x832x81 an expert needs 27.9 GB
-    (`memory.camera_cache_bytes`)."""
+    Its `prompt` is a PromptCache. All cached tensors are independent of timestep and latent. Pass each expert its own
+    cache as `options["camera_cache"]`; the model fills the cache in the first step. Tensors that would exceed
+    `limit_bytes` are not cached, and are recomputed in every step. For 81 frames of 832x480 pixels an expert's tensors
+    take 27.9 GB (`memory.camera_cache_bytes`).
+    """
 
     tokens: Tensor | None
-    """The camera's embedded tokens [B, tokens, dim]; the model stores them here."""
+    """The camera's embedded tokens [B, tokens, dim], stored by the model."""
 
     def __init__(self, limit_bytes: float | None = None, steady: bool = False) -> None:
         self.limit_bytes, self.prompt = limit_bytes, PromptCache(steady)
@@ -171,21 +186,22 @@ class CameraCache(BlockCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks' tensors, including the prompt's."""
+        """The size in bytes of the blocks' cached tensors, including the prompt's keys and values."""
         return super().nbytes + self.prompt.nbytes
 
     def clear(self) -> int:
-        """Free all memory; return the bytes of the blocks' tensors that were freed."""
+        """Free all memory, including the prompt's, and return the size in bytes of the cached tensors that were
+        freed."""
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
-        """Free all memory and stay empty from now on; return whether that changed anything."""
+        """Free all memory, including the prompt's, and stay empty for good. Return True if the cache had a source."""
         self.prompt.give_up()
         return super().give_up()
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Restore the prompt's keys and values too: see `BlockCache.restored`."""
+        """Yield a context like `BlockCache.restored`, which also restores the entries of the prompt's cache."""
         with self.prompt.restored(), super().restored():
             yield
 
@@ -194,9 +210,10 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether `nbytes` more bytes stay within the limit.
+        """Return whether `nbytes` more bytes stay within `limit_bytes`.
 
-        A cache that was emptied during a step has no room until the next step begins."""
+        The result is False for a cache that was emptied during a step, until the next step begins.
+        """
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes

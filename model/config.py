@@ -22,11 +22,12 @@ _CONTROL = "patch_embedding_wancamctrl.weight"
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The sizes of one model.
+    """The sizes of one LingBot-World transformer.
 
-    `control` is the number of values per pixel that its camera layers take: 6 (camera), 7 (action), or None for a model
-    without camera layers. `causal` is True for LingBot-World Fast and 2.0, which predict a video chunk by chunk, and
-    False for the experts of the base model. Their tensors have the same shapes."""
+    `control` is the number of values per pixel that the camera layers take: 6 for a camera, 7 with actions, or None
+    without camera layers. `causal` is True for LingBot-World Fast and 2.0, which predict a video chunk by chunk. It is
+    False for the experts of the base model, whose tensors have the same shapes.
+    """
 
     dim: int
     ffn_dim: int
@@ -49,10 +50,12 @@ class ModelConfig:
         num_heads: int | None = None,
         causal: bool = False,
     ) -> "ModelConfig":
-        """Read the sizes from logical (de-quantized) weight shapes under the official names.
+        """Return the sizes of a model, read from the logical (de-quantized) shapes of its weights by official name.
 
-        The shapes show neither the number of heads nor whether the model is `causal`. Without `num_heads` a head has
-        128 channels. Raises CheckpointError if the shapes are not those of an expert."""
+        The shapes show neither the number of heads nor whether the model is `causal`. If `num_heads` is None, the head
+        size is 128. `text_len` is the number of tokens of a padded prompt. Raises CheckpointError if the shapes are not
+        those of an expert.
+        """
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
             raise CheckpointError(f"not a LingBot-World expert: {', '.join(missing)} missing")
@@ -79,16 +82,17 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     def shared_by(self, processes: int) -> "ModelConfig":
-        """Return the sizes of attention in one of several processes that share the heads equally."""
+        """Return the config with one process's share of the heads, if `processes` processes share them equally."""
         return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property
     def control_channels(self) -> int:
-        """The channels of the camera tensor: 384 (camera model), 448 (action model), 0 without camera layers."""
+        """The channels of the camera tensor: 384 for a camera model, 448 for an action model, 0 without camera
+        layers."""
         return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the logical shape of every parameter of the model, by official name."""
+        """Return the logical (de-quantized) shape of each of the model's parameters, by official name."""
         dim = self.dim
         shapes: dict[str, tuple[int, ...]] = {
             "patch_embedding.weight": (dim, self.in_dim, *PATCH),

@@ -1,7 +1,8 @@
-"""The LingBot-World transformer: one expert, from latent, timestep, prompt and camera to velocity.
+"""The LingBot-World transformer: one expert, which predicts a velocity from latent, timestep, prompt and camera.
 
-Parameter names and arithmetic are the official implementation's. With a bf16 compute dtype the residual stream, norms,
-modulation, time embedding and head are fp32, as under the official autocast."""
+Parameter names and arithmetic are those of the official implementation. With a bf16 compute dtype the residual stream,
+norms, modulation, time embedding and head are in fp32, as under the official autocast.
+"""
 
 import logging
 from typing import Any, cast
@@ -28,7 +29,7 @@ from .ops.pointwise import layer_norm, residual_dtype, slices
 from .parallel import WHOLE_VIDEO, WholeVideo
 
 EMBEDDING_TOKENS = 8192
-"""The number of tokens that the camera's embedding and the fp32 head process at once."""
+"""The number of tokens that the camera's embedding, and the fp32 head, process at once."""
 
 MOST_TIMES = 128
 """The maximum number of cached time embeddings."""
@@ -37,13 +38,14 @@ MOST_TIMES = 128
 class LingBotWorldModel(nn.Module):
     """One expert of LingBot-World.
 
-    operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see layers/operations.py). attention: function of
-    (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same. dtype: dtype of the
-    parameters, and of GEMMs and attention (`compute_dtype`). in_step: set to True if other processes run a forward at
-    the same time and all wait for each other in it."""
+    `operations` is a namespace of the layer classes (see layers/operations.py). `attention` is a function of (q, k, v,
+    heads, options); `cross_attention` is the function for the prompt, by default the same. `dtype` is the dtype of the
+    parameters and of GEMMs and attention. Set `in_step` to True if other processes run the same forward and wait for
+    each other in it: a forward that runs out of memory is then not repeated.
+    """
 
     attention_8bit: Attention = staticmethod(attend_8bit)
-    """The self-attention function of `set_attention("8bit")`. Hosts may override it."""
+    """The self-attention function after `set_attention("8bit")`. Hosts may override it."""
 
     def __init__(
         self,
@@ -80,12 +82,13 @@ class LingBotWorldModel(nn.Module):
     attention_mode: AttentionMode = "auto"
 
     def set_arithmetic(self, arithmetic: Arithmetic, *, own_format: bool = False) -> None:
-        """Set how the blocks' linear layers multiply (see ops/linear_8bit.py).
+        """Set the arithmetic of the blocks' linear layers (see ops/linear_8bit.py).
 
-        "auto" is "bf16", the compute dtype; "8bit" is the 8-bit dtype that suits the weights' device. First and last
-        layers, embeddings, norms, modulation, attention and the residual stream are unchanged. So are the keys and
-        values of the prompt, which has few tokens. With `own_format` weights in NVFP4 and MXFP8 are multiplied in their
-        own format in place of 8 bits, where the card does."""
+        "auto" means "bf16", the compute dtype. "8bit" means the 8-bit dtype that suits the weights' device. With
+        `own_format`, weights in NVFP4 and MXFP8 are multiplied in their own format instead, if the GPU has instructions
+        for it. Not changed are layers outside the blocks, and the layers for the prompt's keys and values, because a
+        prompt has few tokens.
+        """
         arithmetic = suited_arithmetic(arithmetic, self.head.modulation.device)
         for name, layer in self.blocks.named_modules():
             if isinstance(layer, nn.Linear) and not name.endswith(("cross_attn.k", "cross_attn.v")):
@@ -93,9 +96,10 @@ class LingBotWorldModel(nn.Module):
                 layer.own_format = own_format  # type: ignore[assignment]
 
     def set_attention(self, mode: AttentionMode) -> None:
-        """Set how the video's tokens attend to each other (see attention/choose_8bit.py); "auto" is "exact".
+        """Set the mode of self-attention, "exact" or "8bit" (see attention/choose_8bit.py); "auto" means "exact".
 
-        Attention to the prompt, which has few tokens, stays exact."""
+        Cross-attention to the prompt stays exact, because a prompt has few tokens.
+        """
         self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
@@ -113,15 +117,19 @@ class LingBotWorldModel(nn.Module):
     ) -> Tensor:
         """Return the velocity [B, 16, F, H, W] in fp32.
 
-        x: latent, mask and image latent [B, 36, F, H, W]. timestep: [B] or [1], 0 to 1000. context: prompts [B or 1, L,
-        text_dim]; prompts shorter than text_len are padded with zeros here. camera: [B or 1, 384, F, H, W] (448 for an
-        action model); one camera is computed once and used for every batch element. The arguments are not written to.
+        x: noisy latent, mask and image latent, concatenated to [B, 36, F, H, W].
+        timestep: [B] or [1], 0 to 1000.
+        context: prompts [B or 1, L, text_dim]. Prompts shorter than text_len are padded with zeros.
+        camera: [B or 1, 384, F, H, W], or 448 channels for an action model. A single camera is used for all batch
+        elements.
+        options: caches and other settings, see ForwardOptions.
 
-        options: see ForwardOptions. If memory runs out with a camera cache, the forward empties the cache for good and
-        is repeated. It is not repeated if keys and values would not be `repeatable` or other processes take part.
-        torch.compile ignores the cache.
+        The arguments are not overwritten. If memory runs out, the forward empties the camera cache for good and runs
+        again. It does not run again without a camera cache, if several processes compute it, or if the KV cache is not
+        `repeatable`. Under torch.compile the camera cache is ignored.
 
-        Raises InputError and CameraError for wrong shapes."""
+        Raises InputError and CameraError for wrong shapes.
+        """
         self._check(x, timestep, context, camera)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
         history = options.get("kv_cache")
@@ -138,7 +146,7 @@ class LingBotWorldModel(nn.Module):
         return self._velocity(x, timestep, context, camera, options)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Return whether an error means that the device ran out of memory. Hosts may override this."""
+        """Return whether an exception means that the device is out of memory. Hosts may override this method."""
         return isinstance(error, torch.OutOfMemoryError)
 
     def _velocity(
@@ -169,8 +177,10 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the head's result for this process's tokens, [B, tokens, 4*16]: the part of a forward that depends on
-        the latent."""
+        """Return the head's result [B, tokens, 4*16] for this process's tokens.
+
+        This is the part of a forward that depends on the latent.
+        """
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
@@ -186,7 +196,9 @@ class LingBotWorldModel(nn.Module):
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
         """Return whether the residual additions of all batch elements are deferred to the next norm.
 
-        If q, k and v are quantized to 8 bits one by one, self-attention saves more memory than these additions take."""
+        Deferred additions take memory. This is affordable if q, k and v are quantized to 8 bits one by one, because
+        that saves more.
+        """
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -202,10 +214,11 @@ class LingBotWorldModel(nn.Module):
         return kept[key]
 
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
-        """Return `embed_text` of a prompt for each of `rows` batch elements, and `_lengths`, from the cache if
-        possible.
+        """Return the embedded prompts of `rows` batch elements, and their `_lengths`, from the cache if possible.
 
-        On a CPU one token stands for all padding tokens, as `attend_to_padded` expects, so short prompts are faster."""
+        On a CPU a single token represents all padding tokens, as `attend_to_padded` expects, so short prompts are
+        faster.
+        """
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
@@ -216,10 +229,11 @@ class LingBotWorldModel(nn.Module):
         return cache.prompt.embedded, cache.prompt.lengths
 
     def _lengths(self, prompts: Tensor, rows: int) -> Tensor | None:
-        """Return the number of tokens of each batch element's prompt that are not padding, or None if attention ignores
-        it.
+        """Return the number of tokens of each prompt without padding, int32 [rows]; None if attention does not skip
+        padding.
 
-        Zeros at a prompt's end, which a host may have added, are embedded like padding."""
+        Zeros at a prompt's end, which a host may have added, count as padding.
+        """
         config = self.config
         if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
             return None
@@ -227,12 +241,15 @@ class LingBotWorldModel(nn.Module):
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
-        """Return the scale and shift of RoPE positions. Hosts may override this."""
+        """Return the factors and offsets of RoPE positions, by default those of training. Hosts may override this
+        method."""
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether nothing else, such as a host's patch, accesses the residual stream between blocks. Hosts may
-        override this."""
+        """Return whether no host code, such as a patch, accesses the residual stream between blocks.
+
+        Hosts may override this method.
+        """
         return True
 
     def run_block(
@@ -246,28 +263,34 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: ForwardOptions,
     ) -> Tensor:
-        """Return the residual stream after block `index`; x may be overwritten.
+        """Return the residual stream [B, tokens, dim] after block number `index`; x may be overwritten.
 
-        Hosts may override this. They call the block without `inplace` if x must stay unchanged."""
+        The other arguments are those of `Block.forward`. Hosts may override this method; they call the block without
+        `inplace` if x must stay unchanged.
+        """
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] of timestep [B], in fp32."""
+        """Return the time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] of timestep [B], both in
+        fp32."""
         e = sinusoid(timestep, self.config.freq_dim).to(residual_dtype(self.compute_dtype))
         e = self.time_embedding(e)
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Return the embedded prompts [B, tokens, dim].
+        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim].
 
-        Prompts [B, L, text_dim] are first padded to `tokens` (by default text_len) if they are shorter."""
+        Prompts shorter than `tokens` (by default text_len) are padded with zeros first.
+        """
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Return the embedded camera [B, 384 or 448, F, H, W]: the tokens of `share`, [1 or B, tokens, dim].
+        """Return the embedded tokens [1 or B, tokens, dim] of a camera [B, 384 or 448, F, H, W].
 
-        If all batch elements have the same camera, it is embedded once, as one batch element."""
+        If all batch elements have the same camera, the result has one batch element. Tokens in `cache` are reused if
+        the camera is the same. `share` selects this process's tokens.
+        """
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):
@@ -277,7 +300,7 @@ class LingBotWorldModel(nn.Module):
         return Camera(cache.tokens, cache)
 
     def embed_patches(self, x: Tensor) -> Tensor:
-        """Return tokens [B, F*H/2*W/2, dim] of x [B, 36, F, H, W], in the residual stream's dtype."""
+        """Return tokens [B, F * H/2 * W/2, dim] of a latent x [B, 36, F, H, W], in the residual stream's dtype."""
         tokens = x.shape[2] * (x.shape[3] // 2) * (x.shape[4] // 2)
         out = x.new_empty(len(x), tokens, self.config.dim, dtype=residual_dtype(self.compute_dtype))
         for row, latent in zip(out, x, strict=True):
@@ -312,7 +335,8 @@ class LingBotWorldModel(nn.Module):
 
 
 class Head(nn.Module):
-    """The norm, modulation and projection of the tokens to their 2x2 latent cells, in the residual stream's dtype."""
+    """The last layer: norm, modulation and projection of each token to its 2x2 latent cells, in the residual stream's
+    dtype."""
 
     def __init__(self, config: ModelConfig, operations: Operations, **factory: Any) -> None:
         super().__init__()
@@ -321,8 +345,10 @@ class Head(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
 
     def forward(self, x: Tensor, e: Tensor) -> Tensor:
-        """Return the velocity of each token's 2x2 latent cells, [B, tokens, 4*16], from the residual stream x
-        [B, tokens, dim] and the time embedding e [B, dim]."""
+        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent cells.
+
+        x is the residual stream [B, tokens, dim], and e is the time embedding [B, dim].
+        """
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
         with prepared(self.head, x) as project:
             return torch.stack(
@@ -339,7 +365,7 @@ class Head(nn.Module):
 
 
 def sinusoid(timestep: Tensor, width: int) -> Tensor:
-    """Return cosines, then sines of timestep [B] at width/2 rates, fp64 [B, width]."""
+    """Return the sinusoidal embedding of timestep [B]: cosines, then sines, at width/2 frequencies, fp64 [B, width]."""
     half = width // 2
     rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=timestep.device) / half)
     angles = torch.outer(timestep.to(torch.float64), rates)
@@ -347,7 +373,8 @@ def sinusoid(timestep: Tensor, width: int) -> Tensor:
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Raise CameraError unless the model accepts the camera and the camera has the size of the latent x."""
+    """Raise CameraError if the model does not support the camera, or the camera's size differs from that of the latent
+    x."""
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

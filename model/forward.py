@@ -1,4 +1,4 @@
-"""The inputs and options that a forward passes to its blocks, besides the residual stream."""
+"""Types of the inputs and options that a forward passes to the transformer blocks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from .layers.residual import Residual
 
 Times = tuple[Tensor, Tensor]
-"""The time embedding and the blocks' modulation of a timestep."""
+"""The time embedding [B, dim] and the blocks' modulation [B, 6, dim] of a timestep."""
 
 Rope = tuple[Tensor, Tensor]
-"""Cosines and sines of the tokens' positions."""
+"""The cosines and sines of the tokens' RoPE angles, [tokens, head_dim / 2] each."""
 
 
 @dataclass(frozen=True)
 class Camera:
-    """The embedded camera: `tokens` [1 or B, tokens, dim]; `cache` may hold the scale and shift computed from them."""
+    """The camera's embedded `tokens` [1 or B, tokens, dim], and a `cache` for the scale and shift computed from
+    them."""
 
     tokens: Tensor
     cache: CameraCache | None = None
@@ -35,9 +36,10 @@ class Camera:
 class ForwardInputs(NamedTuple):
     """The tensors that a forward's kernels read, besides weights and caches.
 
-    `x` is the latent [B, 36, F, H, W] of this process's frames, `times` the time embedding [B, dim] and the blocks'
-    modulation [B, 6, dim]. `context` are the embedded prompts [B, text_len, dim]. `lengths`, int32 [B], are the
-    prompts' lengths without padding; None if attention does not skip the padding."""
+    `x` is the latent [B, 36, F, H, W] of this process's frames. `times` are the time embedding [B, dim] and the blocks'
+    modulation [B, 6, dim]. `context` are the embedded prompts [B, text_len, dim]. `lengths` (int32 [B]) are the
+    prompts' lengths without padding, or None if attention does not skip padding.
+    """
 
     x: Tensor
     times: Times
@@ -69,7 +71,7 @@ class ForwardInputs(NamedTuple):
 
 
 class ForwardRecorder(Protocol):
-    """The interface of an object that records and replays a forward's kernels: see graphs/forward.py."""
+    """The interface of an object that records a forward's kernels and replays them (see graphs/forward.py)."""
 
     def run(
         self, compute: Callable[[ForwardInputs, ForwardOptions], Tensor], given: ForwardInputs, options: ForwardOptions
@@ -81,26 +83,25 @@ class ForwardOptions(TypedDict, total=False):
     add others."""
 
     camera_cache: CameraCache | None
-    """The camera's scales and shifts and the prompt's keys and values, from the previous forward."""
+    """The cache of the camera's scales and shifts, and of the prompt's keys and values, which all steps share."""
     kv_cache: KeyValueCache
-    """The keys and values of a causal model's earlier frames; x is then the current chunk."""
+    """The cache of the keys and values of a causal model's earlier frames. x is then the current chunk."""
     sequence_parallel: SequenceParallel
-    """The processes that compute the forward together."""
+    """The group of processes that compute the forward together."""
     token_share: TokenShare
-    """This process's share of the tokens; the model sets it."""
+    """This process's share of the tokens, set by the model."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element. The model sets it if no host code reads the stream between blocks."""
+    """The residual stream of each batch element. The model sets it unless host code reads the stream between blocks."""
     prompt_lengths: Tensor | None
-    """The number of tokens of each batch element's prompt that are not padding, int32 [B]. The model sets it if
-    attention skips the padding."""
+    """The number of tokens of each prompt without padding, int32 [B]. The model sets it if attention skips padding."""
     graphs: ForwardRecorder
     """The recorder that records and replays a causal model's forwards."""
     timestep: int
-    """The timestep as an int: reading it from the GPU would synchronize."""
+    """A cache of the time embeddings of a causal model's few timesteps. Computing one takes as long as two blocks."""
     times: dict[Hashable, Times]
     """The cached time embeddings of a causal model's few timesteps: computing one takes as long as two blocks."""
     weights: Hashable
-    """An identifier of this forward's weights at their current addresses."""
+    """An identifier of the weights and their memory addresses. It changes if a host moves or patches the weights."""
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

@@ -1,4 +1,4 @@
-"""Transfers between host memory and a GPU that overlap the GPU's computation and run at the bus's full speed."""
+"""Transfers between host memory and a GPU: pinned memory, so that copies run while the GPU computes."""
 
 import ctypes
 import threading
@@ -14,30 +14,33 @@ from ..errors import InputError
 
 
 def give_back_memory() -> None:
-    """Return freed memory from glibc's allocator to the system.
+    """Return memory that glibc's allocator holds, although it is free, to the operating system.
 
-    Tensors of many sizes, made in several threads, leave holes that glibc otherwise keeps."""
+    Tensors of many sizes that several threads allocate leave such memory. On systems without glibc nothing happens.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the tensor on the device.
+    """Return `tensor` on the device, in `dtype` if that is not None.
 
-    On CUDA the copy is non-blocking. On other devices it blocks, because some of them, such as MPS, would read the host
-    memory after it has been overwritten."""
+    To a CUDA device the copy is non-blocking. To other devices it blocks, because some of them, such as MPS, would
+    otherwise read the host memory after it has been overwritten.
+    """
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return the tensor in pinned memory, if a CUDA device is to `upload` it.
+    """Return `tensor` in pinned memory if the device is a CUDA device, for a later `upload`; else return it unchanged.
 
-    A copy from unpinned memory blocks Python until all work queued before it is done."""
+    A copy from memory that is not pinned would block Python until all earlier work on the GPU is done.
+    """
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
 def queued_on(*devices: torch.device) -> Callable[[], None]:
-    """Return a function that waits for the work queued on these devices now. Only CUDA devices queue work."""
+    """Return a function that waits for the work that is queued on these devices now. Only CUDA devices queue work."""
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
     events = [queue.record_event() for queue in queues]
 
@@ -49,19 +52,21 @@ def queued_on(*devices: torch.device) -> Callable[[], None]:
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
-    """Pin the tensors' memory with CUDA until `owner` is freed.
+    """Pin the memory of `tensors` for CUDA, until `owner` is garbage-collected. The tensors are set to zero.
 
-    torch's own pinned memory would take up to twice as much, because it rounds every request up to a power of two.
-    Raises InputError if the system refuses to pin that much memory."""
+    torch's own pinned memory would take up to twice as much, because its allocator rounds every size up to a power of
+    two. Raises InputError if the system refuses to pin that much memory.
+    """
     pinned: list[Tensor] = []
     weakref.finalize(owner, _unpin, pinned, device)
     _pin(tensors, pinned, sum(tensor.nbytes for tensor in tensors))
 
 
 class Pinning:
-    """A thread that pins groups of tensors (see `pin`) one after the other in the background.
+    """A background thread that pins groups of tensors one after the other (see `pin`).
 
-    23 GB take five seconds. The groups stay pinned until `owner` is freed; if that happens earlier, the thread stops.
+    Pinning 23 GB takes five seconds. The groups stay pinned until `owner` is garbage-collected, which also stops the
+    thread. All tensors are set to zero.
     """
 
     def __init__(self, owner: object, groups: list[list[Tensor]], device: torch.device) -> None:
@@ -75,7 +80,10 @@ class Pinning:
         weakref.finalize(owner, self._close)
 
     def wait(self, group: int) -> None:
-        """Wait until the group is pinned; its tensors must not be touched before. Raises the errors of `pin`."""
+        """Wait until the group with this number is pinned, and raise the errors of `pin`.
+
+        The group's tensors must not be read or written before.
+        """
         self._done[group].result()
 
     def _work(self, groups: list[list[Tensor]], inference: bool) -> None:

@@ -1,1 +1,1 @@
-"""The table of kernels: the candidates for each kind of work on each card, tested once on the user's card."""
+"""The choice of kernels: a table of candidates for each kind of work, tested once on the user's GPU."""

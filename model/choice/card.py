@@ -1,4 +1,4 @@
-"""The card of a device. Other modules query a compute capability only through this one."""
+"""The hardware behind a torch device: maker, name and compute capability. Other modules get them from here only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 Maker = Literal["nvidia", "amd", "apple", "cpu", "other"]
 
 HOPPER = 9
-"""The major number of the compute capability of an H100 and an H200."""
+"""The major number of the compute capability of Hopper GPUs, such as the H100 and H200."""
 
 
 LDS = LEAST_SHARED = 65536
@@ -22,12 +22,18 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory of a program, by the first compute capability that has them, the newest first. Older cards
-have LEAST_SHARED."""
+"""The bytes of shared memory that a Triton program may use, by NVIDIA compute capability, newest first.
+
+An entry also holds for later capabilities up to the next entry. GPUs older than all entries have LEAST_SHARED.
+"""
 
 
 class Card(NamedTuple):
-    """A device: its maker, its name, its compute capability ((0, 0) off NVIDIA) and AMD's name of its architecture."""
+    """A GPU, or another device: its maker and its name.
+
+    `capability` is NVIDIA's compute capability, or (0, 0) for other makers. `arch` is AMD's name of the architecture,
+    such as gfx1100, or empty.
+    """
 
     maker: Maker
     name: str
@@ -36,21 +42,21 @@ class Card(NamedTuple):
 
     @property
     def shared_memory(self) -> int:
-        """The bytes of shared memory that a program may use: AMD's LDS, or by NVIDIA's compute capability."""
+        """The bytes of shared memory that a program may use. On AMD's GPUs this is the size of the LDS."""
         if self.maker != "nvidia":
             return LDS
         return next((size for since, size in SHARED_MEMORY.items() if self.capability >= since), LEAST_SHARED)
 
     @property
     def known_as(self) -> str:
-        """The card's name with its architecture: "NVIDIA GeForce RTX 4060 (compute capability 8.9)"."""
+        """The name with its architecture, such as "NVIDIA GeForce RTX 4060 (compute capability 8.9)"."""
         if self.maker == "nvidia":
             return f"{self.name} (compute capability {'.'.join(map(str, self.capability))})"
         return f"{self.name} ({self.arch})" if self.arch else self.name
 
 
 def maker_of(device: torch.device) -> Maker:
-    """Return the maker of a device; torch calls AMD's GPUs cuda too."""
+    """Return the maker of a device. The device type alone does not show it, because torch calls AMD's GPUs cuda too."""
     if device.type == "cuda":
         return "nvidia" if torch.version.hip is None else "amd"
     makers: dict[str, Maker] = {"cpu": "cpu", "mps": "apple"}
@@ -58,7 +64,7 @@ def maker_of(device: torch.device) -> Maker:
 
 
 def card_of(device: torch.device) -> Card:
-    """Return the card of a device."""
+    """Return the Card (maker, name and capability) of a device."""
     maker = maker_of(device)
     if maker == "nvidia":
         return Card(maker, torch.cuda.get_device_name(device), capability(device))
@@ -77,7 +83,7 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 
 def multiplies_half(device: torch.device) -> bool:
-    """Return whether a GPU has instructions for matrices in fp16: NVIDIA's since Volta, and AMD's."""
+    """Return whether a GPU has matrix instructions for fp16: all of AMD's, and NVIDIA's since Volta."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return False
     return maker_of(device) == "amd" or capability(device) >= (7, 0)

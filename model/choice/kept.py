@@ -1,6 +1,8 @@
-"""Test results in the user's cache, by card, driver and versions, so that a kernel is tested once.
+"""A JSON file in the user's cache folder with the results of kernel tests, so that each kernel is tested once.
 
-LINGBOT_WORLD_CARDS names another file; if it is empty, nothing is cached."""
+Results are stored by GPU, driver and package versions. The environment variable LINGBOT_WORLD_CARDS names another file;
+if the variable is empty, nothing is stored.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ from .table import MODULES
 
 VARIABLE, NAME = "LINGBOT_WORLD_CARDS", "cards.json"
 MOST_CARDS = 20
-"""The maximum number of cards, each with its versions, in the cache."""
+"""The maximum number of entries in the file. An entry is a GPU with its driver and package versions."""
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path named by the environment's `variable`, by default `name` in the user's cache folder.
+    """Return the path in the environment variable `variable`; if it is unset, the file `name` in the user's cache
+    folder.
 
-    Return None if the variable is empty."""
+    Return None if the variable is empty.
+    """
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -35,13 +39,13 @@ def in_user_cache(variable: str, name: str) -> Path | None:
 
 
 def key_of(card: Card) -> str:
-    """Return the card, the driver and the versions of all computing packages, as one line."""
+    """Return one line with the GPU, the platform, the driver and the versions of all packages with kernels."""
     return " | ".join([card.known_as, sys.platform, f"driver {driver()}", *(f"{k} {v}" for k, v in versions().items())])
 
 
 @lru_cache
 def versions() -> dict[str, str]:
-    """Return the versions of torch and of the installed packages with kernels, by pip's names."""
+    """Return the versions of torch and of the installed packages with kernels, by name on PyPI."""
     found = {"torch": str(torch.__version__)}
     for package in (*MODULES, "triton-windows", "lingbot-world"):
         with suppress(PackageNotFoundError):
@@ -51,7 +55,10 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def driver() -> str:
-    """Return the version of CUDA or HIP that the driver supports, such as 13.0; "none" without a GPU."""
+    """Return the version of CUDA or HIP that the driver supports, such as "13.0".
+
+    Return "none" without a GPU, and "not known" if torch cannot tell.
+    """
     if not torch.cuda.is_available():
         return "none"
     if torch.version.hip is not None:
@@ -64,17 +71,17 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the cached value of a card under a name, or None."""
+    """Return the stored value of a GPU under a name, or None if there is none."""
     return _file().get(key_of(card), {}).get(name)
 
 
 def all_of(card: Card) -> dict[str, Any]:
-    """Return all cached values of a card, by name."""
+    """Return all stored values of a GPU, by name."""
     return _file().get(key_of(card), {})
 
 
 def keep(card: Card, name: str, value: Any) -> None:
-    """Cache a JSON value for a card under a name. If the file cannot be written, do nothing."""
+    """Store a JSON value for a GPU under a name. If the file cannot be written, do nothing."""
     cards = _file()
     own = cards.pop(key_of(card), {})
     cards[key_of(card)] = own | {name: value}
@@ -87,7 +94,7 @@ def _file() -> dict[str, dict[str, Any]]:
 
 
 def read_json(file: Path | None) -> dict[str, Any]:
-    """Return the JSON object in a file; an empty dict for None, and for a file that is missing or not valid."""
+    """Return the JSON object in a file. Return an empty dict if `file` is None, missing or not valid."""
     with suppress(OSError, ValueError):
         found = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
@@ -95,7 +102,8 @@ def read_json(file: Path | None) -> dict[str, Any]:
 
 
 def write_json(file: Path | None, values: dict[str, Any]) -> None:
-    """Write a JSON object into a file, which appears complete; do nothing for None or if it cannot be written."""
+    """Write `values` as a JSON object to a file, replacing the old file at once. Do nothing if that fails or `file` is
+    None."""
     with suppress(OSError):
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Rates of a card: its operations per second for each kind of work, by the chosen candidates."""
+"""The speed of a GPU in TFLOP/s for each kind of work, measured with the chosen kernels."""
 
 from __future__ import annotations
 
@@ -26,28 +26,36 @@ SIZES: dict[Work, Size] = {
     **_sizes(Size(6032, 0, 1536, 8960), Size(6032, 27144, 1536)),
     "convolution": DECODING,
 }
-"""The sizes for the 1.3B model's chunk of four latent frames at 464x832: its feed-forward layer, its attention to a
-full window, and a layer of the VAE at half the video's size."""
+"""The sizes with which the 1.3B model's speeds are measured, by kind of work.
+
+They are those of a chunk of four latent frames at 832x464 pixels: its first feed-forward layer, and its attention to a
+full window. The convolution is a layer of the VAE at half the video's size.
+"""
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
-"""The sizes for the same chunk of the 14B: most kernels are faster on larger matrices."""
+"""The sizes for the same chunk of the 14B model. Most kernels reach a higher speed on larger matrices."""
 TIMES = 5
 
 
 class Rate(NamedTuple):
-    """The chosen candidate for a kind of work on a card, and its rate in TFLOP/s; None for both if no candidate is
-    right."""
+    """The name of the kernel chosen for a kind of work, and its speed in TFLOP/s.
+
+    `name` is None if no candidate passes the accuracy test. `tflops` is None if nothing could be measured.
+    """
 
     name: str | None
     tflops: float | None
 
 
 def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, Rate]:
-    """Return the rate of each kind of work on a GPU at these sizes."""
+    """Return the speed of a GPU for each kind of work in `sizes` for which the GPU has candidates."""
     return {work: rate(work, device, size) for work, size in sizes.items() if candidates(work, card_of(device))}
 
 
 def rate(work: Work, device: torch.device, size: Size) -> Rate:
-    """Return the rate of a kind of work on a GPU, of the chosen kernel alone where its operands are made elsewhere."""
+    """Return the chosen kernel and its speed for a kind of work on a GPU, at a size.
+
+    If other layers or a cache usually provide a kernel's 8-bit operands, the conversion to 8 bits is not timed.
+    """
     name = chosen(work, device, size)
     if name is None:
         return Rate(None, None)
@@ -62,7 +70,7 @@ def _call(work: Work, name: str, arguments: tuple[Any, ...]) -> Callable[[], Ten
 
 
 def rate_of_processor() -> Rate:
-    """Return the CPU's rate of fp32 products, from a small product."""
+    """Return the CPU's speed for fp32 matrix products, measured with one small product."""
     device = torch.device("cpu")
     x, weight = torch.ones(PROCESSOR.rows, PROCESSOR.dim), torch.ones(PROCESSOR.out, PROCESSOR.dim)
     seconds = seconds_of(lambda: x @ weight.T, device, TIMES)
@@ -70,7 +78,7 @@ def rate_of_processor() -> Rate:
 
 
 def operations(work: Work, size: Size) -> float:
-    """Return the number of operations of a kind of work at a size; a multiply-add counts as two."""
+    """Return the number of floating-point operations of a kind of work at a size. A multiply-add counts as two."""
     if work.startswith("attention"):
         return 4.0 * size.rows * size.keys * size.dim
     if work == "convolution":

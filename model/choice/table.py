@@ -1,6 +1,7 @@
-"""The table of candidates for each kind of work, the best first, with the cards that support them.
+"""The table of candidate kernels for each kind of work, best first, with the GPUs that support them.
 
-LINGBOT_WORLD_KERNELS sets a choice: "int8=torch,attention-8bit=comfy-kitchen"."""
+The environment variable LINGBOT_WORLD_KERNELS selects candidates: "int8=torch,attention-8bit=comfy-kitchen".
+"""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ from .card import HOPPER, Card
 Work = Literal[
     "linear", "int8", "fp8", "nvfp4", "mxfp8", "attention", "attention-8bit", "cache-8bit", "convolution", "norms"
 ]
-"""The kinds of work.
+"""A kind of work for which a kernel is chosen.
 
-`linear`, `int8`, `fp8`: products in 16 bits, from int8 and from float8_e4m3fn. `nvfp4`, `mxfp8`: products of weights in
-these formats with inputs in the same format. `cache-8bit`: attention to keys and values that a cache holds in 8 bits.
-`convolution`: convolutions of the VAE's decoder."""
+`linear`, `int8` and `fp8` are matrix products in 16 bits, of int8 and of float8_e4m3fn. `nvfp4` and `mxfp8` are
+products of weights in these formats with inputs in the same format. `attention` is exact attention, and
+`attention-8bit` rounds q, k and v to 8 bits first. `cache-8bit` is attention to keys and values that a cache holds in 8
+bits. `convolution` stands for the VAE decoder's convolutions, and `norms` for a block's norms and other element-wise
+operations.
+"""
 WORKS: tuple[Work, ...] = get_args(Work)
 
 VARIABLE = "LINGBOT_WORLD_KERNELS"
@@ -32,15 +36,17 @@ CUDNN_FRONTEND = "nvidia-cudnn-frontend"
 SAGE = "sageattention"
 TRITON = "triton"
 MODULES = {KITCHEN: "comfy_kitchen", CUDNN_FRONTEND: "cudnn", SAGE: "sageattention", TRITON: "triton"}
-"""The modules of the candidates that are separate packages, by name on PyPI."""
+"""The Python modules of the candidates that are separate packages, by the package's name on PyPI."""
 
 _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Candidate(NamedTuple):
-    """A candidate for a kind of work: its name, the cards that support it, and its input dtypes.
+    """A candidate kernel for a kind of work.
 
-    The name of another package's candidate is the package's on PyPI."""
+    `name` is the package's name on PyPI if the kernel is from another package. `cards` returns whether a GPU supports
+    the kernel. `dtypes` are the dtypes of its inputs.
+    """
 
     work: Work
     name: str
@@ -57,22 +63,25 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 
 
 def _tensor_cores(card: Card) -> bool:
-    """Return whether a card may multiply int8: NVIDIA since 7.5, and AMD, where comfy-kitchen's check decides."""
+    """Return whether a GPU may multiply int8: NVIDIA's since capability 7.5, and AMD's.
+
+    For AMD's GPUs comfy-kitchen's own check decides later.
+    """
     return card.maker == "amd" or _since(7, 5)(card)
 
 
 def _off_hopper(card: Card) -> bool:
-    """Return whether int8 attention gains on a card: on an H200 it takes longer than exact attention."""
+    """Return whether int8 attention may be faster than exact attention on a GPU. On an H200 it is slower."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
 def _fast_triton(card: Card) -> bool:
-    """Return whether Triton compiles products to instructions for matrices; for 7.5 it compiles to plain ones."""
+    """Return whether Triton compiles matrix products to matrix instructions. For capability 7.5 it does not."""
     return card.maker == "amd" or _since(8, 0)(card)
 
 
 def _kitchen_convolves(card: Card) -> bool:
-    """Return whether comfy-kitchen's convolution may gain: on an H200 it was slower than torch's."""
+    """Return whether comfy-kitchen's convolution may be faster than torch's. On an H200 it is slower."""
     return _tensor_cores(card) and card.capability[0] != HOPPER
 
 
@@ -121,28 +130,33 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""The cards on which the first right candidate is chosen without timing, by kind of work.
+"""A test for each kind of work: on which GPUs the first accurate candidate in the table is chosen without timing.
 
-The order there was measured, or timing costs more than the choice gains. On other cards the fastest right candidate is
-chosen."""
+There the table's order was measured, or timing takes longer than the best choice saves. On other GPUs, and for kinds of
+work that are missing here, the fastest accurate candidate is chosen.
+"""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
-    """Return the candidates of a card for a kind of work, the best first.
+    """Return the candidates for a kind of work on a GPU, best first, without those that LINGBOT_WORLD_KERNELS excludes.
 
-    Raises InputError if LINGBOT_WORLD_KERNELS names an unknown kind of work or candidate."""
+    Raises InputError if LINGBOT_WORLD_KERNELS contains an unknown kind of work or candidate.
+    """
     wanted = settings().get(work)
     found = [each for each in TABLE if each.work == work and each.cards(card)]
     return tuple(each for each in found if wanted in (None, each.name))
 
 
 def serves(work: Work, name: str, card: Card) -> bool:
-    """Return whether a card supports the named candidate for a kind of work, and no setting selects another one."""
+    """Return whether the GPU supports the named candidate, and LINGBOT_WORLD_KERNELS does not select another one."""
     return any(each.name == name for each in candidates(work, card))
 
 
 def settings() -> dict[str, str]:
-    """Return the choices that LINGBOT_WORLD_KERNELS sets, by work. Raises InputError for an unknown one."""
+    """Return the candidates that LINGBOT_WORLD_KERNELS selects, by kind of work.
+
+    Raises InputError for an unknown kind of work or candidate.
+    """
     text = os.environ.get(VARIABLE, "").strip()
     pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
     chosen = {work.strip(): name.strip() for work, name in pairs}
@@ -155,16 +169,19 @@ def settings() -> dict[str, str]:
 
 
 def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
-    """Return the 8-bit dtype of a card's products: fp8 on server GPUs since Hopper, else int8.
+    """Return the dtype for 8-bit matrix products on a GPU: "fp8" on Hopper and Blackwell server GPUs, else "int8".
 
-    int8 gains nothing on these GPUs. Elsewhere it is more precise, and faster on GeForce, Radeon and Ampere."""
+    On these server GPUs int8 is no faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
+    GeForce, Radeon and Ampere.
+    """
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return the reason why a candidate's package cannot serve a card, or None.
+    """Return the reason why a candidate's package cannot be used on a GPU, or None if it can be used.
 
-    Either the package is not installed, or its own check fails."""
+    The reasons are that the package is not installed, or that the package's own check of the GPU fails.
+    """
     module = MODULES.get(name)
     if module is None:
         return None

@@ -1,4 +1,4 @@
-"""The tiles of Triton's convolution of the VAE, by the shared memory of a card."""
+"""The tile sizes of the VAE's Triton convolution, chosen by a GPU's shared memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import NamedTuple
 from .card import LDS, Card
 
 WIDE = 200_000
-"""The least shared memory in bytes for the large tiles: H100, H200 and B200, which also load tiles by descriptor."""
+"""The least shared memory, in bytes, for the large tiles. H100, H200 and B200 have it; they also load tiles by TMA."""
 
 
 class Tile(NamedTuple):
-    """The tile of a program: pixels, output channels in two parts, and input channels in two parts.
+    """The tile that one Triton program computes: `pixels` times output channels, a few input channels at a time.
 
-    Each is a power of two, or 0 for an unused second part. `warps` and `stages` are the number of warps and of
-    pipelined loads. A `described` tile is loaded by descriptor (TMA), others by pointers."""
+    The output channels are split in the parts `out` and `out_rest`, the input channels in `channels` and
+    `channels_rest`. All sizes are powers of two, or 0 for an unused second part. `warps` and `stages` are the number of
+    warps and of pipelined loads. If `described`, the tile is loaded by descriptor (TMA), else by pointers.
+    """
 
     pixels: int
     out: int
@@ -27,10 +29,11 @@ class Tile(NamedTuple):
 
 
 def tile_of(card: Card, channels: int, out: int) -> Tile:
-    """Return the tile for a convolution from `channels` to `out` channels.
+    """Return the tile on a GPU for a convolution from `channels` to `out` channels.
 
-    The large tiles were the fastest on an H100 (docs/benchmarks.md). The others were chosen from what Triton's compiler
-    reports: they fit 99 KB of shared memory, or AMD's 64 KB, and spill no registers."""
+    The large tiles were the fastest on an H100 (docs/benchmarks.md). The small ones were chosen without timing, from
+    the output of Triton's compiler: they fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
+    """
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16
     if card.shared_memory < WIDE:

@@ -1,7 +1,7 @@
-"""Tests of the table's candidates on the card at hand: whether each is right, and how long it takes.
+"""Tests of the candidates in the table on the user's GPU: the accuracy and the speed of each.
 
-The modules that compute register here how a kind of work is tested (`Kind`) and the function of each candidate
-(`attempt`)."""
+The modules with kernels register the test of a kind of work in `KINDS`, and each candidate's function with `attempt`.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""A GPU is timed over so many runs in a row that they take LEAST_SECONDS, but over MOST_RUNS at most. A single run of a
-small product would spend half of its time on the launch and the wait."""
+"""The limits of a timing on a GPU, which covers several runs in a row.
+
+The runs take `LEAST_SECONDS` seconds together, but there are `MOST_RUNS` at most. A single run of a small product would
+spend half of its time on the launch and the synchronization.
+"""
 
 
 class Size(NamedTuple):
-    """The size of a test: rows of the input, keys (of attention), columns of input, output and a head."""
+    """The size of a test: `rows` of the input, `keys` of attention, `dim` input columns, `out` output columns, and head
+    size."""
 
     rows: int = 200
     keys: int = 456
@@ -38,10 +42,11 @@ class Size(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The definition of a test for a kind of work.
+    """The test of a kind of work.
 
-    It has a function that makes random arguments, one that computes the exact result, and the largest relative RMS
-    error of a right candidate."""
+    `make` returns random arguments, and `exact` computes the exact result from them. A candidate passes if its relative
+    RMS error is below `worst`.
+    """
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
     exact: Callable[..., Tensor]
@@ -49,9 +54,11 @@ class Kind(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The test result of a candidate on a card.
+    """The test result of a candidate on a GPU.
 
-    It has the relative RMS error, the seconds at the given size, and the reason for a rejection; None if not known."""
+    `error` is the relative RMS error, and `seconds` the time at the size of the test. `reason` says why the candidate
+    was rejected; it is None if the candidate passed. Unknown values are None.
+    """
 
     name: str
     error: float | None = None
@@ -62,12 +69,18 @@ class Trial(NamedTuple):
 KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
-"""Functions of a test's arguments that return a call of the kernel alone, for `rates`: its 8-bit operands come from
-other layers or a cache. They are missing where the attempt is the kernel alone."""
+"""Functions that prepare a candidate's 8-bit operands from a test's arguments, and return a call of the kernel alone.
+
+Only `rates` uses them. Other layers or a cache usually provide these operands. A candidate has no entry if its
+`attempt` already is the kernel alone.
+"""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
-    """Return a decorator that registers the function of a candidate, which takes the arguments of its `Kind`."""
+    """Return a decorator that registers a candidate's function for tests.
+
+    The function takes the arguments that `make` of the work's Kind returns.
+    """
 
     def register(function: F) -> F:
         ATTEMPTS[work, name] = function
@@ -77,14 +90,18 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 
 
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
-    """Return the name of the candidate that a card uses for a kind of work at a size; None if no candidate is right.
+    """Return the name of the candidate that a device uses for a kind of work at a size; None if no candidate passes.
 
-    The result is the same for the whole process."""
+    Candidates are tested on the first call. The result does not change while the process runs.
+    """
     return _chosen(work, card_of(device), device, size)
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test result of each candidate of the card, from the cache if these were tested before."""
+    """Return the test results of all candidates for a kind of work on a device, at a size.
+
+    Stored results are used if there are any; otherwise the candidates are tested now.
+    """
     return _trials(work, card_of(device), device, size)
 
 
@@ -98,7 +115,7 @@ def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | N
 
 @lru_cache
 def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results; the cache is not used for candidates if their package is missing in this process."""
+    """Return the test results. Stored results are ignored for candidates whose package is missing in this process."""
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(card, name)}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
@@ -110,12 +127,12 @@ def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[T
 
 
 def works(work: Work, name: str, device: torch.device, size: Size) -> bool:
-    """Return whether a card supports the named candidate, and it is right."""
+    """Return whether the device supports the named candidate, and the candidate passed its test at this size."""
     return any(each.name == name and each.reason is None for each in trials(work, device, size))
 
 
 def taken(work: Work, card: Card) -> str | None:
-    """Return the best candidate of the last test at any size; None if the card was not tested."""
+    """Return the candidate that the last test on a GPU chose, at any size; None if no test was made."""
     for name, found in reversed(list(kept.all_of(card).items())):
         if name.split()[0] == work:
             return _best([Trial(*each) for each in found])
@@ -137,7 +154,10 @@ def forget() -> None:
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
-    """Test candidates for one kind of work. If `timed` and at least two are right, also time these at `size`."""
+    """Return the test results of candidates for one kind of work.
+
+    If `timed`, and at least two candidates pass the accuracy test, these are also timed at `size`.
+    """
     tried = [_try(candidate, device, size) for candidate in found]
     right = [trial for trial in tried if trial.reason is None]
     if not timed or len(right) < 2:
@@ -150,7 +170,7 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Test a candidate with few rows and at most four heads' columns."""
+    """Return the accuracy of a candidate, tested with few rows and at most four attention heads."""
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:
@@ -171,7 +191,10 @@ def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.dev
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Return the median of a function's seconds on a device after a first run; None if it raises."""
+    """Return the median time in seconds of `run` on a device, from `repeats` timings after a first run.
+
+    Return None if `run` raises an exception. Raises torch.OutOfMemoryError.
+    """
     try:
         run()
         runs = 1 if device.type == "cpu" else _runs(_seconds_of_runs(run, device, 1))
@@ -188,7 +211,7 @@ def _runs(seconds: float) -> int:
 
 
 def _seconds_of_runs(run: Callable[[], Any], device: torch.device, runs: int) -> float:
-    """Return the seconds of each of several runs in a row."""
+    """Return the mean time in seconds of `runs` calls in a row."""
     wait(device)
     start = time.perf_counter()
     for _ in range(runs):
@@ -206,7 +229,7 @@ def wait(device: torch.device) -> None:
 
 
 def by_order(work: Work, card: Card) -> bool:
-    """Return whether a card uses the first right candidate for a kind of work, without timing."""
+    """Return whether a GPU uses the first candidate that passes the accuracy test, without timing any."""
     return BY_ORDER.get(work, lambda _card: False)(card)
 
 

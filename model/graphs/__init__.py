@@ -1,1 +1,1 @@
-"""CUDA graphs."""
+"""CUDA graphs: recording a forward's kernels, testing a recording, and replaying it."""

@@ -1,17 +1,18 @@
-"""Helpers shared by all code that records CUDA graphs."""
+"""Helpers for recording CUDA graphs, used by the transformer and the VAE."""
 
 from collections.abc import Callable
 from threading import Lock
 
 ONE_AT_A_TIME = Lock()
-"""The lock to hold while recording: torch frees no cached memory while another thread records on the GPU."""
+"""The lock to hold during a recording. While one thread records, torch cannot free cached memory for another one."""
 
 
 def failure_of(work: Callable[[], object]) -> str:
-    """Run work that is being recorded. Return the error message, or an empty string.
+    """Run `work` while a CUDA graph is being recorded, and return the error message, or an empty string.
 
-    An exception would keep tensors alive until the recording ends. If they are freed then, CUDA's own allocator, which
-    ComfyUI chooses, ends the process."""
+    An exception would keep tensors alive until after the recording. Freeing them then ends the process if torch uses
+    CUDA's own allocator, as in ComfyUI.
+    """
     try:
         work()
     except Exception as reason:

@@ -24,14 +24,18 @@ from .capture import ONE_AT_A_TIME, failure_of
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
-"""The function to record. It launches kernels; its Python code has no other effect than to fill the camera cache."""
+"""The function to record: (inputs, options) -> result. It launches kernels and may fill the camera cache.
+
+Its Python code must have no other effect, because a replay does not run it.
+"""
 
 
 class _Recording:
-    """The kernels of a forward as CUDA graphs, and the actions between two graphs, in order.
+    """The recorded kernels of a forward: several CUDA graphs, and the actions to run between two graphs.
 
-    `out` receives their result. It was allocated before the recording, because CUDA's own allocator warns if memory
-    that a recording has allocated is freed. `filled`: the tensors that the kernels write to the camera cache."""
+    `out` receives the forward's result. It is allocated before the recording, because CUDA's own allocator warns if
+    memory from a recording is freed. `filled` are the tensors that the kernels write to the camera cache.
+    """
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
@@ -40,7 +44,7 @@ class _Recording:
         self._steps: list[Callable[[], object]] = []
 
     def begin(self) -> None:
-        """Start to record kernels, which do not run."""
+        """Start to record kernels. Recorded kernels do not run until the replay."""
         self._graph = torch.cuda.CUDAGraph()
         # "thread_local": other threads may allocate and wait during the recording
         self._graph.capture_begin(self._pool, capture_error_mode="thread_local")
@@ -50,7 +54,7 @@ class _Recording:
         self._steps.append(self._graph.replay)
 
     def between(self, *actions: Callable[[], object]) -> None:
-        """Add actions that every replay calls between the kernels before and the kernels after."""
+        """End the current graph, add `actions` that every replay calls at this point, and start the next graph."""
         self.end()
         self._steps += actions
         self.begin()
@@ -61,21 +65,23 @@ class _Recording:
 
 
 class ForwardGraphs:
-    """The recordings of one video; pass it to the model as `options["graphs"]`.
+    """The recordings of one video's forwards. Pass it to the model as `options["graphs"]`.
 
-    The model's weights must all stay in place on a GPU, with a KeyValueCache that is `in_place` there and, if any, a
-    CameraCache that is `steady`. The first forward of a kind runs as usual. The second one is recorded and tested: the
-    recording is replayed with the inputs of this forward, and its result is compared with the forward itself. Later
-    forwards are replayed.
+    All weights must stay at the same address on a GPU. The KeyValueCache must be `in_place` there, and the CameraCache,
+    if there is one, `steady`. The first forward of a kind runs as usual. The second one is recorded and tested: the
+    recording is replayed with the same inputs, and its result is compared with the usual one. Later forwards are
+    replayed.
 
-    A chunk has three kinds of forwards: one that computes the camera's scales and shifts, one that reads them from the
-    cache, and the cache update. While the window fills there are three other kinds. Without `attend_to_frames`, nothing
-    is recorded until the window is full, because each chunk attends to more tokens than the previous one.
+    A chunk has three kinds of forwards. The first computes the camera's scales and shifts, the second reads them from
+    the cache, and the third updates the KV cache. While the window fills, there are three other kinds. On devices
+    without `attend_to_frames`, nothing is recorded until the window is full, because each chunk attends to more tokens
+    than the previous one.
 
-    A host that moves weights passes `options["weights"]`: recordings made with other weights are dropped.
+    A host that moves weights passes `options["weights"]`; if this identifier changes, all recordings are freed.
 
-    If several processes compute together, the exchanges between them are not recorded: a replay runs each exchange
-    between two graphs. If a recording or its test fails in one process, all processes run later forwards as usual."""
+    If several processes compute together, their exchanges of data are not recorded: a replay runs them between the
+    graphs. If a recording or its test fails in one process, all processes run later forwards as usual.
+    """
 
     def __init__(self) -> None:
         self._recordings: dict[Hashable, _Recording] = {}
@@ -86,11 +92,11 @@ class ForwardGraphs:
 
     @property
     def recorded(self) -> int:
-        """The number of kinds of forwards that were recorded."""
+        """The number of recordings: one for each kind of forward."""
         return len(self._recordings)
 
     def clear(self) -> int:
-        """Free all recordings; return the bytes of their inputs and results."""
+        """Free all recordings, and return the size in bytes of their inputs and results."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
         self._recordings, self._inputs, self._seen = {}, {}, {}
@@ -98,7 +104,7 @@ class ForwardGraphs:
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return `compute(given, options)`, computed or replayed."""
+        """Return the result of `compute(given, options)`, computed as usual or by a replay."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
@@ -124,7 +130,7 @@ class ForwardGraphs:
         return recording.out.clone()
 
     def _queue(self, recording: _Recording, given: ForwardInputs) -> None:
-        """Queue a replay with these inputs. This does not mark caches as filled or read."""
+        """Queue a replay with these inputs on the current stream, without marking caches as filled or read."""
         for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
             own.copy_(tensor)
         recording.replay()
@@ -132,9 +138,10 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Return `compute(given, options)`. Keep the recording if its replay gives the same result.
+        """Return `compute(given, options)`, and keep a recording of it if a replay gives the same result.
 
-        The forward itself runs last, so its keys, values and camera tensors stay in the caches."""
+        The usual computation runs last, so the caches hold its keys, values and camera tensors.
+        """
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
@@ -157,8 +164,10 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Free all recordings, and record nothing from now on. `reason` is logged; it is empty if another process
-        failed."""
+        """Free all recordings, record nothing from now on, and log the `reason`.
+
+        The reason is empty if another process failed.
+        """
         if reason:
             logging.warning("%s", reason)
         self._failed = True
@@ -167,7 +176,7 @@ class ForwardGraphs:
         self.clear()
 
     def _record(self, recording: _Recording, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> str:
-        """Record a forward without computing it; return the reason for a failure or an empty string."""
+        """Record a forward without computing it. Return the reason of a failure, or an empty string."""
         fixed, cache, share = self._inputs[given.shapes], _cache_of(given), options.get("token_share")
         if fixed.camera is not None:
             fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
@@ -188,7 +197,7 @@ class ForwardGraphs:
 
     @cached_property
     def _pool(self) -> Any:
-        """The memory pool that all recordings share, because no two are replayed at once."""
+        """The memory pool of all recordings. They can share it, because no two are replayed at the same time."""
         return torch.cuda.graph_pool_handle()
 
     @cached_property
@@ -197,7 +206,7 @@ class ForwardGraphs:
 
 
 def _all_agree(share: TokenShare | None, fine: bool) -> bool:
-    """Return whether all processes that compute the forward together are fine."""
+    """Return whether `fine` is True in all processes that compute the forward together."""
     return fine if share is None else share.parallel.all_agree(fine)
 
 
@@ -206,7 +215,7 @@ def _cache_of(given: ForwardInputs) -> CameraCache | None:
 
 
 def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
-    """Return a key of the forward: forwards with equal keys run the same kernels on the same memory."""
+    """Return a key of a forward. Forwards with equal keys run the same kernels on the same memory."""
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
     return given.shapes, history.form, history.keep, kept
@@ -214,7 +223,8 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Make `context` the cached embedded prompt, by which blocks decide whether to use the cached keys and values."""
+    """Replace the embedded prompt in the cache by `context` during the context, so that blocks use the cached keys and
+    values."""
     if cache is None or cache.prompt.embedded is None:
         yield
         return

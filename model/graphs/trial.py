@@ -1,4 +1,4 @@
-"""The test of a recording: its first replay is compared with the same work run as usual."""
+"""The test of a recorded CUDA graph: the result of its first replay is compared with the usual computation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 WORST = 2**-7
-"""The largest relative RMS error of a usable recording, about the rounding of bf16. A correct recording has 0."""
+"""The largest accepted relative RMS error of a replay, about the rounding of bf16. A correct replay has an error of
+0."""
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
-    """Return the largest relative RMS error of `got`. NaN in both tensors counts as equal. Waits for the GPU."""
+    """Return the largest relative RMS error of the tensors `got` compared with `wanted`.
+
+    NaN in both tensors counts as equal. The call waits for the GPU.
+    """
     errors = []
     for a, b in zip(got, wanted, strict=True):
         difference = (a.float() - b.float()).masked_fill((a == b) | (a.isnan() & b.isnan()), 0)
@@ -21,7 +25,7 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return the reason to reject a recording of `work` with this error; an empty string if it is usable."""
+    """Return the message with which a recording of `work` is rejected; an empty string if the error is small enough."""
     if error <= WORST:  # false for NaN
         return ""
     return (
