@@ -1,7 +1,9 @@
-"""The check for a second copy of the pack, the order of its templates in ComfyUI, and the address of its scripts.
+"""Registration of the pack in ComfyUI: a check for a second copy of the pack, the order of its workflow templates, and
+the address of its scripts.
 
-If two copies are installed, the one that loads first works and the other registers nothing. Otherwise ComfyUI would
-take some nodes from one copy, and the routes and scripts from both."""
+If two copies are installed, only the copy that loads first registers anything. Otherwise ComfyUI would mix nodes of one
+copy with routes and scripts of the other.
+"""
 
 import inspect
 import json
@@ -12,7 +14,7 @@ from urllib.parse import quote
 from ..version import __version__
 
 PREFIX = "LingBotWorld"
-"""The prefix of this pack's node ids, which no other pack uses."""
+"""The prefix of the ids of all nodes of this pack. No other pack uses it."""
 HERE = Path(__file__).parent.parent
 WEB, ENTRY = HERE / "web", "js/extension.js"
 TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
@@ -20,8 +22,8 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 
 
 def gives_way() -> bool:
-    """Return whether another copy of the pack was loaded before. If so, log both folders and the remedy, and remove
-    this copy's scripts from the canvas."""
+    """Return whether another copy of the pack is already loaded. In that case also log the folders of both copies and
+    what to do, and remove this copy's scripts from the canvas."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     loaded = [inspect.getfile(node) for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX)]

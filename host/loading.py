@@ -1,4 +1,5 @@
-"""Loading of model files as MODELs: memory-mapped, checked and wrapped for ComfyUI's model management."""
+"""Loading of model files as MODELs. Files are memory-mapped and checked, and the model is wrapped for ComfyUI's memory
+management."""
 
 import logging
 import threading
@@ -33,11 +34,15 @@ def load_experts(
     arithmetic: Arithmetic = "auto",
     attention: AttentionMode = "auto",
 ) -> PerExpert[ExactPatches]:
-    """Return both experts as MODELs; `progress(done, 2)` is called after each. `weight_dtype`: "default" or one of
-    DTYPE_NAMES.
+    """Return the high-noise and the low-noise expert as MODELs.
 
-    Raises CheckpointError, also if the experts do not belong together, and InputError for an `arithmetic` or
-    `attention` that the device lacks."""
+    weight_dtype: "default" or one of DTYPE_NAMES.
+    progress: a callback progress(done, 2), called after each expert.
+    arithmetic, attention: the precision of linear layers and of attention.
+
+    Raises CheckpointError for unreadable files and for experts that are not a pair. Raises InputError for an arithmetic
+    or attention mode that the device does not support.
+    """
     checkpoints = open_experts(paths)
     high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
     progress(1, 2)
@@ -49,8 +54,9 @@ def load_experts(
 def load_causal(
     folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
 ) -> ExactPatches:
-    """Return a causal model as a MODEL, and log its release and licence. Raises CheckpointError, and InputError for an
-    `arithmetic` or `attention` that the device lacks."""
+    """Return the causal model in a file or folder as a MODEL, and log its release and licence. The arguments are those
+    of `load_experts`. Raises CheckpointError, and InputError for an arithmetic or attention mode that the device does
+    not support."""
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     for line in patcher.model.checkpoint.release_lines:
         logging.info("%s", line)
@@ -65,10 +71,16 @@ def load_patcher(
     attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
-    """Return an expert or a causal model as a MODEL. Its weights stay views of the memory-mapped file until sampling
-    needs them. ComfyUI calls this function to build the MODEL again.
+    """Return an expert or a causal model as a MODEL. Its weights stay views into the memory-mapped file until sampling
+    needs them. ComfyUI calls this function again to rebuild the MODEL.
 
-    Raises CheckpointError, and InputError for an `arithmetic` or `attention` that the device lacks."""
+    source: a file, a folder or an open checkpoint.
+    role: "high" or "low" for an expert, None for a causal model.
+    disable_dynamic: do not use ComfyUI's dynamic VRAM.
+
+    The other arguments are those of `load_experts`. Raises CheckpointError, and InputError for an arithmetic or
+    attention mode that the device does not support.
+    """
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
@@ -93,14 +105,15 @@ def load_patcher(
 
 
 def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
-    """Return notes on the 8-bit modes for ComfyUI's device. Raises InputError for a mode that the device lacks."""
+    """Return notes for the user about the chosen 8-bit modes on ComfyUI's device. Raises InputError for an arithmetic
+    or attention mode that the device does not support."""
     device = comfy.model_management.get_torch_device()
     return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
-    """Return the dtype called `weight_dtype`; for "default" the first of bf16, fp16 and fp32 that the device runs
-    well."""
+    """Return the dtype with the name `weight_dtype`. For "default" it is the first of bf16, fp16 and fp32 that ComfyUI
+    recommends for the device."""
     if weight_dtype in DTYPE_NAMES:
         return torch_dtype(weight_dtype)
     if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):
@@ -136,10 +149,12 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Mark each weight with its file, offset and size, for ComfyUI's dynamic VRAM. Return the number of marked weights.
+    """Attach to each weight its file, offset and size, as ComfyUI's own safetensors loader does. Return the number of
+    weights with these marks.
 
-    The marks are the ones of ComfyUI's own safetensors loader. ComfyUI reads marked weights from the file to the GPU;
-    it copies unmarked ones out of the mapping in one thread, which is slow."""
+    ComfyUI's dynamic VRAM reads marked weights directly from the file to the GPU. Unmarked ones are copied out of the
+    memory map in one thread, and this is slow.
+    """
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()
@@ -148,7 +163,7 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
 
     @cache
     def opened(file: MappedFile):
-        """Return the open file and the lock that its readers share."""
+        """Return (file object, lock) for a mapped file, the same pair at each call."""
         return file.open(), threading.Lock()
 
     marked = 0

@@ -1,8 +1,8 @@
-"""The names of ComfyUI's internals that the nodes use.
+"""The parts of ComfyUI's internals that the nodes use, by name.
 
-ComfyUI changes its internals without notice, so the names are looked up before the nodes load. Where a name is missing,
-the nodes that need it are left out, the log reports this, and the other nodes work. A test compares the names with the
-code."""
+ComfyUI changes its internals without notice. So these names are looked up before the nodes load. If one is missing,
+only the nodes that need it are left out, and the log says so. A test compares the names with the code.
+"""
 
 import logging
 import sys
@@ -11,11 +11,11 @@ from importlib import import_module
 from operator import attrgetter
 
 OLDEST = "0.33"
-"""The oldest ComfyUI that the pack supports; pyproject.toml declares the same version for ComfyUI's Manager."""
+"""The oldest version of ComfyUI that the pack supports. pyproject.toml has the same version for ComfyUI's Manager."""
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Return `module:name` for each name in a text such as "module: name name other_module: name"."""
+    """Return ("module:name", ...) for a text such as "module: name name other_module: name"."""
     found, module = [], ""
     for word in text.split():
         if word.endswith(":"):
@@ -137,12 +137,13 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "machine": _names("comfy.model_management: get_torch_device soft_empty_cache"),
 }
-"""The names, as `module:name`, that each module of nodes/ and the parts of host/ under it use."""
+"""A dict from each module of nodes/ to the names, as `module:name`, that this module needs. They include the needs of
+the modules in host/ that it imports."""
 
 
 def usable(modules: Iterable[str], ours: str) -> list[str]:
-    """Return the `modules` of nodes/ without the ones that need names which ComfyUI lacks. Missing names are logged,
-    with the pack's version `ours`."""
+    """Return those `modules` of nodes/ for which this ComfyUI has all needed names. Log the missing names. `ours` is
+    the version of the pack, for the log."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

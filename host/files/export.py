@@ -32,9 +32,8 @@ def check_export(prefix: str, points: bool, format: str) -> None:
 def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
-    """Export a video and its camera path into a new numbered folder of the output folder. Return the folder, the point
-    cloud as FILE_3D (an ExecutionBlocker if there is none), the first camera as LOAD3D_CAMERA, and the lines of a
-    report.
+    """Export a video and its camera path into a new numbered folder of the output folder. Return the folder, the points
+    and cameras as a FILE_3D, a view from behind the first camera as LOAD3D_CAMERA, and the lines of a report.
 
     images: the video, an IMAGE [F, H, W, 3].
     format: the scene format, such as "ply".
@@ -42,7 +41,8 @@ def export_images(
     points: find 3D points in the frames.
     prefix: the beginning of the folder's name.
 
-    Raises InputError and DependencyError.
+    ComfyUI's viewer moves and scales a point cloud, and the view is in the resulting coordinates. Without points the
+    FILE_3D is an ExecutionBlocker, and the view is the first camera. Raises InputError and DependencyError.
     """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())

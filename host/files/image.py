@@ -1,4 +1,5 @@
-"""Conversion between image files and ComfyUI's IMAGE [B, H, W, C], 0..1; the start image at the video's size."""
+"""Conversion of images for nodes: from files to an IMAGE [B, H, W, C] with values 0 to 1, from an IMAGE to uint8
+pixels, and from any size to the video's size."""
 
 from pathlib import Path
 
@@ -17,7 +18,8 @@ AREAS = {
     "1280x720, in the image's shape": 1280 * 720,
     "416x240, in the image's shape": 416 * 240,
 }
-"""Areas in pixels, to which the official rule gives the image's aspect ratio."""
+"""The choices of the size input that set the video's area in pixels. Height and width then follow from the image's
+aspect ratio, by the official code's rule."""
 PRESETS = {
     "16:9 (832x480)": (832, 480),
     "9:16 (480x832)": (480, 832),
@@ -26,33 +28,37 @@ PRESETS = {
     "9:16 (720x1280)": (720, 1280),
     "1:1 (960x960)": (960, 960),
 }
-"""Widths and heights, regardless of the image's aspect ratio."""
+"""The choices of the size input that set the video's (width, height) in pixels. The image's aspect ratio does not
+matter for them."""
 EXPLICIT = "width and height"
 SIZES = (*AREAS, *PRESETS, EXPLICIT)
 FORMER = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
-"""The names of the areas in workflows that were saved with earlier versions."""
+"""The names that earlier versions used for AREAS, each with its area in pixels. Saved workflows may contain them."""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
 
 
 def read_image(path: Path) -> Tensor:
-    """Return an image file as an IMAGE, float32 [1, H, W, 3], 0..1."""
+    """Return an image file as an IMAGE: float32 [1, H, W, 3], values 0 to 1."""
     return as_image(picture_of(path).pixels)
 
 
 def as_image(picture: Image.Image | np.ndarray) -> Tensor:
-    """Return an RGB image, uint8 [H, W, 3], as an IMAGE, float32 [1, H, W, 3], 0..1."""
+    """Return an RGB picture, uint8 [H, W, 3], as an IMAGE: float32 [1, H, W, 3], values 0 to 1."""
     return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
 
 def pixels(image: Tensor) -> np.ndarray:
-    """Return one image [H, W, C], 0..1, of an IMAGE as uint8 [H, W, 3]; alpha is dropped."""
+    """Return one image [H, W, C] with values 0 to 1 as uint8 [H, W, 3]. An alpha channel is dropped."""
     return (image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """Return the video's geometry for the choice `size`: an area in the image's aspect ratio, by the official rule; a
-    preset; or `width` and `height`, in pixels. Raises InputError."""
+    """Return the size of the video for a choice `size` of the size input. Raises InputError for an unknown choice.
+
+    A choice from AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. A choice from PRESETS
+    gives its own size. EXPLICIT gives `width` and `height`, in pixels.
+    """
     check_size(size)
     if area := (AREAS | FORMER).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
@@ -60,8 +66,8 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
 
 
 def check_size(size: str) -> None:
-    """Raise InputError unless `size` is a choice of the size input (SIZES) or an area's name from older workflows
-    (FORMER)."""
+    """Raise InputError unless `size` is one of SIZES (the current choices) or FORMER (the choices of earlier
+    versions)."""
     if size not in SIZES and size not in FORMER:
         raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 
@@ -70,8 +76,10 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
     """Return an IMAGE [B, H, W, C] resized to [B, geometry.height, geometry.width, 3]. Raises InputError for an unknown
     `fit`.
 
-    "stretch" is the official resize: bicubic (a = -0.75), without antialiasing or clamping. "crop" fills the frame and
-    cuts off the rest; "pad" shows the whole image on black. Both keep the aspect ratio and antialias."""
+    The `fit` "stretch" resizes as the official code does: bicubic (a = -0.75), without antialiasing or clamping. "crop"
+    fills the frame and cuts off what exceeds it. "pad" shows the whole image with black bars. "crop" and "pad" keep the
+    aspect ratio and use antialiasing.
+    """
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")
     pixels = _opaque(image.float()).movedim(-1, 1)
@@ -88,7 +96,7 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
 
 
 def _opaque(image: Tensor) -> Tensor:
-    """Return an IMAGE [B, H, W, C] with three channels. Alpha is composited on white, as when image files are read."""
+    """Return an IMAGE [B, H, W, C] with three channels. An alpha channel is blended with white, as for image files."""
     if image.shape[-1] != 4:
         return image[..., :3]
     alpha = image[..., 3:].clamp(0, 1)

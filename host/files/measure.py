@@ -1,4 +1,5 @@
-"""Measurements of a video, an IMAGE [F, H, W, 3]: its camera path, the error against a given path, and its drift."""
+"""Measurements of a finished video, an IMAGE [F, H, W, 3]: its estimated camera path, the difference from the intended
+path, and its drift in quality."""
 
 from collections.abc import Iterator
 
@@ -17,24 +18,32 @@ from .image import as_image, pixels
 def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Measure how well a video follows a path. Return a drawing, an IMAGE of `size` (width, height), and the summary
-    and the table as lines. Pairs of keyframes are `every` frames apart; 0 means 8. Raises CameraError."""
+    """Measure how well a video, an IMAGE [F, H, W, 3], follows `path`. Return a drawing as an IMAGE, the lines of a
+    summary, and the lines of a table. Raises CameraError.
+
+    every: the interval in frames of the compared keyframes; 0 means 8.
+    size: the (width, height) of the drawing in pixels.
+    """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_words(measured), *measure.table(measured)]
     return as_image(measure.render_measurement(measured, size)), measure.summary(measured), figures
 
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
-    """Return the estimated camera path of a video, and notes about it. `fov_deg` is the horizontal field of view; 0
-    estimates it. Raises CameraError."""
+    """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
+    `fov_deg` is the horizontal field of view in degrees; 0 estimates this too. Raises CameraError."""
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
     return path, measure.found_words(camera, path, bool(fov_deg))
 
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
-    """Measure a video's drift over time. Return a drawing, an IMAGE of `size` (width, height), and the faults and the
-    table as lines. Raises InputError."""
+    """Measure how the quality of a video, an IMAGE [F, H, W, 3], drifts over time. Return a drawing as an IMAGE, the
+    lines of a summary of faults, and the lines of a table. Raises InputError.
+
+    fps: the frame rate of the video.
+    size: the (width, height) of the drawing in pixels.
+    """
     figures = drift.measure_frames(map(pixels, one_by_one(images)), fps)
     faults = drift.find_faults(figures)
     return as_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
@@ -45,9 +54,8 @@ def _grey(images: Tensor) -> Iterator[np.ndarray]:
 
 
 def one_by_one(images: Tensor) -> Iterator[Tensor]:
-    """Yield the frames [H, W, 3] of an IMAGE, and show progress on the running node.
-
-    Raises ComfyUI's interrupt before a frame, if the user has cancelled the run."""
+    """Yield the frames [H, W, 3] of an IMAGE, with a progress bar on the running node. Raises ComfyUI's interrupt if
+    the user cancels the run."""
     bar = comfy.utils.ProgressBar(len(images))
     for image in images:
         comfy.model_management.throw_exception_if_processing_interrupted()

@@ -1,4 +1,5 @@
-"""Checks of the names of files and folders in workflows, which may come from a stranger and from another system."""
+"""Checks of the names of files and folders that workflows contain. A workflow may come from a stranger and from another
+operating system."""
 
 import re
 
@@ -7,14 +8,19 @@ from ...errors import InputError
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 _MOST_BYTES, _MOST_CHARACTERS = 255, 1000
-"""The limits of a part in bytes, which file systems set, and of a whole name in characters."""
+"""_MOST_BYTES is the limit of one part of a path in bytes, as file systems have. _MOST_CHARACTERS is the limit of a
+whole name in characters."""
 _MOST_BYTES_OF_NEW = 240
-"""The limit in bytes of a new folder's name, which leaves room for the suffix `.part` of an unfinished folder."""
+"""The limit of a new folder's name in bytes. It is below _MOST_BYTES because an unfinished folder has the suffix
+`.part`."""
 
 
 def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
-    """Return the parts of a relative path, which either kind of slash separates. Raises InputError for an absolute
-    path, a drive, `..`, a null byte and a long name; its message uses `what` and `folders`."""
+    """Return the parts of the relative path `name`, split at slashes and backslashes.
+
+    Raises InputError for an absolute path, a drive letter, `..`, a null byte, and a name that is too long. `what` and
+    `folders` describe the file and its allowed folders in the message.
+    """
     parts = re.split(r"[\\/]+", name[: _MOST_CHARACTERS + 1])
     if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):
         raise InputError(f"{name[:60]!r}... is too long for the name of a {what}")
@@ -24,8 +30,8 @@ def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
 
 
 def new_parts(name: str, what: str) -> list[str]:
-    """Return the parts of a new folder's relative path. Raises InputError as `parts_of` does, and for more than two
-    parts and for names that Windows cannot store."""
+    """Return the parts of the relative path of a new folder. Raises InputError as `parts_of` does, for more than two
+    parts, and for names that Windows cannot store. `what` describes the folder in the message."""
     parts = parts_of(name, what)
     if len(parts) > 2:
         raise InputError(f"`name` {name!r}: at most two folders, as in my-package or my-package/lingbot_world_fast")

@@ -1,4 +1,5 @@
-"""The quantizer in ComfyUI: the models that can be quantized, the folder of the result, progress and interrupt."""
+"""Functions of the quantizing node: the list of models that can be quantized, the folder of the result, progress and
+interruption."""
 
 import os
 from collections.abc import Iterator
@@ -23,21 +24,23 @@ _TEXT_ENCODER = ("token_embedding.weight", "shared.weight", "embed_tokens.weight
 
 
 def source_choices() -> list[str]:
-    """Return the names of the packages, causal models, experts and text encoders that are not in NF4 or FP4 yet.
-    Unreadable files (GGUF without the package gguf) are listed too, so that choosing one shows the error."""
+    """Return the names of all models that can be quantized: packages, causal models, experts and text encoders that are
+    not yet in NF4 or FP4. Files that cannot be read, such as GGUF without the package gguf, are included, so that
+    choosing one shows the error."""
     causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
     names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _fits(resolve_source(name)))
 
 
 def resolve_source(name: str) -> Path:
-    """Return the file or folder of the model `name`, as `source_choices` lists it. Raises InputError."""
+    """Return the path of the file or folder of `name`, a name from `source_choices`. Raises InputError if it is
+    missing."""
     return folders.resolve(name, ("diffusion_models", folders.PACKAGES, "text_encoders"), "model", Path.exists)
 
 
 def new_package(name: str) -> Path:
-    """Return the path of the new folder `name` in `models/lingbot_world`. Raises InputError for an invalid name, and
-    for a folder that exists."""
+    """Return the path for a new folder `name` in `models/lingbot_world`. Raises InputError for an invalid name and for
+    an existing folder. No folder is created."""
     parts = new_parts(name, "folder")
     roots = [Path(root) for root in folder_paths.get_folder_paths(folders.PACKAGES)]
     there = next((folder for folder in (root.joinpath(*parts) for root in roots) if folder.exists()), None)
@@ -51,14 +54,15 @@ def lora_choices() -> list[str]:
 
 
 def device() -> str:
-    """Return ComfyUI's device as text, such as "cuda:0", if it is a CUDA device; otherwise "cpu"."""
+    """Return the name of ComfyUI's device, such as "cuda:0", if it is a CUDA device, else "cpu"."""
     chosen = comfy.model_management.get_torch_device()
     return str(chosen) if chosen.type == "cuda" else "cpu"
 
 
 @contextmanager
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` that updates the running node's bar and raises ComfyUI's interrupt."""
+    """Yield a callback `progress(done, total)` that updates the running node's progress bar. The callback raises
+    ComfyUI's interrupt if the user has cancelled the run."""
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:
@@ -81,8 +85,8 @@ def _fits(path: Path) -> bool:
 
 @lru_cache(1024)
 def _fits_as_it_is(path: Path, _written: str) -> bool:
-    """Return whether a file or folder holds a model or a text encoder that is not in bitsandbytes' 4 bits. The
-    fingerprint `_written` is a part of the cache's key, so that a changed file is read again."""
+    """Return whether a file or folder holds a model or text encoder that is not yet in bitsandbytes' 4-bit format.
+    `_written` is the fingerprint of the files; it makes the cache miss after a change."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
     return known and not any(map(component_owner, names))

@@ -1,6 +1,8 @@
-"""Files of causal models' states, written in ComfyUI's output folder and read there and in its input folder.
+"""Files of a causal model's state, from which a video can be continued. They are written to ComfyUI's output folder,
+and read from the output folder and the input folder.
 
-Names may come from a stranger's workflow, so they are resolved in these folders only."""
+A name may come from a stranger's workflow, so only these folders are searched.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,13 @@ if TYPE_CHECKING:
     from ...pipeline.state import WorldState
 
 SUFFIX, OF_OUTPUT = ".state", " [output]"
-"""The suffix of a state's file, and the mark that ComfyUI adds to names in the output folder."""
+"""SUFFIX is the suffix of a state file. OF_OUTPUT is the mark that ComfyUI appends to the names of files in its output
+folder."""
 
 
 def save(state: WorldState, prefix: str) -> Path:
-    """Write a state to a new file in the output folder, named by `prefix` and the next free number as in ComfyUI's own
-    savers. Return the file. Raises InputError."""
+    """Write a state to a new file in the output folder and return its path. The name is `prefix` and the next free
+    number, as in ComfyUI's own save nodes. Raises InputError for an invalid prefix."""
     check_prefix(prefix)
     folder, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())
     path = Path(folder) / f"{name}_{counter:05}_{SUFFIX}"
@@ -36,7 +39,8 @@ def check_prefix(prefix: str) -> None:
 
 
 def choices() -> list[str]:
-    """Return the names of the states in the input folder and, with OF_OUTPUT appended, in the output folder."""
+    """Return the names of all state files in the input folder, then of those in the output folder. The latter end with
+    OF_OUTPUT."""
     found = []
     for root, mark in _roots():
         files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
@@ -45,15 +49,16 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Return the state `name`. Raises InputError for a file that is missing or outside of its folder, and
-    CheckpointError for an incomplete state."""
+    """Return the state in the file `name`. Raises InputError for a missing file and for a name outside of the folders,
+    and CheckpointError for an incomplete file."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))
 
 
 def resolve(name: str) -> Path:
-    """Return the file of the state `name`. Raises InputError for a name that leaves its folder, also through a link."""
+    """Return the path of the state file `name`. Raises InputError if the path leaves the input or output folder, also
+    through a symbolic link."""
     root, mark = next((root, mark) for root, mark in reversed(_roots()) if name.endswith(mark))
     path = root.joinpath(*parts_of(name.removesuffix(mark), "state", f"{root.name} folder"))
     if not path.resolve().is_relative_to(root.resolve()):
@@ -62,5 +67,6 @@ def resolve(name: str) -> Path:
 
 
 def _roots() -> tuple[tuple[Path, str], ...]:
-    """Return ComfyUI's input and output folder, each with the mark that names in it end with."""
+    """Return two pairs (folder, mark): the input folder with an empty mark, and the output folder with OF_OUTPUT. A
+    name ends with the mark of its folder."""
     return (Path(folder_paths.get_input_directory()), ""), (Path(folder_paths.get_output_directory()), OF_OUTPUT)

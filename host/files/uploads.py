@@ -1,6 +1,7 @@
-"""The route to which a browser uploads camera files. They are stored in ComfyUI's input folder.
+"""The HTTP route to which a browser uploads camera files. It stores them in a new folder of ComfyUI's input folder.
 
-The name of a new folder contains a hash of its contents, so no file is ever overwritten."""
+The folder's name contains a hash of the files, so no upload overwrites other files.
+"""
 
 import asyncio
 import hashlib
@@ -49,10 +50,14 @@ def register(server) -> None:
 
 
 def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
-    """Store camera files, with zips unpacked, in a folder of the input folder. Return the name of the camera path in
-    the list `kind` (a key of LISTS), and the whole list.
+    """Store uploaded camera files in a new folder of the input folder. Zip archives are unpacked. Return the name of
+    the uploaded camera path, and all names in the list of that kind.
 
-    Raises CameraError, and stores nothing, if the files contain no camera path."""
+    kind: "poses" or "cameras", a key of LISTS.
+    files: (name, content) of each file.
+
+    Raises CameraError, and stores nothing, if the files contain no camera path.
+    """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
     kept: dict[str, bytes] = {}
@@ -94,7 +99,8 @@ def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _inside(name: str) -> PurePosixPath:
-    """Return an uploaded file's name as a relative path. Raises CameraError for a name that leads out of its folder."""
+    """Return the name of an uploaded file as a relative path. Raises CameraError for a name that leads out of the
+    upload's folder."""
     parts = [part for part in re.split(r"[\\/]+", name) if part not in ("", ".")]
     if not parts or any(part == ".." or re.search(r"[:\0]", part) for part in parts):
         raise CameraError(f"{name!r} is not the name of a camera file")
@@ -102,7 +108,8 @@ def _inside(name: str) -> PurePosixPath:
 
 
 def _without_common_folder(files: Files) -> Files:
-    """Return the files without their common top folders, so that a dropped folder counts like its files."""
+    """Return the files with their common parent folders removed from the names. An uploaded folder is thus stored like
+    its files alone."""
     tops = {PurePosixPath(name).parts[0] for name, _ in files}
     if len(tops) != 1 or any(len(PurePosixPath(name).parts) == 1 for name, _ in files):
         return files
@@ -118,7 +125,8 @@ def _folder_name(sent: Files, files: Files) -> str:
 
 
 def _write(folder: Path, files: Files) -> None:
-    """Write the files into a temporary folder and rename that to `folder`, so that all files appear at once."""
+    """Write the files to a temporary folder, then rename it to `folder`, so that readers never see a part of the
+    files."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         whole = Path(temporary) / "files"

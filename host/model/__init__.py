@@ -1,1 +1,1 @@
-"""An expert as ComfyUI's MODEL, with its CLIP and VAE."""
+"""The models in ComfyUI's form: an expert or a causal model as a MODEL, the text encoder as a CLIP, and the VAE."""

@@ -1,4 +1,5 @@
-"""The BaseModel of ComfyUI around an expert or a causal model: conditioning, memory of a step, and camera cache."""
+"""The BaseModel of ComfyUI for an expert or a causal model. It prepares the conditioning, estimates the memory of a
+step, and holds the camera cache."""
 
 import logging
 import threading
@@ -28,19 +29,23 @@ from .patches import foreign
 from .transformer import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
-"""The key of the camera in a conditioning: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
+"""The key of the camera in a conditioning. The value is a Pluecker map [1, 384, f, h, w], or [1, 448, f, h, w] for a
+model with action input."""
 CAMERA_CACHE_MODE = "lingbot_camera_cache"
-"""The key in transformer_options of a CameraCacheMode; the default is `auto`.
+"""The key in transformer_options of the CameraCacheMode. The default is "auto".
 
-auto: the cache uses free memory. gpu: ComfyUI first unloads other models. off: no cache."""
+auto: the cache uses memory that is free.
+gpu: ComfyUI unloads other models to make room for the cache.
+off: there is no cache.
+"""
 BATCH_HEADROOM = 1.5
-"""The factor by which the free memory has to exceed a step's memory before ComfyUI runs prompt and negative prompt as
+"""The free memory must exceed a step's memory by this factor. Only then does ComfyUI run prompt and negative prompt as
 one batch."""
 _FREEING = threading.Lock()
-"""The lock for ComfyUI's list of loaded models, which is not thread-safe: MultiGPU CFG Split runs one thread per
+"""A lock for ComfyUI's list of loaded models. The list is not thread-safe, and MultiGPU CFG Split runs one thread per
 device."""
 CHUNK_INPUTS = "lingbot_world_chunk"
-"""The key in transformer_options of the `ChunkInputs` of a rollout's current chunk."""
+"""The key in transformer_options under which a rollout passes the `ChunkInputs` of its current chunk."""
 ONLY_ROLLOUT = (
     "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: connect it to "
     "LingBot-World Rollout; samplers take the experts of Load LingBot-World Experts"
@@ -48,8 +53,12 @@ ONLY_ROLLOUT = (
 
 
 class ChunkInputs(NamedTuple):
-    """The model inputs for a chunk of f latent frames, which replace the inputs that ComfyUI has prepared: image
-    conditioning [1, 20, f, h, w], prompt [1, L, D] and camera [1, 384, f, h, w] (448 channels for an action model)."""
+    """The model inputs for a chunk of f latent frames. They replace the inputs that ComfyUI has prepared.
+
+    y: the image conditioning [1, 20, f, h, w].
+    context: the prompt's embedding [1, L, D].
+    camera: the Pluecker map [1, 384, f, h, w] (448 channels with actions), or None.
+    """
 
     y: Tensor
     context: Tensor
@@ -57,11 +66,12 @@ class ChunkInputs(NamedTuple):
 
 
 Role = Literal["high", "low"]
-"""The output of the loader that an expert comes from."""
+"""The role of an expert: "high" for the high-noise expert, "low" for the low-noise expert."""
 
 
 class _Sizes(dict):
-    """The sizes of a model, for ComfyUI and its nodes. Raises InputError for a size that only a U-Net has."""
+    """A dict of a model's sizes, which ComfyUI and nodes read. It raises InputError for a size that only a U-Net
+    has."""
 
     def __missing__(self, name):
         raise InputError(
@@ -70,7 +80,7 @@ class _Sizes(dict):
 
 
 class ExpertConfig(comfy.supported_models.WAN21_T2V):
-    """The configuration of an expert for ComfyUI, which is not in the list by which ComfyUI detects models."""
+    """ComfyUI's model configuration of an expert. It is not in ComfyUI's list of detectable models."""
 
     sampling_settings = {"shift": SHIFT}
 
@@ -91,7 +101,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera condition with one batch element, which is broadcast over the batch of prompt and negative prompt."""
+    """A camera condition with one batch element. It is broadcast over a batch of prompt and negative prompt."""
 
     def process_cond(self, batch_size, area, **kwargs):
         rows = 1 if len(self.cond) == 1 else batch_size
@@ -107,7 +117,8 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 
 
 class LingBotWorldExpert(comfy.model_base.WAN21):
-    """A model with Wan's conditioning (image latent, mask, text) and a camera, around the engine's transformer."""
+    """The BaseModel of an expert or a causal model. It adds a camera to the conditioning of ComfyUI's Wan model (image
+    latent, mask, text), and its network is the engine's transformer."""
 
     def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
@@ -149,15 +160,16 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache of a step that is not recorded. Return None without a camera, and outside of a
-        sampling run, because only the end of a sampling run frees the cache."""
+        """Return the camera cache for a step that no CUDA graph records, or None if there is no camera. Outside of a
+        sampling run the result is None too, because only the end of a sampling run frees the cache."""
         if self.current_patcher is None or not has_camera:
             return None
         mode = options.get(CAMERA_CACHE_MODE, "auto")
         return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
-        """Prepare the check of transformer_options for a run: a key that the first step lacks shows a warning."""
+        """Start the check of transformer_options for a run. A key that is missing in the first step and appears later
+        shows a warning."""
         self.usual_options, self.warned = None, ""
 
     def _watch(self, options: dict) -> None:
@@ -168,8 +180,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
-        """Return the integer timestep of the official code: the solver's own if it has one, else the truncated
-        sigma * 1000."""
+        """Return the integer timestep of the official code. It is the solver's own timestep if the solver has one, else
+        sigma * 1000 without the fraction."""
         if self.solver_timestep is None:
             return timestep.trunc()
         return torch.full_like(timestep, self.solver_timestep)
@@ -185,8 +197,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def padded(self, text: torch.Tensor) -> torch.Tensor:
-        """Return a prompt [B, L, D] padded with zeros to the model's text length, so that prompt and negative prompt
-        run as one batch. A longer prompt (from Conditioning Concat) is returned unchanged."""
+        """Return a prompt's embedding [B, L, D] padded with zeros to the model's text length, so that prompt and
+        negative prompt can run as one batch. A longer embedding, as from Conditioning Concat, is returned unchanged."""
         missing = self.diffusion_model.config.text_len - text.shape[1]
         return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 
@@ -200,8 +212,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
-        """Return the bytes besides the weights for a step with a camera on a latent [B, 16, f, h, w], including a
-        rollout's keys and values."""
+        """Return the bytes, without the weights, that a step with a camera needs for a latent of `input_shape` [B, 16,
+        f, h, w]. A rollout's cached keys and values are included."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required
 
@@ -215,10 +227,13 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def camera_cache_for_step(
         self, mode: CameraCacheMode, latent_size: tuple[int, int, int], step_bytes: int
     ) -> CameraCache | None:
-        """Return the camera cache with a byte limit for the next step, or None if that step has to run without it.
+        """Return the camera cache, with its limit of bytes set, for the next step. Return None if the step has to run
+        without it.
 
-        `latent_size`: latent frames, height and width. `step_bytes`: the bytes that the step needs besides the
-        weights."""
+        mode: a CameraCacheMode; see CAMERA_CACHE_MODE.
+        latent_size: the latent's (frames, height, width).
+        step_bytes: the bytes that the step needs besides the weights.
+        """
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")
         if mode == "off" or (mode == "auto" and in_main_memory) or cache.given_up:
@@ -244,9 +259,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return cache
 
     def free_camera_cache(self) -> int:
-        """Free the camera cache and the rollout's recorded graphs and caches; return the bytes freed.
+        """Free the camera cache, and the rollout's recorded CUDA graphs and caches. Return the number of freed bytes.
 
-        torch's reserve is emptied too, because ComfyUI's dynamic VRAM cannot use it."""
+        torch's unused reserved memory is returned to the device too, because ComfyUI's dynamic VRAM cannot use it.
+        """
         freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.kept_by_rollout)
         if freed:
             management.soft_empty_cache()
@@ -254,5 +270,5 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
 
 def is_causal(patcher) -> bool | None:
-    """Return whether a MODEL is a causal LingBot-World model; None for a MODEL of another kind."""
+    """Return whether a MODEL of LingBot-World is a causal one. Return None for a MODEL of another kind."""
     return patcher.model.diffusion_model.config.causal if isinstance(patcher.model, LingBotWorldExpert) else None

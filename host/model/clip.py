@@ -1,4 +1,5 @@
-"""Prompts in ComfyUI: encoded by streaming the text encoder once, or by an ordinary CLIP that stays loaded."""
+"""Encoding of prompts in ComfyUI. The text encoder is either streamed block by block for each new prompt, or loaded as
+an ordinary CLIP that stays in memory."""
 
 import re
 from collections import OrderedDict
@@ -35,15 +36,17 @@ _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 KEPT = 8
-"""The most embeddings in the cache, in host memory: 16 KB a token, so at most 8 MB each."""
+"""The largest number of embeddings in the cache, in host memory. An embedding has 16 KB per token, so at most 8 MB."""
 _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
-    """Return a CONDITIONING for each prompt: an embedding float32 [1, 512, D], zero after the prompt's tokens.
+    """Return a CONDITIONING for each prompt. Its embedding is float32 [1, 512, D], zero after the prompt's last token.
+    Raises TextError for unusable files.
 
-    Recent prompts come from a cache. Others are encoded with one block of the text encoder in memory at a time; after
-    each block the node's bar advances and ComfyUI's interrupt may be raised. Raises TextError."""
+    Recent prompts come from a cache. For others only one block of the text encoder is in memory at a time. After each
+    block the node's progress bar advances, and ComfyUI's interrupt is raised if the user has cancelled the run.
+    """
     show_warning("")
     if any(_SYNTAX.search(prompt) for prompt in prompts):
         show_warning(
@@ -74,8 +77,8 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 
 
 def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: str, events: str) -> list[Conditioning]:
-    """Return the CONDITIONING of a prompt with its events, and of the negative prompt. `events` is JSON, or empty.
-    Raises InputError for invalid events, and TextError."""
+    """Return the CONDITIONING of a prompt with its events, then that of the negative prompt. `events` is a JSON text,
+    or empty for no events. Raises InputError for invalid events, and TextError for unusable files."""
     if not events.strip():
         return encode_prompts(encoder, tokenizer, [prompt, negative])
     from ...live.worlds.events import events_of, prompts_by_second  # not at the start of ComfyUI: it imports the model
@@ -92,10 +95,12 @@ def encode_with_events(encoder: Path, tokenizer: Path, prompt: str, negative: st
 def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """Return the embedding [L, D] of each prompt, from the cache or from `encode`.
+    """Return the embedding [L, D] of each prompt. Prompts that are not in the cache are encoded together, by
+    `encode(missing)`.
 
-    The fingerprint of `files`, the text encoder and the tokenizer, is a part of the cache's keys. A prompt that fills
-    the 512 tokens is not cached, because the warning about a cut prompt appears only while it is encoded."""
+    The cache's keys include the fingerprint of `files`, the paths of text encoder and tokenizer. A prompt of 512 tokens
+    is not cached, because only its encoding shows the warning that the prompt was cut.
+    """
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
@@ -114,8 +119,11 @@ def _embeddings(
 def load_clip(
     encoder: Path, tokenizer: Path, model_options: dict | None = None, disable_dynamic: bool = False
 ) -> comfy.sd.CLIP:
-    """Return core's CLIP for a umt5 encoder of any size, with official or Hugging Face key names. Raises TextError for
-    4-bit and GGUF weights, for a tokenizer of another vocabulary and for a file of another kind."""
+    """Return ComfyUI's CLIP for a umt5 encoder of any size, with official or Hugging Face key names.
+
+    Raises TextError for 4-bit and GGUF weights, for a tokenizer with another vocabulary, and for a file that is no umt5
+    encoder.
+    """
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):
         raise TextError(
@@ -154,7 +162,8 @@ def load_clip(
 
 
 def _warn_of_layers(encoder: type) -> type:
-    """Return a subclass of core's text encoder that warns on the node when CLIP Set Last Layer changes its output."""
+    """Return a subclass of ComfyUI's text encoder class. It shows a warning on the node if CLIP Set Last Layer selects
+    an earlier layer."""
 
     class PromptEncoder(encoder):
         def set_clip_options(self, options):
@@ -169,8 +178,8 @@ def _warn_of_layers(encoder: type) -> type:
 
 
 def _core_config(config: UMT5Config) -> dict[str, int]:
-    """Return the encoder's sizes under the names of core's umt5_config_xxl.json. Raises TextError for another number of
-    relative position buckets than core's."""
+    """Return the encoder's sizes under the key names of ComfyUI's umt5_config_xxl.json. Raises TextError if the number
+    of relative position buckets differs from ComfyUI's."""
     if config.buckets != _CORE_BUCKETS:
         raise TextError(
             f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "
@@ -187,8 +196,8 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """A tokenizer for core's CLIP: core's prompt syntax (weights in parentheses, embeddings), the official clean-up of
-    text and token ids, and 512 tokens."""
+    """A tokenizer for ComfyUI's CLIP with a limit of 512 tokens. It supports ComfyUI's prompt syntax (weights in
+    parentheses, embeddings). Text clean-up and token ids are those of the official code."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(
@@ -206,8 +215,8 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """Return a list with the (id, weight) pairs of a text, padded to 512. Longer texts are cut before the
-        end-of-sequence token, with a warning on the node."""
+        """Return a list with one list of (id, weight) pairs, padded to 512 tokens. A longer text is cut but keeps its
+        end-of-sequence token, and the node shows a warning."""
         show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:
@@ -226,7 +235,7 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
 
 
 class _CoreTokenizer:
-    """The engine's Tokenizer with the methods that core's SDTokenizer calls."""
+    """An adapter that gives the engine's Tokenizer the methods that ComfyUI's SDTokenizer calls."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer

@@ -1,4 +1,5 @@
-"""The tensors of a LoRA file that ComfyUI's own loader leaves out: they are added, or listed on the running node."""
+"""Support for LoRA tensors that ComfyUI's own loader ignores. They are applied, or the running node shows that they are
+missing."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -20,11 +21,14 @@ NAMED = 3
 
 
 def completed(patches: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return ComfyUI's patches of the running node's LoRA, plus the ones that its loader leaves out.
+    """Return ComfyUI's patches of the running node's LoRA, and the patches that ComfyUI's loader leaves out.
 
-    The engine's reader adds modulations, biases of the up matrices, other key names, and the scale of the header or of
-    adapter_config.json. If it cannot read the file, the node shows how many tensors are left out. `shapes` are those of
-    the model's parameters by official name. The patches of a node with several LoRAs are returned unchanged."""
+    These are modulations, biases of the up matrices, weights under other key names, and scales from the file's header
+    or from adapter_config.json. If the engine cannot read the file, the node shows how many tensors are left out. If
+    the node has several LoRAs, `patches` is returned unchanged.
+
+    shapes: the shape of each model parameter, by official name.
+    """
     paths = [path for name in loras_of(running_node()) if (path := folder_paths.get_full_path("loras", name))]
     if len(paths) != 1:
         return patches
@@ -65,7 +69,8 @@ def _patch(change: Change) -> Any:
 
 
 def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
-    """Return whether ComfyUI's patch of a weight has another scale than the file's only change of that weight."""
+    """Return whether ComfyUI's patch of a weight has another scale than the file states. `changes` are the file's
+    changes of that weight; several changes are not compared."""
     if not isinstance(patch, LoRAAdapter) or len(changes) != 1:
         return False
     (change,) = changes
@@ -74,7 +79,8 @@ def _scaled_otherwise(patch: Any, changes: Collection[Change]) -> bool:
 
 
 def _name_left_out(file: Path, patches: Mapping[str, Any], error: CheckpointError) -> None:
-    """Show on the node how many of a file's tensors ComfyUI's loader has not read."""
+    """Show on the running node how many of a LoRA file's tensors ComfyUI's loader ignores. `error` tells why the engine
+    cannot read the file."""
     try:
         keys = read_tensors(file).keys()
     except CheckpointError as unread:

@@ -1,7 +1,8 @@
-"""The model's layers with ComfyUI's weight casting, so that offloading, dynamic VRAM and LoRAs apply to every weight.
+"""The model's layers, built on ComfyUI's weight casting. So offloading, dynamic VRAM and LoRAs apply to every weight.
 
-A weight in 4 or 8 bits is a QuantizedTensor of views into the mapped file. It is moved between devices in that form,
-and decoded for each use."""
+A weight in 4 or 8 bits is a QuantizedTensor of views into the memory-mapped file. It stays quantized when it moves
+between devices, and it is decoded for each use.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from ...options import Arithmetic
 
 
 def is_quantized(weight: Tensor | None) -> bool:
-    """Return whether a weight is a comfy_kitchen QuantizedTensor."""
+    """Return whether a weight is a QuantizedTensor of comfy_kitchen."""
     return hasattr(weight, "_qdata")
 
 
@@ -33,11 +34,12 @@ def is_quantized(weight: Tensor | None) -> bool:
 def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
-    """Yield a layer's weight and bias with LoRAs, on the device and in the dtype of `reference`. `decode(weight,
-    reference)` makes the yielded weight: plain values, or 8 bits.
+    """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`. The yielded
+    weight is `decode(weight, reference)`: plain values by default, or 8-bit values.
 
-    ComfyUI has only a few transfer buffers. A weight in a transfer buffer is copied and the buffer is freed at once, so
-    that several layers can be in use together."""
+    ComfyUI has only a few transfer buffers. So a weight in such a buffer is copied and the buffer is released at once.
+    Several layers can then be in use together.
+    """
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     in_transfer_buffer = offload is not None and offload[0] is not None
@@ -56,7 +58,7 @@ def weight_and_bias(
 
 
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """Return a weight on the device of `reference` as 8-bit values of `dtype` with a scale for each row."""
+    """Return a weight as 8-bit values of `dtype` with one scale per row, on the device of `reference`."""
     if not is_quantized(weight):
         return eight_bit_weight(weight, reference.device, dtype)
     if hasattr(weight.layout_cls, "recode"):  # a layout of this pack
@@ -68,10 +70,12 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer with a plain or quantized weight. `as_loaded` keeps the parameters as views into the mapped file.
+    """A linear layer with a plain or quantized weight. `as_loaded` holds the original parameters, which are views into
+    the memory-mapped file.
 
-    The layer computes in its `arithmetic`; with a LoRA it computes in the compute dtype, so that the LoRA stays
-    exact."""
+    The layer computes in the precision `arithmetic`. With a LoRA it computes in the model's dtype instead, so that the
+    LoRA is exact.
+    """
 
     arithmetic: Arithmetic = "bf16"
 
@@ -86,7 +90,7 @@ class Linear(comfy.ops.manual_cast.Linear):
 
     @contextmanager
     def prepared(self, reference: Tensor) -> Iterator[Layer]:
-        """Yield this layer as a function of an input [..., in]. The weight is decoded once for all calls."""
+        """Yield this layer as a function of an input [..., in]. All calls share one decoded weight."""
         if self.computes_in_8_bits:
             decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
             with weight_and_bias(self, reference, decode) as (weight, bias):
@@ -101,18 +105,18 @@ class Linear(comfy.ops.manual_cast.Linear):
             return F.linear(x, weight, bias)
 
     def load_parameter(self, name: str, tensor: Tensor) -> None:
-        """Set the parameter `name`, weight or bias, without a copy."""
+        """Set the parameter `name` ("weight" or "bias") to `tensor` without a copy."""
         parameter = tensor if isinstance(tensor, torch.nn.Parameter) else frozen_parameter(tensor)
         self._parameters[name] = self.as_loaded[name] = parameter
 
     def convert_weight(self, weight: Tensor, inplace: bool = False, **kwargs) -> Tensor:
-        """Return a weight with plain values; ComfyUI calls this, for instance, to merge models."""
+        """Return `weight` as plain values. ComfyUI calls this method to merge models, for instance."""
         return weight.dequantize() if is_quantized(weight) else weight
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a quantized weight, else None. `state_dict` lists them, because ComfyUI sums the model's size
-        from it."""
+        """The scales of a quantized weight, or None for a plain weight. They are part of `state_dict`, because ComfyUI
+        computes the model's size from it."""
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -134,8 +138,9 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """Return `fn(parameter)`. A parameter that moves back to the file's device and dtype becomes the view into the
-        file again. A parameter that `upload` accepts stays unchanged until the upload is sent."""
+        """Return `fn(parameter)`, where `fn` moves or converts a tensor. If the result would have the file's device and
+        dtype, the view into the file is returned instead. If `upload` accepts the parameter, it stays unchanged until
+        the upload is sent."""
         in_file = self.as_loaded.get(name)
         target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
         if self.upload is not None and parameter is in_file and self.upload.takes(self, name, target):
@@ -147,10 +152,11 @@ class Linear(comfy.ops.manual_cast.Linear):
 
 
 class PendingUpload:
-    """A list of an expert's parameters that will be sent to `device` together, at the speed of the bus.
+    """A collection of an expert's parameters that are sent to `device` together, at the full speed of the bus.
 
-    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another, which would copy page by page
-    out of the mapped file. During an upload the layers only register their parameters here."""
+    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another. Each call would read the
+    memory-mapped file page by page. During an upload the layers only register their parameters.
+    """
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
@@ -158,11 +164,12 @@ class PendingUpload:
         self.waiting: dict[str, tuple[Linear, str]] = {}
 
     def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
-        """Register the layer's `parameter` ("weight" or "bias") for the upload; return whether it was accepted.
+        """Register the layer's `parameter` ("weight" or "bias") for the upload, and return whether it was accepted.
 
-        `target`, a tensor of any size, has the parameter's future device and dtype. Others than the upload's are not
-        accepted. Neither is a weight that the file has in another dtype, because it would briefly be on the device
-        twice."""
+        `target` is a tensor of any shape with the future device and dtype of the parameter. A parameter for another
+        device or dtype is not accepted. A weight that the file stores in another dtype is not accepted either, because
+        two copies of it would be on the device for a moment.
+        """
         name = f"{self.layer_names[layer]}.{parameter}"
         stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
         if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
@@ -171,8 +178,8 @@ class PendingUpload:
         return True
 
     def send(self) -> None:
-        """Copy the registered parameters to the device. Each layer gets memory of its own, so that ComfyUI can free it
-        when it unloads the layer. Raises CheckpointError, OSError and errors of the device."""
+        """Copy the registered parameters to the device. Each layer gets its own memory, so that ComfyUI can free it by
+        unloading that layer. Raises CheckpointError, OSError and the device's errors."""
         options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
         sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.waiting.items():
@@ -180,15 +187,20 @@ class PendingUpload:
 
 
 def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bool:
-    """Return whether an upload is possible: from a file, to a CUDA device."""
+    """Return whether `uploading` can be used: the weights come from a file, and the device is a CUDA device."""
     return checkpoint is not None and device is not None and device.type == "cuda"
 
 
 @contextmanager
 def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
-    """Collect the layers that ComfyUI moves to `device` while the context is open, and send them together at its end.
+    """Collect the parameters that ComfyUI moves to `device` while the context is open. Send them together when it
+    closes.
 
-    After CheckpointError, OSError or an error of the device every weight is still a view into its file."""
+    network: the model whose layers are collected.
+    dtype: the compute dtype.
+
+    If sending raises CheckpointError, OSError or an error of the device, all weights are still views into their file.
+    """
     upload = PendingUpload(checkpoint, network, dtype, device)
     for layer in upload.layer_names:
         layer.upload = upload
@@ -201,7 +213,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
 
 
 class _NormParameters(torch.nn.Module):
-    """A mixin for norms with a weight and a bias that the engine uses in its own fused kernels."""
+    """A mixin for norm layers. It returns copies of weight and bias for the engine's fused kernels."""
 
     def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
         with weight_and_bias(self, reference) as (weight, bias):
@@ -218,7 +230,7 @@ class RMSNorm(_NormParameters, comfy.ops.manual_cast.RMSNorm):
 
 
 class HostOperations:
-    """The layer classes for `LingBotWorldModel(operations=...)` inside ComfyUI."""
+    """The layer classes that `LingBotWorldModel(operations=...)` uses inside ComfyUI."""
 
     Linear = Linear
     LayerNorm = LayerNorm

@@ -1,7 +1,8 @@
-"""ModelPatchers that apply LoRAs exactly to 4-bit weights.
+"""Subclasses of ComfyUI's ModelPatcher that apply LoRAs exactly, also to 4-bit weights.
 
-ComfyUI merges a LoRA into the weight and quantizes the sum again, which at four bits loses nearly all of the LoRA.
-These patchers never change a layer's weight: the layer applies its patches to the decoded weight at each use."""
+ComfyUI itself adds a LoRA to a weight and quantizes the result again. At four bits this loses nearly all of the LoRA.
+These patchers leave the weight unchanged, and the layer applies its patches to the decoded weight at each use.
+"""
 
 import logging
 import math
@@ -28,23 +29,23 @@ from .lora_files import completed
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
-"""The record that ComfyUI's patchers keep of a weight before they change it."""
+"""A copy of the record that ComfyUI's patchers make of a weight before they change it."""
 _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 _ENOUGH = 2**62
-"""The free bytes that a causal model's patcher reports: more than any batch of prompts needs."""
+"""The number of free bytes that the patcher of a causal model reports. It is larger than any batch of prompts needs."""
 _AS_LORA = "model_as_lora"
-"""ComfyUI's patch kind for the weights of another model."""
+"""The kind of a ComfyUI patch that holds the weights of another model."""
 
 
 class ExactPatches(_AnyPatcher):
-    """A mixin for ModelPatcher and ModelPatcherDynamic. It keeps each layer's patches in the layer's `weight_function`
-    and `bias_function`, and frees the camera cache whenever ComfyUI needs memory."""
+    """A mixin for ModelPatcher and ModelPatcherDynamic. It stores each layer's patches in the layer's `weight_function`
+    and `bias_function`. It frees the camera cache whenever ComfyUI needs memory."""
 
     made_by: str | None = None
-    """The id of the node that made this clone."""
+    """The id of the node that made this clone of the MODEL."""
     _hooked_sigma = math.inf
-    """The sigma of the last forward that had hooks with keyframes."""
+    """The sigma of the last forward with hooks that have keyframes. A higher sigma than this starts a new chunk."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         patches = completed(patches, self._shapes()) if strength_patch else patches
@@ -57,8 +58,9 @@ class ExactPatches(_AnyPatcher):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _fitting(self, patches: dict, strength: float) -> dict:
-        """Return a LoRA's patches without the ones of another shape than their weight. These are logged once; ComfyUI
-        would log an error at every use of the weight. Raises InputError if no patch or fewer than half of them fit."""
+        """Return a LoRA's patches without those whose shape differs from their weight's. They are logged here once,
+        because ComfyUI would log an error at every use. Raises InputError if there are no patches, or if more than half
+        have a wrong shape."""
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
         weights = dict(self.model.named_parameters())
@@ -87,14 +89,15 @@ class ExactPatches(_AnyPatcher):
         return None
 
     def get_free_memory(self, device):
-        """Return the free bytes, by which ComfyUI chooses before each forward how many prompts run at once. For a
-        causal model return a constant, because its forwards have one prompt and CUDA's query is slow."""
+        """Return the free bytes of a device, from which ComfyUI chooses how many prompts run as one batch. For a causal
+        model return a constant: its forwards have one prompt, and CUDA's memory query is slow."""
         if self.model.diffusion_model.config.causal:
             return _ENOUGH
         return super().get_free_memory(device)
 
     def pre_run(self):
-        """Begin a sampling run. ComfyUI calls this once per run; on a CPU, the run uses the idle cores."""
+        """Prepare a sampling run. On a CPU torch's threads are set to use the idle cores. ComfyUI calls this once per
+        run."""
         if fewer := use_idle_cores(self.load_device):
             logging.info(fewer)
         super().pre_run()
@@ -158,16 +161,16 @@ class ExactPatches(_AnyPatcher):
             self._attach_patches()
 
     def unpatch_hooks(self, whitelist_keys_set=None):
-        """Detach the hooks' patches from the layers. ComfyUI calls this for a new group or keyframe, a load, an unload
-        and the end of a run, when `current_hooks` may already be None."""
+        """Remove the patches of conditioning hooks from the layers. ComfyUI calls this for a new hook group or
+        keyframe, for a load or unload, and at the end of a run. `current_hooks` may already be None then."""
         super().unpatch_hooks(whitelist_keys_set)
         if any(isinstance(patch, _HookPatch) for patch in self._attached_patches()):
             self.model.camera_cache.clear()
             self._set_patches(_HookPatch, {})
 
     def prepare_hook_patches_current_keyframe(self, t, hook_group, model_options):
-        """Restart the hooks' keyframes for each chunk of a rollout, because ComfyUI's keyframes never go back within a
-        run. A chunk begins where sigma (`t`) rises."""
+        """Restart the hooks' keyframes at the beginning of each chunk of a rollout, where sigma (`t`) rises. ComfyUI's
+        keyframes by themselves never go back within a run."""
         frames = [hook.hook_keyframe for hook in hook_group.hooks if not hook.hook_keyframe.is_empty()]
         if frames and self.model.diffusion_model.config.causal:
             before, self._hooked_sigma = self._hooked_sigma, float(t[0])
@@ -179,8 +182,8 @@ class ExactPatches(_AnyPatcher):
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Keep all weights at their addresses while the context is open. Yield a key that changes with the addresses;
-        None if some weights are not on the GPU or have patches."""
+        """Keep all weights at their memory addresses while the context is open. Yield a key that changes whenever the
+        addresses change. Yield None if some weights are not on the GPU or have patches."""
         yield None if self._is_patched or self.model.model_lowvram else "static"
 
     @property
@@ -203,7 +206,7 @@ class ExactPatches(_AnyPatcher):
         return super().state_dict_for_saving(*args, **kwargs)
 
     def _applied_by_layer(self, key: str) -> bool:
-        """Return whether the layer itself applies the patches of this weight or bias, at each use."""
+        """Return whether the layer itself applies the patches of the parameter `key` at each use."""
         owner, _, name = key.rpartition(".")
         layer = comfy.utils.get_attr(self.model, owner) if owner else self.model
         if name not in ("weight", "bias") or not hasattr(layer, "weight_function"):
@@ -211,13 +214,14 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Replace every layer's patches: first the ones of conditioning hooks, because Create Hook Model as LoRA
-        subtracts the model's own weight, then the model's own."""
+        """Set every layer's patches. Those of conditioning hooks come before the model's own, because Create Hook Model
+        as LoRA subtracts the model's unpatched weight."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 
     def _set_patches(self, kind: type[LowVramPatch], source: dict) -> None:
-        """Replace the layers' functions of class `kind` by the patches of `source`. Functions of other packs stay."""
+        """Replace the layers' patch functions of class `kind` by new ones from the patches `source`. Functions that
+        other packs added stay."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
@@ -231,8 +235,8 @@ class ExactPatches(_AnyPatcher):
                     setattr(layer, f"{name}_lowvram_function", None)
 
     def keep_loras_on(self, device: torch.device) -> bool:
-        """Copy the LoRAs' tensors to the device if enough memory for a sampling step stays free; return whether they
-        fit. Without a copy the tensors are sent at each use."""
+        """Copy the tensors of all LoRAs to the device if they leave enough free memory for a sampling step. Return
+        whether they were copied. Without the copy they are sent to the device at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI requests a step's memory only from the first device's model: the parent of a copy on another device.
@@ -250,7 +254,8 @@ class ExactPatches(_AnyPatcher):
                     yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
-        """Patch the parameters that belong to no layer (the modulations), which ComfyUI leaves out."""
+        """Apply patches to the parameters that belong to no layer (the modulations). ComfyUI's own loading does not
+        patch them."""
         parameters = dict(self.model.named_parameters())
         for key in self.patches:
             owner = comfy.utils.get_attr(self.model, key.rpartition(".")[0]) if key in parameters else None
@@ -259,7 +264,7 @@ class ExactPatches(_AnyPatcher):
 
 
 class _HookPatch(LowVramPatch):
-    """A layer's patches from the active conditioning hooks."""
+    """A patch function of a layer for the patches of the active conditioning hooks."""
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]
@@ -269,8 +274,8 @@ class _HookPatch(LowVramPatch):
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
-    """Return the shape of the weight that a patch changes, for the common kinds (lora_up and lora_down, diff, the
-    weights of another model); else None."""
+    """Return the shape of the weight that a patch changes. Return None for uncommon kinds of patches; the common kinds
+    are a pair of LoRA matrices, a difference, and the weights of another model."""
     if isinstance(patch, LoRAAdapter):
         up, down, _alpha, middle, _dora_scale, reshape = patch.weights
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
@@ -283,16 +288,16 @@ def _is_kind(patch, *kinds: str) -> bool:
 
 
 class ExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcher):
-    """The patcher of an expert's or causal model's MODEL."""
+    """The ModelPatcher of an expert or a causal model without ComfyUI's dynamic VRAM."""
 
 
 class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic):
-    """The patcher of an expert's or causal model's MODEL under ComfyUI's dynamic VRAM."""
+    """The ModelPatcher of an expert or a causal model with ComfyUI's dynamic VRAM."""
 
     @contextmanager
     def weights_held(self) -> Iterator[Hashable]:
-        """Pin ComfyUI's pages of weights while the context is open, and yield their signature, which changes after
-        ComfyUI has evicted a page; None if some weights are not on the GPU or have patches."""
+        """Pin the weights' pages of ComfyUI's dynamic VRAM while the context is open. Yield their signature, which
+        changes after ComfyUI has evicted a page. Yield None if some weights are not on the GPU or have patches."""
         vbar = None if self._is_patched else self._vbar_get()
         pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
         signature = None if pages is None else model_vbar.vbar_fault(pages)
@@ -304,12 +309,13 @@ class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:
-    """Return the patcher class for a device: the dynamic one if ComfyUI uses dynamic VRAM there."""
+    """Return the ModelPatcher class for a device: DynamicExpertPatcher if ComfyUI uses dynamic VRAM there and
+    `disable_dynamic` is false, else ExpertPatcher."""
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher
 
 
 def copies_on_other_devices(patcher) -> list:
-    """Return the patchers that MultiGPU CFG Split has made of a MODEL, one for each further device."""
+    """Return the copies of a MODEL that the node MultiGPU CFG Split has made, one for each additional device."""
     return patcher.get_additional_models_with_key("multigpu")

@@ -1,8 +1,9 @@
-"""Checks of the options, patches, wrappers and replaced objects that other nodes add to a MODEL.
+"""Checks of what other nodes have added to a MODEL: options, patches, wrappers and replaced objects.
 
-ComfyUI itself calls most of these additions around an expert, as around any model. A warning on the running node lists
-the ones that are never called, that only other models read, or that this pack does not know. A rollout removes the ones
-that concern the steps of a whole video."""
+ComfyUI calls most of these additions around an expert, as around any model. The running node shows a warning about
+additions that are never called, that only other models read, or that this pack does not know. A rollout removes those
+that concern the denoising steps of a whole video.
+"""
 
 import traceback
 from collections.abc import Iterator, Mapping
@@ -22,9 +23,9 @@ from ..prompt.queue import kind_of, loras_of
 
 PACK = Path(__file__).parents[2]
 KEY = "lingbot_world"
-"""The name of this pack's own wrapper."""
+"""The name under which this pack adds its own wrapper to a MODEL."""
 _OURS = "lingbot"
-"""The prefix of this pack's own keys of transformer_options."""
+"""The prefix of the keys in transformer_options that belong to this pack."""
 GUIDANCE = {
     "sampler_cfg_function",
     "sampler_pre_cfg_function",
@@ -37,8 +38,8 @@ _ABOUT_STEPS = {
     "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }
-"""Model options that a rollout does not use, with their names for the user. A rollout has steps, guidance and a window
-of its own, and no mask."""
+"""The keys of model_options that a rollout ignores, each with its description for warnings. A rollout has its own
+steps, guidance and window, and no mask."""
 _RUN_OPTIONS = {
     "transformer_options",
     "to_load_options",
@@ -60,9 +61,10 @@ TRANSFORMER_OPTIONS = {
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""The patches of nodes that ComfyUI's Wan calls, and LingBot-World's model too."""
+"""PATCHES, REPLACED and BLOCK name the patches that ComfyUI's Wan model and this model both call. PATCHES are kinds of
+patches, REPLACED is the group of replaced parts, and BLOCK is the only replaceable part in it."""
 _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
-"""The keys of transformer_options that nodes for other models set in the middle of a run."""
+"""Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
 WRAPPERS = {
     KEY,
     "easycache",
@@ -72,15 +74,17 @@ WRAPPERS = {
     "ContextWindows_sampler_sample",
     "None",
 }
-"""The names of known wrappers. A wrapper without a name counts as known, because nothing identifies it."""
+"""The names of wrappers that this pack knows. A wrapper without a name counts as known, because nothing identifies
+it."""
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
-"""Objects of a model that ComfyUI's nodes replace and a rollout restores, with their names for the user."""
+"""The objects of a model that ComfyUI's nodes replace and that a rollout restores, each with its description for
+warnings."""
 _INJECTED = {"bypass_lora"}
 
 
 def check_sampling(patcher) -> None:
-    """Raise InputError if a node has replaced the model's sampling with one for models of another kind."""
+    """Raise InputError if a node has replaced the MODEL's `model_sampling` by one for another kind of model."""
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
@@ -91,8 +95,8 @@ def check_sampling(patcher) -> None:
 
 
 def raise_for_node(error: Exception) -> None:
-    """Raise InputError if `error` comes from another node's code on the model, or from a patch with the signature of
-    another kind of model."""
+    """Raise InputError if `error` was raised in the code of another node on the MODEL, or by a patch with the signature
+    for another kind of model. Otherwise return."""
     if comfy.model_management.is_oom(error):
         return
     frames = traceback.extract_tb(error.__traceback__)
@@ -118,7 +122,7 @@ def raise_for_node(error: Exception) -> None:
 
 
 def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
-    """Return the names of the patches in transformer_options that a model with `blocks` blocks never calls."""
+    """Return the names of those patches in transformer_options that a model with `blocks` blocks never calls."""
     replaced = options.get("patches_replace", {})
     missing = set()
     for key in replaced.get(REPLACED, {}):  # such as ("double_block", 3)
@@ -129,8 +133,8 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
-    """Return a warning about patches that are never called, and about keys of transformer_options that a node sets in
-    the middle of a run beyond the `usual` ones; else an empty string."""
+    """Return a warning about patches that are never called, and about keys that a node added to transformer_options
+    during the run. `usual` are the keys of the first step. Return an empty string if there is nothing to report."""
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
     return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
 
@@ -145,7 +149,7 @@ def _changes_nothing(does: str, names: list[str]) -> str:
 
 
 def not_called_words(patcher) -> Iterator[str]:
-    """Yield a message about the patches on a MODEL that are for models of another kind, if any."""
+    """Yield a warning if the MODEL has patches that only models of another kind call."""
     blocks = len(patcher.model.diffusion_model.blocks)
     names = not_called(patcher.model_options.get("transformer_options", {}), blocks)
     if names:
@@ -153,7 +157,7 @@ def not_called_words(patcher) -> Iterator[str]:
 
 
 def unknown(patcher) -> Iterator[str]:
-    """Yield a message about the additions to a MODEL that LingBot-World does not know, if any."""
+    """Yield a warning if the MODEL has additions that this pack does not know."""
     transformer = patcher.model_options.get("transformer_options", {})
     names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
     names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OURS)}
@@ -167,9 +171,10 @@ def unknown(patcher) -> Iterator[str]:
 
 
 def on_one_only(high, low) -> str:
-    """Return a message that names the additions that only one of a run's two experts has, or "" if there is none.
+    """Return a warning that names the additions that only one of the two experts has, or "" if there are none.
 
-    LoRAs, shifts and dtypes are not compared, because they may differ."""
+    LoRAs, shifts and dtypes are not compared, because they may differ.
+    """
     first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]
@@ -180,8 +185,8 @@ def on_one_only(high, low) -> str:
 
 
 def features(patcher, every: bool = False) -> set[str]:
-    """Return the names of the nodes' additions to a MODEL. `every`: include LazyCache, which may differ between
-    experts."""
+    """Return the names of all additions that nodes have made to a MODEL. LazyCache is included only with `every`,
+    because it may differ between experts."""
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
     names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
@@ -200,14 +205,14 @@ def _wrappers(patcher) -> set[str]:
 
 
 def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
-    """Return (the dict that holds the wrapper, its kind, its name) for each wrapper on a MODEL."""
+    """Return (dict that holds the wrapper, kind, name) for each wrapper on a MODEL."""
     places = (patcher.wrappers, patcher.model_options.get("transformer_options", {}).get("wrappers", {}))
     return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
 
 
 def changed_nothing(patcher) -> Iterator[str]:
-    """Yield a message for each node between loader and sampler that left the MODEL unchanged, mostly because the node
-    is for models of another kind."""
+    """Yield a warning for each node between loader and sampler that left the MODEL unchanged. Most such nodes are for
+    other kinds of models."""
     after, here = patcher, running_node()
     while after is not None:
         node, before = getattr(after, "made_by", None), after
@@ -219,7 +224,7 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """Yield a message for each LoRA that belongs to the other expert by its file name."""
+    """Yield a warning for each LoRA whose file name says that it is for the other expert."""
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):
@@ -252,8 +257,8 @@ def _same(before, after) -> bool:
 
 
 def for_rollout(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the wrappers, options and patches that concern the steps of a whole video, and notes
-    that name the removed ones."""
+    """Return the MODEL without the wrappers, options and patches that concern the denoising steps of a whole video.
+    Also return notes that name what was removed."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}

@@ -1,4 +1,5 @@
-"""The engine's transformer with the call signature, patches and choice of attention of ComfyUI's Wan model."""
+"""The engine's transformer with the interface of ComfyUI's Wan model: the same arguments, patches and choice of
+attention."""
 
 import logging
 from collections.abc import Mapping
@@ -21,9 +22,10 @@ from ...model.layers.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
-"""The key in transformer_options of the step's official integer timestep, from solvers that know it exactly."""
+"""The key in transformer_options of the current step's integer timestep, as in the official code. Only this pack's
+solvers set it."""
 CAMERA_CACHE = "camera_cache"
-"""The key in transformer_options of the engine's CameraCache, or None."""
+"""The key in transformer_options of the engine's CameraCache, or of None without a cache."""
 _LATENT = "lingbot_world_latent"
 _ATTENTION_SWITCHES = (
     "use_sage_attention",
@@ -35,8 +37,8 @@ _ATTENTION_SWITCHES = (
 
 
 def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return the attention [B, L, heads * D] of q, k and v of that shape: ComfyUI's if a command line switch or an
-    override selects it, else the engine's, which is faster."""
+    """Return the attention of q, k and v, each [B, L, heads * D], in the same shape. ComfyUI's attention is used if a
+    command line switch or an override in `options` selects one, else the engine's, which is faster."""
     if "optimized_attention_override" in options or _by_switch():
         return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
     return sdpa(q, k, v, heads, options)
@@ -50,8 +52,9 @@ def _by_switch() -> bool:
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
     """Return whether a CUDA graph may record the attention that ComfyUI's switches select.
 
-    The attention is tried on a stream of its own. Kernels that always run on CUDA's default stream, such as
-    SageAttention 2.x's, fail there."""
+    The attention is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as those of
+    SageAttention 2.x, fail this test.
+    """
     if device.type != "cuda" or not _by_switch():
         return True
     generator = torch.Generator(device).manual_seed(0)
@@ -63,13 +66,14 @@ def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, d
 
 
 def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
-    """Return `cross_attention(...)` with every `attn1_patch` of `options` applied."""
+    """Return the attention of q, k and v, each [B, L, heads * D], computed as in `cross_attention`, with every
+    `attn1_patch` in `options` applied."""
     return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
 
 
 def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
-    """Return the attention [B, L, heads * D] computed in 8 bits, whatever ComfyUI's switches and overrides select, with
-    every `attn1_patch` applied."""
+    """Return the attention [B, L, heads * D] of q, k and v, computed in 8 bits, with every `attn1_patch` in `options`
+    applied. ComfyUI's switches and overrides are ignored."""
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
@@ -85,7 +89,8 @@ def _patched(q: Tensor, k: Tensor | Operand, out: Tensor, heads: int, options: M
 
 
 class HostModel(LingBotWorldModel):
-    """A `LingBotWorldModel` that ComfyUI calls as a diffusion model, with wrappers, block and attention patches."""
+    """A `LingBotWorldModel` that ComfyUI can call as a diffusion model. It runs the wrappers, block patches and
+    attention patches of other nodes."""
 
     attention_8bit = staticmethod(self_attention_8bit)
 
@@ -103,8 +108,8 @@ class HostModel(LingBotWorldModel):
     def forward(
         self, x, timestep, context=None, clip_fea=None, time_dim_concat=None, transformer_options=None, **kwargs
     ):
-        """Return the velocity [B, 16, f, h, w]. The arguments have the order of core's WanModel, because some wrappers
-        pass them by position."""
+        """Return the velocity [B, 16, f, h, w] for the model input `x`. The arguments are in the order of ComfyUI's
+        WanModel, because some wrappers pass them by position."""
         options = {} if transformer_options is None else transformer_options
         return WrapperExecutor.new_class_executor(
             self._forward, self, get_all_wrappers(WrappersMP.DIFFUSION_MODEL, options)
@@ -131,7 +136,7 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """Return the scales and shifts of the rotary embedding that the ScaleROPE node sets."""
+        """Return the scales and shifts that the node ScaleROPE sets for the rotary embedding."""
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -145,10 +150,11 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Return the output of a block with the patches of other nodes.
+        """Return the output of the block number `index`, with the patches of other nodes applied.
 
-        The check for an interrupt ends torch.compile's trace. So the code compiled for the first block runs every
-        block, as long as no value here depends on the index."""
+        The check for an interrupt ends torch.compile's trace. So code compiled for the first block runs every block, as
+        long as no value here depends on `index`.
+        """
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block
@@ -174,13 +180,13 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """Return sigma * 1000, computed in float32 and truncated to int64. These are the official timesteps of UniPC; a few
-    of DPM++'s are one lower."""
+    """Return the int64 timesteps of `sigmas`: sigma * 1000 computed in float32, without the fraction. They equal the
+    official timesteps of UniPC. For DPM++ a few official timesteps are one lower."""
     return (sigmas.detach().float() * 1000).long()
 
 
 def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplace=True):
-    """Return the block's output, with every `attn2_patch` applied to the hidden states after cross-attention."""
+    """Return the block's output. Every `attn2_patch` is applied to the hidden states after cross-attention."""
     cross, update = block.cross_attn, block.cross_attn.update_
 
     x = x if inplace else x.clone()
@@ -200,6 +206,7 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """Run the original block, as another pack's replacement calls it."""
+    """Run the original block and return its output as a dict. A block replacement of another pack calls this
+    function."""
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

@@ -1,4 +1,4 @@
-"""ComfyUI's VAE with a cache of the last latents that it has encoded."""
+"""ComfyUI's VAE with a cache of the latents that it encoded last."""
 
 import hashlib
 from collections import OrderedDict
@@ -14,21 +14,22 @@ from ...weights.files import read_tensors
 from ..prompt.notice import show_note
 
 KEPT = 4
-"""The most latents in the cache: 9 MB each at 480x832 with 81 frames, 19 MB each at 720x1280 with 81 frames."""
+"""The largest number of latents in the cache. For 81 frames a latent has 9 MB at 480x832, and 19 MB at 720x1280."""
 
 
 class RememberingVAE(comfy.sd.VAE):
     """A VAE that encodes the same images only once.
 
-    ComfyUI runs WanImageToVideo again when a prompt changes, because prompts are inputs of that node. The start image
-    is usually unchanged then."""
+    ComfyUI runs WanImageToVideo again when only a prompt changes, because prompts are inputs of that node.
+    """
 
     def __init__(self, **options):
         super().__init__(**options)
         self.kept: OrderedDict[tuple, Tensor] = OrderedDict()
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """Return the latent of an IMAGE [B, H, W, C], 0..1, as ComfyUI's VAE does."""
+        """Return the latent of an IMAGE [B, H, W, C] with values 0 to 1, from the cache if the same IMAGE was encoded
+        recently."""
         pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
         key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.kept:
@@ -39,18 +40,22 @@ class RememberingVAE(comfy.sd.VAE):
         return self.kept[key].clone()
 
     def decode_tiled(self, samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
-        """Return the frames of a latent [1, 16, f, h, w], decoded in tiles of space only. See `_whole_time`."""
+        """Return the frames of a latent [1, 16, f, h, w], decoded in spatial tiles. Tiles always span all frames; see
+        `_whole_time`."""
         return super().decode_tiled(samples, *tiles, tile_t=_whole_time(tile_t, samples.shape[2]), **options)
 
     def encode_tiled(self, pixel_samples: Tensor, *tiles, tile_t: int | None = None, **options) -> Tensor:
-        """Return the latent of images [F, H, W, C], encoded in tiles of space only. See `_whole_time`."""
+        """Return the latent of images [F, H, W, C], encoded in spatial tiles. Tiles always span all frames; see
+        `_whole_time`."""
         return super().encode_tiled(pixel_samples, *tiles, tile_t=_whole_time(tile_t, len(pixel_samples)), **options)
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the length of tiles in time, at least `frames`. A shorter tile would be a video of its own for this VAE,
-    whose first latent frame is one image and not four: jumps of up to 0.8 of full brightness. The VAE goes frame by
-    frame anyway, so shorter tiles save no memory."""
+    """Return the length of a tile in time: `tile` (None without tiles), or `frames` if `tile` is shorter.
+
+    This VAE would treat a shorter tile as a new video, whose first latent frame decodes to one frame instead of four.
+    That causes jumps in brightness of up to 80 %. The VAE works frame by frame, so shorter tiles would save no memory.
+    """
     if tile is None or tile >= frames:
         return tile
     show_note("The tiles are in space only: in time this VAE goes frame by frame, and a tile would begin a new video.")
@@ -58,8 +63,8 @@ def _whole_time(tile: int | None, frames: int) -> int | None:
 
 
 def open_vae(path: Path) -> RememberingVAE:
-    """Return the VAE of a file that ComfyUI reads, or of a file or folder with diffusers' key names, which ComfyUI does
-    not know. Raises CheckpointError, and RuntimeError for a file that is not a VAE."""
+    """Return the VAE in a file or folder. The file is one that ComfyUI reads, or has diffusers' key names, as a folder
+    has. Raises CheckpointError, and RuntimeError for a file that is not a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = RememberingVAE(sd=read_vae(path))
     else:

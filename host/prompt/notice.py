@@ -1,4 +1,4 @@
-"""Warnings and notes on the node that ComfyUI is running."""
+"""Warnings and notes that appear on the node that ComfyUI is running."""
 
 import logging
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""By node id: the id of the prompt in which the node ran last, and the texts that it shows."""
+"""For each node id, a pair: the id of the prompt in which the node ran last, and the texts shown on it."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress warnings and notes while this context is open, for nodes that are evaluated during validation."""
+    """Suppress warnings and notes while this context is open. Validation uses it when it evaluates nodes."""
     token = _quiet.set(True)
     try:
         yield
@@ -24,18 +24,18 @@ def quiet() -> Iterator[None]:
 
 
 def show_warning(text: str) -> None:
-    """Add a warning to the texts on the running node, and log it. The first call in a run removes the texts of the
-    node's last run; an empty text adds nothing."""
+    """Log a warning and add it to the texts on the running node. The first call in a run removes the texts of the
+    previous run. An empty text adds nothing, so it only removes these."""
     _show(text, logging.WARNING)
 
 
 def show_note(text: str) -> None:
-    """Add a note to the texts on the running node, and log it."""
+    """Log a note and add it to the texts on the running node, in the same way as `show_warning`."""
     _show(text, logging.INFO)
 
 
 def running_node() -> str | None:
-    """Return the id of the node that ComfyUI is running; None outside of a prompt."""
+    """Return the id of the node that ComfyUI is running, or None if no prompt runs in this thread."""
     context = get_executing_context()
     return None if context is None else context.node_id
 
@@ -59,8 +59,8 @@ def _show(text: str, level: int) -> None:
 
 
 def show_text(text: str) -> None:
-    """Replace the text on the running node; an empty text removes it. web/js/comfy/node_text.js displays the text,
-    because the front-end's own text of a node disappears when the run ends."""
+    """Replace the text on the running node; an empty text removes it. The script web/js/comfy/node_text.js displays it,
+    because ComfyUI's own text of a node disappears when the run ends."""
     context = get_executing_context()
     if context is not None:
         from server import PromptServer

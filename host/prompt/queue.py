@@ -1,8 +1,9 @@
-"""The prompt that ComfyUI is validating or running, and the values in it that are known before it runs: numbers, and
-camera paths that depend on values and files alone.
+"""The prompt (ComfyUI's graph of nodes) that ComfyUI is validating or running. Before the run, some of its values can
+be evaluated: numbers, and camera paths that depend only on values and files.
 
-ComfyUI passes only a node's own values to its validation. So an `on_prompt` handler, which ComfyUI's server calls with
-every prompt before it validates the prompt in the same task, stores the whole prompt in a context variable."""
+ComfyUI passes only a node's own values to the node's validation. So a handler stores the whole prompt in a context
+variable. ComfyUI's server calls the handler with every prompt before it validates the prompt in the same task.
+"""
 
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -17,24 +18,26 @@ CAMERA_MAKERS = tuple(
     f"LingBotWorld{name}"
     for name in ("LoadPoses", "CameraImport", "CameraPreset", "CameraKeys", "CameraChain", "CameraEditor")
 )
-"""The nodes that compute a path in milliseconds."""
+"""The classes of the nodes that make a camera path within milliseconds. They can be evaluated before the run."""
 NUMBERS = ("PrimitiveInt", "PrimitiveFloat")
 IMAGES = ("image",)
-"""The inputs of camera makers that do not affect the path."""
+"""The inputs of the nodes in CAMERA_MAKERS that do not affect the path. They are not evaluated."""
 Prompt = Mapping[str, Mapping[str, Any]]
-"""The nodes by id, each with its `class_type` and its `inputs`, as ComfyUI's queue takes them."""
+"""A prompt in ComfyUI's format: a map from each node id to a map with `class_type` and `inputs`."""
 PRESET = "LingBotWorldCameraPreset"
 WORKFLOW_OF = "/lingbot_world/workflow_of"
 _queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default={})  # noqa: B039, never written to
 
 
 def register(server) -> None:
-    """Add a handler that stores every queued prompt, and the route WORKFLOW_OF, to `server`, ComfyUI's PromptServer."""
+    """Add two things to `server`, ComfyUI's PromptServer: a handler that stores every queued prompt, and the route
+    WORKFLOW_OF."""
     from aiohttp import web
 
     def keep(request: dict) -> dict:
-        """Store the prompt. The seed of every camera without shake, which has no effect, is set to 0: a canvas draws a
-        new seed for each run, for which ComfyUI would run all nodes after the camera again."""
+        """Store the prompt of a request, and return the request. In each Camera Preset node without shake the seed is
+        set to 0, because it has no effect. Otherwise the canvas's new seed for each run would make ComfyUI run all
+        later nodes again."""
         prompt = request.get("prompt") or {}
         for node in prompt.values():
             inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
@@ -45,7 +48,8 @@ def register(server) -> None:
 
     @server.routes.get(WORKFLOW_OF)
     async def workflow_of(request: web.Request) -> web.Response:
-        """Return as JSON the id of the canvas's workflow that a run belongs to; null if a client sent none."""
+        """Return as JSON the id of the workflow on the canvas from which a run was queued, or null if the client sent
+        none. The query's `prompt` is the id of the run."""
         run = request.query.get("prompt", "")
         found: Any = next((item[3] for item in _items(run) if item[1] == run), None)
         for name in ("extra_pnginfo", "workflow", "id"):
@@ -56,8 +60,8 @@ def register(server) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return the inputs of the node that ComfyUI is validating that are values, not links; an empty mapping outside a
-    validation."""
+    """Return those inputs of the node that ComfyUI is validating that are plain values, not links. Return an empty
+    mapping if no validation is in progress."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -66,12 +70,14 @@ def known_inputs() -> Mapping[str, Any]:
 
 
 def kind_of(node: str) -> str:
-    """Return the class of a node of the running prompt, or "Node" and its id if no prompt has the node."""
+    """Return the class of the node with the id `node` in the running prompt, or "Node" and the id if it is not
+    there."""
     return next((prompt[node]["class_type"] for prompt in _running() if node in prompt), f"Node {node}")
 
 
 def loras_of(node: str | None) -> list[str]:
-    """Return the file names among the inputs of a node of the running prompt, if its class has LoRA in its name."""
+    """Return the LoRA file names in the inputs of the node `node` in the running prompt. The list is empty if the
+    node's class does not have LoRA in its name."""
     found = next((prompt[node] for prompt in _running() if node in prompt), None)
     if found is None or "lora" not in found["class_type"].lower():
         return []
@@ -79,7 +85,8 @@ def loras_of(node: str | None) -> list[str]:
 
 
 def running_prompt() -> tuple[Prompt, str]:
-    """Return the prompt, and the id of the node that ComfyUI is running. Raises UnknownError outside of a prompt."""
+    """Return the running prompt, and the id of the node that runs. Raises UnknownError if no prompt runs in this
+    thread."""
     node = running_node()
     found = next((prompt for prompt in _running() if node in prompt), None)
     if node is None or found is None:
@@ -92,7 +99,8 @@ def _running() -> list[Prompt]:
 
 
 def _items(run: str | None = None) -> list[tuple]:
-    """Return ComfyUI's queue items (number, id, prompt, extra data) of the current runs, and of `run` if it is over."""
+    """Return ComfyUI's queue items (number, id, prompt, extra data) of the current runs, and of the finished run
+    `run`."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
@@ -103,8 +111,8 @@ def _items(run: str | None = None) -> list[tuple]:
 
 
 def node_in_question() -> tuple[Prompt, str]:
-    """Return the prompt, and the id of the node that ComfyUI is validating. Raises UnknownError outside a
-    validation."""
+    """Return the prompt that ComfyUI is validating, and the id of the node in question. Raises UnknownError if no
+    validation is in progress."""
     context = get_executing_context()
     if context is None or context.node_id not in _queued.get():
         raise UnknownError
@@ -112,21 +120,23 @@ def node_in_question() -> tuple[Prompt, str]:
 
 
 class UnknownError(Exception):
-    """A value that is known only when the prompt runs."""
+    """An error for a value that is not known before the prompt runs."""
 
 
 class PromptValues:
-    """An evaluator of a prompt's inputs before it runs. Each node is evaluated once, without warnings and notes."""
+    """An evaluator for the inputs of a prompt before the prompt runs. It evaluates each node at most once, and
+    suppresses warnings and notes."""
 
     def __init__(self, prompt: Prompt):
         self._prompt = prompt
         self._made: dict[str, tuple | None] = {}
 
     def of(self, value: Any) -> Any:
-        """Return an input's value. If `value` is a link, evaluate the linked node, whose type must be in NUMBERS or
-        CAMERA_MAKERS.
+        """Return the value of an input. A link is followed, and its node is evaluated. That node's class must be in
+        NUMBERS or CAMERA_MAKERS.
 
-        Raises UnknownError for a link to any other node, and the error of an evaluated node."""
+        Raises UnknownError for a link to any other node, and the errors of an evaluated node.
+        """
         if not is_link(value):
             return value
         node, slot = value
@@ -150,12 +160,12 @@ class PromptValues:
 
 
 def is_link(value: Any) -> bool:
-    """Return whether an input's value is another node's id and the index of its output."""
+    """Return whether the value of an input is a link: a list of another node's id and the index of its output."""
     return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 
 def _nested(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs with the members of a list grouped as ComfyUI passes them to a node: `cameras.camera0` becomes
+    """Return the inputs with dotted names grouped as ComfyUI passes them to a node: `cameras.camera0` becomes
     `cameras["camera0"]`."""
     made: dict[str, Any] = {}
     for name, value in inputs.items():
