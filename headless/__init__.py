@@ -1,5 +1,6 @@
-"""The front without ComfyUI: the `lingbot-world` command, and `generate` for Python.
+"""The front end without ComfyUI: the command `lingbot-world`, and the function `generate` for Python.
 
-A run goes through `options` (the request), `plan` (the checks) and `run` (the stages). `stages` and `rollout` compute
-the two kinds of models, `files` reads and writes, and `process/profile` measures time and memory of each stage.
+`options` has the options of a run, `plan` checks them, and `run` computes the video. `stages` has the steps for the
+base model, `rollout` those for causal models. `files` reads and writes files, and `process/profile` measures the time
+and memory of each stage.
 """

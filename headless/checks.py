@@ -1,4 +1,5 @@
-"""Checks of a run's options before weights are loaded, for every kind of model, and the base class of its plan."""
+"""Checks of a run's options before weights are loaded, for every kind of model. The module also has the base class of
+plans, Plan."""
 
 import math
 import re
@@ -38,8 +39,9 @@ MOST_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, without the model. Weights are memory-mapped, so they take no memory.
-    If the prompt's embedding is in the cache `known`, `tokenizer` is only a path, because it may not be needed."""
+    """The options of a run and its open files, without the model's. Weights are memory-mapped, so open files use little
+    memory. `tokenizer` is only a path if the prompt's embedding is in the cache `known`, because the tokenizer may not
+    be needed."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -53,8 +55,8 @@ class RunInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(RunInputs):
-    """A checked run: every file exists, matches the others and is open, and the output can be written. `frame`: the
-    first frame, float32 [3, H, W], -1..1. `notes`: messages for the user."""
+    """A checked run. Every input file exists, fits the others and is open, and the output can be written. `frame`: the
+    first frame, float32 [3, H, W], from -1 to 1. `notes`: messages for the user."""
 
     frame: Tensor
     geometry: Geometry
@@ -62,7 +64,7 @@ class Plan(RunInputs):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames that the run continues, made by an earlier run."""
+        """The number of frames that an earlier run has made, if this run continues its video; otherwise 0."""
         return 0
 
     @property
@@ -71,13 +73,14 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the dtype and the arithmetic of a forward that is split over `processes` processes."""
+        """Return the dtype, the arithmetic and the attention mode of a forward. `processes`: the number of processes
+        that compute the forward together."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
     @property
     def wishes(self) -> MemoryWishes:
-        """The options that concern memory."""
+        """The user's options that concern memory."""
         return MemoryWishes(**{field.name: getattr(self.options, field.name) for field in fields(MemoryWishes)})
 
     @property
@@ -92,10 +95,11 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype in which one process decodes, or None for fp32.
+        """The 16-bit dtype in which a single process decodes, or None for fp32.
 
-        The default is fp16 on GPUs with fast fp16. There the official code's fp32 convolutions run in TF32, which has
-        as few mantissa bits as fp16."""
+        The default is fp16 on GPUs with fast fp16. On these GPUs the official code's fp32 convolutions run in TF32,
+        whose mantissa has as few bits as that of fp16.
+        """
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)
@@ -103,13 +107,14 @@ class Plan(RunInputs):
 
 
 def many(count: int, thing: str) -> str:
-    """Return a count with its noun: `1 step`, `2 steps`."""
+    """Return a count with its noun in the singular or plural, such as `1 step` or `2 steps`. `thing`: the noun in the
+    singular."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
-    """Raise InputError if an option in `names` differs from its default, because the model does not use it. `reason`
-    becomes a part of the message."""
+    """Check that no option in `names` was set. Raises InputError for an option that differs from its default, because
+    the model does not use this option. `reason`: a part of the error message."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
@@ -117,7 +122,8 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
-    """Raise InputError for a value out of range and for a LoRA that does not exist."""
+    """Check the values of options. Raises InputError for a value that is out of range or not among its choices, and for
+    a LoRA that does not exist."""
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):
@@ -148,8 +154,8 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def find_device(name: str | None) -> torch.device:
-    """Return the device `name`, by default the GPU if there is one. Raises InputError if torch cannot use the
-    device."""
+    """Return the torch device called `name`; None means the GPU if there is one, or else the CPU. Raises InputError for
+    a device that torch cannot use."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -168,8 +174,8 @@ def find_device(name: str | None) -> torch.device:
 
 
 def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
-    """Return the device that decodes frames: another CUDA GPU `name`, or the run's `device` for None. Raises InputError
-    if that GPU does not exist."""
+    """Return the device that decodes frames. `name`: another CUDA GPU than `device`, such as "cuda:1"; None means
+    `device` itself. Raises InputError if that GPU does not exist."""
     if name is None:
         return device
     gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
@@ -183,8 +189,8 @@ def find_decoding_device(name: str | None, device: torch.device) -> torch.device
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path of `action_path`, `preset` or `keys`; None without a camera. Raises InputError for more
-    than one of them, and CameraError for an invalid path and for a checkpoint without camera layers."""
+    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none of these is set. Raises
+    InputError if several are set, and CameraError for an invalid path and for a checkpoint without camera layers."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
         return None
@@ -205,8 +211,8 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
-    """Return the path in a pose folder, with a note if its poses seem to follow another convention. Raises CameraError;
-    for a file of another kind its message explains the conversion."""
+    """Return the camera path in a pose folder, with a note if the poses seem to follow another convention. `actions`:
+    also read the held keys. Raises CameraError; for a file in another format the message explains the conversion."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)
@@ -223,14 +229,15 @@ def _pose_folder(path: Path, actions: bool) -> PoseFolder:
 
 
 def made_path(kind: str, text: str, frames: int) -> CameraPath:
-    """Return the camera path of a `kind`, "keys" or "preset", that is described by `text`. A preset has 4n+1 poses, at
-    least `frames`. Raises CameraError."""
+    """Return a camera path made from `text`. `kind`: "keys" for held keys such as "w-10,iw-15", "preset" for the name
+    of a move. A preset has 4n+1 poses, at least `frames`. Raises CameraError for an invalid text."""
     return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
-    """Return the geometry of the video: size by the options and the image [H, W, 3], length by `frame_num` and the
-    number of poses, cut to full chunks of latent frames. Raises InputError."""
+    """Return the size and length of the video. The size follows from the options and from the image, [H, W, 3]. The
+    length is `frame_num`, or less if there are fewer poses (`n_poses`), rounded down to full chunks of `chunk` latent
+    frames. Raises InputError for an impossible size or length."""
     if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
@@ -238,8 +245,8 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
-    """Return a note for each LoRA and its strength. Notes warn about a LoRA that is given twice, and, for a model of
-    `two_experts`, about a LoRA for the other expert by its file name."""
+    """Return a note for each LoRA with its strength. A note warns if a LoRA is named several times. For a model of
+    `two_experts` a note also warns if a LoRA's file name suggests the other expert."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
     lines = [
         f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}" for lora in options.lora
@@ -264,8 +271,8 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings about prompts that are empty, a file's name or without effect. `guided`: the model uses the
-    negative prompt."""
+    """Return warnings about a prompt that is empty, looks like a file's name, or has no effect. `guided`: whether the
+    model uses the negative prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")
@@ -277,7 +284,7 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return the notes on the camera path, and a note if the video is shorter than `frame_num`."""
+    """Return the notes on the camera path. If the video has fewer frames than `frame_num`, another note says why."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

@@ -1,6 +1,9 @@
-"""A cache of recent prompts' embeddings on the disk, so that a run with a known prompt does not read the text encoder
-(11 GB of umt5-xxl). LINGBOT_WORLD_PROMPTS names its folder, by default in the user's cache; an empty value disables
-it."""
+"""A cache on the disk for the embeddings of recent prompts. A run with a cached prompt does not need the text encoder
+(11 GB for umt5-xxl).
+
+The environment variable LINGBOT_WORLD_PROMPTS names the cache's folder, by default one in the user's cache folder. An
+empty value disables the cache.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,24 @@ from torch import Tensor
 from ..model.choice.kept import in_user_cache
 
 MOST = 64
-"""The largest number of embeddings in the cache, about 60 MB. The least recently used ones are deleted."""
+"""The largest number of embeddings in the cache, about 60 MB. Beyond it the least recently used ones are deleted."""
 VERSION = 1
-"""The version of the method that computes embeddings. Embeddings of another version are ignored."""
+"""The version of the method that computes embeddings. Embeddings of other versions in the cache are ignored."""
 EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
 class KnownPrompts:
-    """The cached embeddings of one text encoder, tokenizer, dtype and kind of device. `maker` identifies these."""
+    """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `folder`: the cache's
+    folder, None for no cache. `maker`: a text that identifies the encoder and the rest."""
 
     folder: Path | None
     maker: str
 
     @classmethod
     def made_by(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> KnownPrompts:
-        """Return the cache for a text encoder and a tokenizer (files or folders) in their current state, which names,
-        sizes and modification times identify."""
+        """Return the cache for a text encoder and a tokenizer, which are files or folders. If one of their files
+        changes its size or modification time, earlier embeddings are no longer found."""
         words = [VERSION, _written(encoder), _written(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 
@@ -43,8 +47,8 @@ class KnownPrompts:
         return file is not None and file.is_file()
 
     def find(self, text: str) -> Tensor | None:
-        """Return the prompt's embedding, float32 [1, L, D] on the CPU; None if it is not in the cache or cannot be
-        read."""
+        """Return the prompt's embedding, float32 [1, L, D] on the CPU. Return None if it is not in the cache or cannot
+        be read."""
         from safetensors.torch import load_file
 
         file = self._file(text)
@@ -57,7 +61,7 @@ class KnownPrompts:
         return None
 
     def keep(self, text: str, embedding: Tensor) -> None:
-        """Save a prompt's embedding [1, L, D] in a file that only this user can read. A failure is ignored."""
+        """Save a prompt's embedding, [1, L, D], in a file that only this user can read. Errors are ignored."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -81,11 +85,11 @@ class KnownPrompts:
 
 
 NOT_KEPT = KnownPrompts(None, "")
-"""A cache that contains and stores nothing."""
+"""A cache that is always empty and stores nothing."""
 
 
 def _written(path: Path) -> list[tuple[str, int, int]]:
-    """Return the names, sizes and modification times of a file or of all files in a folder."""
+    """Return (name, size, modification time) of a file, or of each file in a folder."""
     path = path.resolve()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]

@@ -1,5 +1,8 @@
-"""An estimate of a run's duration from the last run of the same kind on this machine. LINGBOT_WORLD_TIMES names the
-file of durations, by default in the user's cache; an empty value disables the estimate."""
+"""An estimate of a run's duration from the last run of the same kind on this machine.
+
+The environment variable LINGBOT_WORLD_TIMES names the file that stores durations, by default one in the user's cache
+folder. An empty value disables the estimate.
+"""
 
 import hashlib
 import json
@@ -15,7 +18,8 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The stages of a causal run that take time per frame: of the video, and of the continued state."""
+"""The names of the stages whose time is proportional to a number of frames. PER_FRAME: the stage for the new frames of
+a causal run. PER_FRAME_BEFORE: the stage for the frames of the continued state."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
 _OF_NO_MATTER = (
@@ -40,7 +44,8 @@ _OF_NO_MATTER = (
 
 
 def expected(plan: Plan) -> str:
-    """Return a text such as "about 3 min, by the last run of this kind"; an empty one without such a run."""
+    """Return the estimated duration as text, such as "about 3 min, by the last run of this kind". Return an empty text
+    if there was no such run."""
     with suppress(KeyError, TypeError):
         found = read_json(in_user_cache(VARIABLE, NAME))[_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before
@@ -52,7 +57,7 @@ def expected(plan: Plan) -> str:
 
 
 def remember(plan: Plan, stages: list[Stage]) -> None:
-    """Record the durations of a run's stages for the next estimate. A failure is ignored."""
+    """Store the durations of a run's stages for later estimates. Errors are ignored."""
     grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
     took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = read_json(in_user_cache(VARIABLE, NAME))
@@ -64,7 +69,7 @@ def remember(plan: Plan, stages: list[Stage]) -> None:
 
 
 def _kind(plan: Plan) -> str:
-    """Return a hash of the options, the size and the device that determine a run's duration."""
+    """Return a hash of the options, the video's size and the device, as far as they determine a run's duration."""
     options = {name: str(value) for name, value in vars(plan.options).items() if name not in _OF_NO_MATTER}
     on_gpu = plan.device.type == "cuda" and torch.cuda.is_available()
     device = torch.cuda.get_device_name(plan.device) if on_gpu else f"{platform.machine()} {os.cpu_count()}"

@@ -1,1 +1,1 @@
-"""A client of a ComfyUI server that queues workflows and downloads their results."""
+"""A client of a ComfyUI server. It queues workflows and downloads their results."""

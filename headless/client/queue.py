@@ -1,7 +1,8 @@
-"""`lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video.
+"""The command `lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video.
 
-Files are uploaded, so the server may be another machine. Only this part of the pack opens a network connection, to the
-server that `--server` names (`server.py`)."""
+The workflow's input files are uploaded, so the server may be another machine. Only this command opens network
+connections. They go to the server that `--server` names.
+"""
 
 import argparse
 import json
@@ -66,7 +67,8 @@ def queue(options: argparse.Namespace) -> None:
 
 
 def load_workflow(path: Path) -> dict:
-    """Return the nodes of an API-format workflow by id. Raises InputError."""
+    """Return a workflow as a dict of its nodes by id. Raises InputError for a file that is not a workflow in API
+    format."""
     try:
         workflow = json.loads(text_of(path))
     except OSError as error:
@@ -84,8 +86,8 @@ def load_workflow(path: Path) -> dict:
 
 
 def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
-    """Write the values of the command's options into the workflow, and upload the files that it reads. Raises
-    InputError for an option that no node of the workflow takes."""
+    """Write the values of the command's `options` into the workflow's nodes, and upload the files that the workflow
+    reads. Raises InputError for an option that no node accepts."""
     if options.image:
         _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
     if options.poses:
@@ -110,7 +112,7 @@ def describe(workflow: dict) -> str:
 
 
 def saved_files(history: dict) -> list[dict]:
-    """Return the videos and images in a prompt's history: outputs before previews, and videos before images."""
+    """Return the videos and images in a prompt's `history`. Outputs come before previews, and videos before images."""
     groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
     items = [item for group in groups if isinstance(group, list) for item in group]
     files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
@@ -141,7 +143,8 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes that have a plain value (not a link) for this input."""
+    """Return the nodes whose input `name` is a plain value and not a link. `kinds`: the classes of nodes to search, by
+    default all."""
     return [
         node
         for node in workflow.values()
@@ -151,7 +154,8 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into every node that has this input. Raises InputError if no node has it."""
+    """Write a value into the input `name` of every node that has it. Raises InputError, which names `option`, if no
+    node has it."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
@@ -160,8 +164,9 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write the prompt or the negative prompt (`option`) into LingBot-World's text node, or else into the
-    CLIPTextEncode node with "positive" or "negative" in its title. Raises InputError if there is neither."""
+    """Write a text into LingBot-World's text node. Without such a node, write the text into the CLIPTextEncode node
+    whose title contains "positive" or "negative". `option`: "prompt" or "negative". Raises InputError if there is
+    neither node."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"
@@ -173,7 +178,8 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply a setting `NODE.INPUT=VALUE`; NODE is a title, an id or a class. A VALUE that is not JSON is a text."""
+    """Apply a setting `NODE.INPUT=VALUE` to the workflow. NODE is a node's title, id or class. VALUE is JSON, or else a
+    plain text."""
     place, equals, text = setting.partition("=")
     owner, dot, name = place.partition(".")
     if not (equals and dot):
@@ -189,7 +195,7 @@ def _put_setting(workflow: dict, setting: str) -> None:
 
 
 def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
-    """Print each running node and its progress until the prompt ends. Raises InputError if the prompt fails."""
+    """Print each running node and its progress until the workflow ends. Raises InputError if the workflow fails."""
     title = ""
     for kind, data in events:
         if kind == "executing" and data["node"] is None:
@@ -206,8 +212,8 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
 
 
 def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
-    """Download a file that the server has saved to `output`, a file or a folder. A number is added to the name of a
-    file that exists, unless `overwrite`, so that the finished video is never lost."""
+    """Download a file from the server to `output`, a file or a folder, and return its path. Unless `overwrite`, an
+    existing file stays, and the new file gets a number in its name."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     target = output / Path(item["filename"]).name if output.is_dir() else output
     for number in count(2):

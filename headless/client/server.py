@@ -17,19 +17,20 @@ from ...errors import InputError, require
 
 SECONDS, SILENT_SECONDS = 60, 3600
 UPLOADS = "lingbot_world"
-"""The folder below ComfyUI's input folder for uploaded files."""
+"""The folder for uploaded files, within ComfyUI's input folder."""
 
 
 class Server:
     """A client of the ComfyUI server at an address such as 127.0.0.1:8188 or https://gpu. All methods raise InputError
-    if the server does not respond or reports an error."""
+    if the server does not respond or returns an error."""
 
     def __init__(self, address: str) -> None:
         self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
         self.client = uuid.uuid4().hex
 
     def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
-        """Return the body of the response to GET, or to POST if `data` is given."""
+        """Return the body of the server's response to a GET request. With `data`, send a POST request. `kind`: the
+        media type of `data`."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
@@ -40,7 +41,8 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Return the JSON object in the response to GET, or to POST if `data` is given; {} for an empty response."""
+        """Return the JSON object in the server's response to a GET request, {} if the response is empty. With `data`,
+        send a POST request. `kind`: the media type of `data`."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -51,12 +53,13 @@ class Server:
         )
 
     def post(self, path: str, body: dict) -> dict:
-        """Post `body` as JSON and return the JSON object in the response, {} for an empty one."""
+        """Send `body` as JSON in a POST request, and return the JSON object in the response, {} if the response is
+        empty."""
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
-        """Queue a workflow in API format and return its prompt_id. Raises InputError if any output node cannot run;
-        ComfyUI would run the others."""
+        """Queue a workflow in API format and return its prompt_id. Raises InputError if ComfyUI reports an invalid
+        output node, even if ComfyUI would run the workflow's other nodes."""
         answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])
@@ -76,7 +79,7 @@ class Server:
             raise self._silent(error) from None
 
     def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
-        """Yield (kind, data) of each event of a prompt as `connection`, a websocket, receives it."""
+        """Yield (kind, data) for each event of the prompt `prompt_id` that arrives on `connection`, a websocket."""
         while True:
             try:
                 message = connection.recv()
@@ -89,13 +92,14 @@ class Server:
                 yield kind, data
 
     def upload(self, path: Path) -> str:
-        """Upload a file into ComfyUI's input folder and return its name there, which contains a hash of its content."""
+        """Upload a file into ComfyUI's input folder and return its name in that folder. The name contains a hash of the
+        content."""
         stem = re.sub(r"[^\w.-]+", "_", path.stem, flags=re.ASCII)
         return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
 
     def upload_folder(self, folder: Path, files: Sequence[Path]) -> str:
-        """Upload files into a folder of ComfyUI's input folder and return its name, which contains a hash of the
-        files."""
+        """Upload `files` into a new folder within ComfyUI's input folder, and return the new folder's name. The name
+        consists of the name of `folder` and a hash of the files."""
         name = re.sub(r"[^\w.-]+", "_", folder.resolve().name, flags=re.ASCII)
         target = f"{UPLOADS}/{name}-{_digest(files)}"
         for file in files:
@@ -103,13 +107,13 @@ class Server:
         return target
 
     def cancel(self, prompt_id: str) -> None:
-        """Cancel a prompt that waits or runs."""
+        """Cancel a prompt, whether it runs or waits in the queue."""
         self.post("/queue", {"delete": [prompt_id]})
         self.post("/interrupt", {"prompt_id": prompt_id})
 
     def _send(self, path: Path, subfolder: str, name: str) -> str:
-        """Upload a file and return its path below the input folder. Raises InputError if another file has this name,
-        for which ComfyUI returns a changed name."""
+        """Upload a file and return its path within the input folder. Raises InputError if the server has saved the file
+        under another name, because `name` was taken by another file."""
         boundary = uuid.uuid4().hex
         parts = [
             f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
@@ -130,7 +134,8 @@ class Server:
 
 
 def _event(message: str | bytes) -> tuple[str, dict]:
-    """Return (kind, data) of a message; ("", {}) for a binary preview and for another pack's own message."""
+    """Return (kind, data) of a message from the server. Return ("", {}) for a binary preview and for messages of custom
+    nodes in other formats."""
     with suppress(ValueError):
         event = None if isinstance(message, bytes) else json.loads(message)
         if isinstance(event, dict) and isinstance(event.get("data"), dict):
@@ -139,7 +144,8 @@ def _event(message: str | bytes) -> tuple[str, dict]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Return 16 hex digits of a hash over the names, if there are several files, and the contents."""
+    """Return the first 16 hex digits of a hash of the files' contents. For several files the hash also covers their
+    names."""
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()

@@ -1,1 +1,1 @@
-"""The command line: its flags and its subcommands."""
+"""The command line `lingbot-world`: its options and its subcommands."""

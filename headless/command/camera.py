@@ -1,4 +1,4 @@
-"""`lingbot-world camera show | convert | make | measure | from-video`: commands for camera paths."""
+"""The command `lingbot-world camera` with the actions show, convert, make, measure and from-video for camera paths."""
 
 import argparse
 import json
@@ -31,7 +31,8 @@ from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Add the `camera` command with its five actions; each sets `run(arguments)`."""
+    """Add the `camera` command with its five actions to the command line. Each action sets its function as
+    `arguments.run`."""
     parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for add in (_add_show, _add_convert, _add_make, _add_measure, _add_from_video):
@@ -209,8 +210,8 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print a verdict on the path in a video of `frames` frames, the `notes` on its file, warnings and, if `verbose`,
-    an explanation of how the file was read."""
+    """Print whether a camera path is usual for a video of `frames` frames, with warnings and with the `notes` on its
+    file. `verbose`: also explain how the file was read."""
     found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
     read = in_short(path)
     if notes or found:
@@ -239,8 +240,8 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
 
 @contextmanager
 def _output(arguments: argparse.Namespace) -> Iterator[None]:
-    """Lock the output while the path is made, which may take minutes. Raises a LingBotError if the output cannot be
-    written or another run is writing it."""
+    """Lock the output files while this context is open, because making the path may take minutes. Raises a LingBotError
+    if the output cannot be written or another run is writing it."""
     target = Path(arguments.output)
     check_written(target)
     one_file = target.suffix.lower() == ".json"

@@ -1,4 +1,5 @@
-"""The `lingbot-world` command. Each sub-command imports its own modules, so that `--help` does not import torch."""
+"""The command `lingbot-world`. Each subcommand imports its own modules when it runs, so that `--help` does not import
+torch."""
 
 import argparse
 import logging
@@ -34,9 +35,12 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 2 for bad input (with a one-line message), 130 for Ctrl-C, 141 if
-    the output's reader has closed the pipe. Without `argv` this process's arguments are used, and SIGTERM and SIGHUP
-    end the command like Ctrl-C, with codes 143 and 129."""
+    """Run the command and return its exit code. `argv`: the arguments, by default those of this process.
+
+    The code is 0 for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader
+    of standard output has closed the pipe. With default arguments, SIGTERM and SIGHUP end the command like Ctrl-C, with
+    codes 143 and 129.
+    """
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment
@@ -60,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Parse `argv` into `arguments`, run the command and return its exit code. Raises KeyboardInterrupt."""
+    """Parse `argv` into the namespace `arguments`, run the command and return its exit code. Raises KeyboardInterrupt
+    after Ctrl-C."""
     try:
         build_parser(argv).parse_args(argv, arguments)
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
@@ -82,9 +87,10 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _is_output_broken() -> bool:
-    """Print an empty line to standard output, and return whether that fails, for instance on a full disk.
+    """Print an empty line to standard output. Return whether printing fails, for instance on a full disk.
 
-    After a failure standard output is redirected to the null device, because Python flushes it once more at exit.
+    After a failure, standard output is redirected to the null device, because Python writes the rest of its buffer at
+    exit.
     """
     try:
         if sys.stdout is not None:
@@ -96,7 +102,7 @@ def _is_output_broken() -> bool:
 
 
 def _failed(arguments: argparse.Namespace, message: str) -> int:
-    """Print an error message with the files that an unfinished run has left, and return BAD_INPUT."""
+    """Print an error message, with the files that an unfinished run has left, and return the exit code BAD_INPUT."""
     left = getattr(arguments, "interrupted", None)
     files = f"; {left}" if isinstance(left, Written) and left else ""
     print(f"lingbot-world: {message}{files}", file=sys.stderr)
@@ -104,8 +110,8 @@ def _failed(arguments: argparse.Namespace, message: str) -> int:
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser of `lingbot-world`. The options of `camera` are added only if `argv` begins with that command,
-    because they need torch."""
+    """Return the parser of `lingbot-world`. `argv`: the arguments to be parsed. The options of `camera` need torch, so
+    they are added only if `argv` begins with `camera` or `completion`."""
     about = "Camera-controlled video from one image. `lingbot-world COMMAND --help` lists a command's options."
     parser = Parser(prog="lingbot-world", description=about)
     parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
@@ -260,8 +266,8 @@ def _toy(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def progress_bar(name: str, unit: str) -> Iterator[Progress]:
-    """Yield a callback `progress(done, total)` that shows a tqdm bar called `name` on standard error. The bar appears
-    with the first call; the unit "B" is scaled."""
+    """Yield a callback `progress(done, total)` that shows a tqdm bar with the label `name` on standard error. The bar
+    appears at the first call. `unit`: the counted unit; numbers of bytes ("B") are shown as MB or GB."""
     from tqdm import tqdm
 
     if sys.stderr is None:  # stderr is None if closed with 2>&-

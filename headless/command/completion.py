@@ -1,4 +1,5 @@
-"""`lingbot-world completion`: a script by shtab for the completion of commands and options in a shell."""
+"""The command `lingbot-world completion`. It prints a script, made by shtab, that completes commands and options in a
+shell."""
 
 import argparse
 from typing import Any
@@ -9,7 +10,8 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
-    """Add the `completion` command, which completes the options of `parser` and sets `run(arguments)`."""
+    """Add the `completion` command, whose script completes the commands and options of `parser`. The command sets its
+    function as `arguments.run`."""
     command = commands.add_parser(
         "completion",
         help="print a script that completes the command's words in a shell",
@@ -26,7 +28,8 @@ def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> No
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Complete file names for every option that has neither choices nor a numeric type."""
+    """Set the completion of file names for every option of `parser` that has neither choices nor a numeric type.
+    `file`: shtab's rule for file names."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

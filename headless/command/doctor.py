@@ -1,4 +1,4 @@
-"""`lingbot-world doctor`: the capabilities of this machine, on one page."""
+"""The command `lingbot-world doctor`: a page of text on the speed that this machine can reach."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ LINGBOT_WORLD_CARDS names the file in which trials are cached."""
 
 
 def add_doctor_command(subparsers: Any) -> None:
-    """Add the `doctor` command, which sets `run(arguments)`."""
+    """Add the `doctor` command. It sets its function as `arguments.run`."""
     about = "report what this machine can do: card, kernels, rates, frames per second, settings to use"
     parser = subparsers.add_parser("doctor", help=about, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_doctor)

@@ -1,10 +1,11 @@
-"""The entry point of the installed `lingbot-world`. Importing this module is fast."""
+"""The entry point of the installed command `lingbot-world`. It imports no slow modules."""
 
 import signal
 
 
 def main() -> int:
-    """Run the command and return its exit code. Until `cli.main` can report it, Ctrl-C ends the process silently."""
+    """Run the command and return its exit code. While `cli` is being imported, Ctrl-C ends the process without a
+    traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from .cli import main as run

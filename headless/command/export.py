@@ -1,4 +1,5 @@
-"""`lingbot-world export VIDEO|WALK DEST`: frames, poses, lens and points for nerfstudio, COLMAP and 3D viewers."""
+"""The command `lingbot-world export VIDEO|WALK DEST`. It writes frames, camera poses, intrinsics and points for
+nerfstudio, COLMAP and 3D viewers."""
 
 import argparse
 from pathlib import Path
@@ -20,7 +21,7 @@ Points need pycolmap and OpenCV: pip install -e ".[cli,measure]"."""
 
 
 def add_export_command(commands: Any) -> None:
-    """Add the `export` command, which sets `run(arguments)`."""
+    """Add the `export` command. It sets its function as `arguments.run`."""
     parser = commands.add_parser("export", help=ABOUT, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_export)
     parser.add_argument("video", metavar="VIDEO|WALK", type=some_path, help="a walk's folder, a video, or its frames")
@@ -81,7 +82,8 @@ def _points(made: "Exported", fps: float) -> None:
 
 
 def _walk(folder: Path) -> tuple[Path, Any, Any]:
-    """Return a walk's video, and the poses [n, 4, 4] and lenses [n, 4] of its frames. Raises InputError."""
+    """Return the path of a walk's video, and for each frame the camera pose, [n, 4, 4], and the intrinsics, [n, 4].
+    Raises InputError for a walk without a video."""
     from ...camera.pose_folder import load_poses
     from ...live.folder.reading import CAMERA, read_head, whole_state
 

@@ -1,4 +1,4 @@
-"""The options of GenerateOptions as flags of the command. Importing this module does not import torch."""
+"""The fields of GenerateOptions as options of the command line. Importing this module does not import torch."""
 
 import argparse
 import os
@@ -17,7 +17,8 @@ from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_addr
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that accepts dashes for underscores in options, and prints errors in one line."""
+    """An argument parser that also accepts dashes in place of underscores in the names of options. It prints errors in
+    one line."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         words = sys.argv[1:] if args is None else list(args)
@@ -33,21 +34,23 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
-    """A help formatter that shows defaults other than None, False and empty ones."""
+    """A help formatter that shows the defaults of options, except for None, False and empty defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default not in (None, False, "", (), []) else action.help
 
 
 def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
-    """Add --prompt and --prompt_file, which `given_prompt` reads."""
+    """Add the options --prompt and --prompt_file. `about`: the help text of --prompt. `given_prompt` reads the
+    values."""
     parser.add_argument("--prompt", metavar="TEXT", help=about)
     of_file = "a UTF-8 text file with the prompt, in place of --prompt"
     parser.add_argument("--prompt_file", type=some_path, metavar="FILE", help=of_file)
 
 
 def given_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return the prompt of --prompt or --prompt_file. Raises InputError."""
+    """Return the prompt from --prompt or --prompt_file, or None if neither is set. Raises InputError if both are set or
+    the file cannot be read."""
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:
@@ -56,7 +59,8 @@ def given_prompt(arguments: argparse.Namespace) -> str | None:
 
 
 def read_text(option: str, file: Path) -> str:
-    """Return the UTF-8 text in `file` without outer white space. Raises InputError, which names the `option`."""
+    """Return the UTF-8 text in `file` without leading and trailing white space. Raises InputError, which names
+    `option`, if the file cannot be read."""
     try:
         return text_of(file).strip()
     except OSError as error:
@@ -66,7 +70,7 @@ def read_text(option: str, file: Path) -> str:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Add the options that `generate` and `batch` share; return the argument group for causal models."""
+    """Add the options that `generate` and `batch` share, and return the argument group for causal models."""
     add = adder(parser)
     add("ckpt_dir", "the package's folder, as `hf download` leaves it, or a causal model's file", metavar="FOLDER")
     add("negative", "what the video should not show; left out: a list of usual flaws, in Chinese", metavar="TEXT")
@@ -125,8 +129,8 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """Return a function `add(name, help, **settings)` that adds the flag of a GenerateOptions field, with its default,
-    type and choices. A flag with several values can be repeated."""
+    """Return a function `add(name, help, **settings)` that adds a field of GenerateOptions to `parser` as an option.
+    The field determines its default, type and choices. An option with several values may be repeated."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = get_type_hints(GenerateOptions)
 
@@ -147,7 +151,7 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
 
 
 def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
-    """Add --size with `meaning` as its help, --width, --height and, if `frames`, --frame_num."""
+    """Add the options --size, --width and --height, and --frame_num if `frames`. `meaning`: the help text of --size."""
     size = "{}*{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     exact = "exact, a multiple of 16; with --height, in place of --size"
@@ -159,9 +163,9 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
 
 
 def with_flags(message: str, options: Collection[str] = ()) -> str:
-    """Return a message in which the Python name of an option, such as `action_path`, is replaced by its flag,
-    --action_path. `options`: the names of the command's options besides those of GenerateOptions. Other names in
-    backticks, such as a field of an events file, stay."""
+    """Return a message in which the name of an option in backticks, such as `action_path`, is replaced by
+    --action_path. `options`: names of options that are not fields of GenerateOptions. Other names in backticks stay,
+    such as the fields of an events file."""
     names = {field.name for field in fields(GenerateOptions)} | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
     return type(message)(flags)
@@ -170,7 +174,8 @@ def with_flags(message: str, options: Collection[str] = ()) -> str:
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that analyses a video, and return its parser. Its `description` is printed unchanged."""
+    """Add a command that analyses a video, and return its parser. `description` is printed with its own line breaks.
+    `run`: the command's function."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
@@ -179,7 +184,7 @@ def add_measuring(
 
 
 def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add --drawing, with `about` as its help, and --overwrite."""
+    """Add the options --drawing, whose help text is `about`, and --overwrite."""
     parser.add_argument("--drawing", type=some_path, metavar="PNG", help=about)
     add_overwrite(parser)
 
@@ -189,22 +194,23 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 
 def seed(text: str) -> int:
-    """Return a seed, 0 to 2**32 - 1. Raises ArgumentTypeError."""
+    """Return the number in `text`, a seed from 0 to 2**32 - 1. Raises ArgumentTypeError for any other text."""
     if not text.isdecimal() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {2**32 - 1}")
     return int(text)
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return a whole number of at least `least`. Raises ArgumentTypeError."""
+    """Return the whole number in `text`, which must be at least `least`. Raises ArgumentTypeError for any other
+    text."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
     return int(text)
 
 
 def some_path(text: str) -> str:
-    """Return a path with ~ expanded, which shells expand only at the beginning of a word. Raises ArgumentTypeError for
-    a web address and for an empty path, which would mean the current folder."""
+    """Return a path with ~ expanded; shells expand ~ only at the beginning of a word. Raises ArgumentTypeError for a
+    web address and for an empty path. Python would take an empty path for the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
     if is_address(text):
@@ -213,7 +219,7 @@ def some_path(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """Return a number of seconds from 0.1 to 86,400. Raises ArgumentTypeError."""
+    """Return the number in `text`, from 0.1 to 86,400 seconds. Raises ArgumentTypeError for any other text."""
     with suppress(ValueError):
         if 0.1 <= float(text) <= 86_400:
             return float(text)
@@ -228,7 +234,7 @@ def _scales(text: str) -> tuple[float, ...]:
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that are fields of GenerateOptions, by name."""
+    """Return the fields of GenerateOptions among the parsed `arguments`, as values by name."""
     height, width = arguments.size
     names = {field.name for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(arguments).items() if name in names}

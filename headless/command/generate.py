@@ -1,4 +1,4 @@
-"""`lingbot-world generate`: a video from an image, a prompt and a camera path."""
+"""The command `lingbot-world generate`: make a video from an image, a prompt and a camera path."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add the `generate` command, which sets `run(arguments)`. `show` makes progress bars. Raises InputError if `argv`
-    has `--like` and a video without a record."""
+    """Add the `generate` command. It sets its function as `arguments.run`. `show` makes progress bars. `argv`: the
+    arguments of the command line, in which `--like` names a video. Raises InputError if that video has no record of its
+    run."""
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
@@ -99,8 +100,9 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[str]:
-    """Set the number of threads to that of the record of `--like`, because another number adds in another order, or
-    else to the number of idle cores. Return a note if other programs are the reason for fewer."""
+    """Set torch's number of threads to the number of idle cores. With `--like`, use the number of threads of the
+    recorded run, because the order of additions, and so the result, depends on it. Return a note if other programs
+    leave few idle cores."""
     import torch
 
     from ...pipeline.threads import use_idle_cores
@@ -114,7 +116,8 @@ def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[st
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt; an empty text selects the last prompt of the state. Raises InputError if both are missing."""
+    """Return the prompt, or an empty text to use the last prompt of the continued state. Raises InputError if there is
+    neither a prompt nor a state."""
     prompt = given_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")
@@ -129,6 +132,6 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 
 
 def _print(arguments: argparse.Namespace, *lines: str) -> None:
-    """Print to standard output, or to standard error if standard output receives the video."""
+    """Print lines to standard output. If the video goes to standard output, print the lines to standard error."""
     if lines:
         print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)

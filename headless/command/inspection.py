@@ -1,4 +1,5 @@
-"""`lingbot-world inspect`: the contents of a model file or package, and the memory of a run, from file headers."""
+"""The command `lingbot-world inspect`. It describes a model file or a package and estimates the memory of a run, from
+the headers of files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,8 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """The description of a file or package: lines of text, and the memory of the stages that use the model."""
+    """The description of a file or package as `lines` of text. `stages`: the memory of the stages of a run that use the
+    model."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -60,11 +62,13 @@ def describe(
     sink: int | None = None,
     **where: str | None,
 ) -> str:
-    """Return a text about a package, an expert, a text encoder or a VAE, with the memory of each stage for a video of
-    `width` x `height` pixels and `frames` frames. `window` and `sink` are for causal models (None: the model's own).
-    `where`: the `assets` and the `release` of `find_package`.
+    """Return a description of a package, an expert, a text encoder or a VAE as text. It includes the memory of each
+    stage for a video of `width` x `height` pixels and `frames` frames.
 
-    Raises InputError for an impossible size, and CheckpointError or TextError for a broken file."""
+    `dtype` and `arithmetic`: those of the run. `window` and `sink`: the attention window of a causal model in latent
+    frames, by default the model's own. `where`: the arguments `assets` and `release` of `find_package`. Raises
+    InputError for an impossible size, and CheckpointError or TextError for a broken file.
+    """
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
@@ -80,7 +84,8 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return a line with the kernels that earlier trials have selected on this machine."""
+    """Return a line of text with the kernel for each kind of work on this machine, as earlier tests have selected
+    it."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())
@@ -106,7 +111,8 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert" by a file's tensors, or by its name if the tensors are unknown."""
+    """Return "vae", "text encoder" or "expert" according to the names of a file's tensors. If these names are unknown,
+    the file's name decides."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -154,8 +160,9 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model: the memory of its key and value cache on the GPU, in 8 bits and in host
-    memory, and of optional caches. `width`: the base width of the VAE, in channels."""
+    """Return a report on a causal model. It has the memory of a run with the key and value cache on the GPU, on the GPU
+    in 8 bits, and in host memory. It also has the memory of optional caches. `width`: the number of base channels of
+    the VAE."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
@@ -184,8 +191,8 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return a report on the memory of one expert's steps, with all blocks and with none on the GPU, and of its camera
-    cache."""
+    """Return a report on the memory of one expert's steps, once with all of its blocks on the GPU and once with none.
+    The report also has the memory of the camera cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

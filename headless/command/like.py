@@ -1,4 +1,4 @@
-"""`generate --like VIDEO`: the options of the run that made a video, as the command's defaults."""
+"""The option `generate --like VIDEO`. The options of the run that made the video become the defaults of the command."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from ..options import CAMERAS
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options: if the command names one of a group, the video's options of that group are ignored."""
+"""Groups of options that replace each other. If the command line sets an option of a group, all of the video's options
+in that group are ignored."""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Add `--like` to the parser of `generate`. If `argv` has it, the options of the video's run become the defaults.
-    Raises InputError for a video without a record."""
+    """Add `--like` to the parser of `generate`. If `argv` contains `--like VIDEO`, the options of the run that made
+    VIDEO become the defaults. Raises InputError for a video without a record of its run."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
     parser.add_argument("--like", metavar="VIDEO", help=about)
     video = _named(argv)

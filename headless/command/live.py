@@ -1,4 +1,4 @@
-"""`lingbot-world live`: walk through a world in the browser while it is generated."""
+"""The command `lingbot-world live`: walk through a world in the browser while the world is generated."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from .flags import Help, add_prompt, add_size, adder, count, given_prompt, secon
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `live` command, which sets `run(arguments)`. `show` makes progress bars."""
+    """Add the `live` command. It sets its function as `arguments.run`. `show` makes progress bars."""
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
@@ -204,7 +204,8 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set the options of the walk that `--replay` names in `arguments`. Raises InputError."""
+    """Set `arguments` to the options of the saved walk that `--replay` names. Raises InputError for a folder that is
+    not a walk."""
     from ...live.replay import Replay
     from ...options import CELL
 

@@ -1,5 +1,5 @@
-"""`lingbot-world quantize | verify`: make 4-bit files from official weights, and check files against their
-checksums."""
+"""The commands `lingbot-world quantize` and `verify`. They make 4-bit files from official weights and compare files
+with their checksums."""
 
 import argparse
 from functools import partial
@@ -11,7 +11,7 @@ from .flags import some_path
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `quantize` command, which sets `run(arguments)`."""
+    """Add the `quantize` command. It sets its function as `arguments.run`. `show` makes progress bars."""
     parser = commands.add_parser("quantize", help="make a 4-bit or fp8 package out of official weights")
     parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
     add = parser.add_argument
@@ -40,7 +40,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
 
 
 def add_verify_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `verify` command, which sets `run(arguments)`."""
+    """Add the `verify` command. It sets its function as `arguments.run`. `show` makes progress bars."""
     parser = commands.add_parser("verify", help="check a package's files against their checksums")
     parser.set_defaults(run=lambda arguments: _verify(arguments, show))
     parser.add_argument("package", type=some_path, help="a package's folder, a model or a text encoder")

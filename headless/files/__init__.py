@@ -1,1 +1,1 @@
-"""The files of a run: reading images, writing frames, and protecting existing files."""
+"""The files of a run: reading of images and videos, writing of frames, and protection of existing files."""

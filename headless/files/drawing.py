@@ -1,4 +1,4 @@
-"""Writing of a drawing to an image file, with a check of the path before anything is measured or drawn."""
+"""Writing of a drawing to an image file. The path can be checked before the drawing is made."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from .existing import refuse_existing
 
 
 def check_drawing(file: str | Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if no image can be written to `file`, if `file` is the input `image`, or if it exists and
-    `overwrite` is false."""
+    """Check that an image can be written to `file`. Raises InputError if the folder does not exist, the suffix is not
+    that of an image, or `file` is the input `image`. Unless `overwrite`, an existing file raises InputError too."""
     file = Path(file)
     refuse_existing(file, overwrite, image)
     if _kind(file) not in Image.SAVE:

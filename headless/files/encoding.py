@@ -1,4 +1,4 @@
-"""Encoding of frames as H.264, into a video file or part by part into a pipe."""
+"""Encoding of frames as H.264, either into a video file or in parts into a pipe."""
 
 from fractions import Fraction
 from io import BytesIO
@@ -14,12 +14,12 @@ from .video_reader import on_disk
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """FFmpeg's container for each suffix of a video file."""
 RECIPE = "lingbot_world"
-"""The key in a video's or a PNG file's metadata for the record of its run, as JSON."""
+"""The key in the metadata of a video or PNG file under which the record of its run is stored as JSON."""
 
 
 class WholeVideo:
-    """An encoder of a video file in the container that belongs to `suffix`. `recipe`: the record of its run, as JSON.
-    Raises DependencyError without PyAV."""
+    """An encoder that writes a video file. `suffix`: the suffix that determines the container, because the name of
+    `file` may end in .part. `recipe`: the record of the run, as JSON. Raises DependencyError without PyAV."""
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -33,7 +33,7 @@ class WholeVideo:
         tag_bt709(self._stream.codec_context)
 
     def write(self, frames: np.ndarray) -> None:
-        """Encode frames uint8 [F, H, W, 3]."""
+        """Encode frames, uint8 [F, H, W, 3], and append them to the video."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
         for frame in frames:
@@ -45,16 +45,17 @@ class WholeVideo:
         self._container.close()
 
     def abandon(self) -> None:
-        """Close the file without the remaining packets."""
+        """Close an incomplete file, without writing the frames that are still in the encoder."""
         self._container.close()
 
 
 class VideoParts:
-    """An encoder that writes a video to a pipe or a file in parts; a part can be played as soon as it is written.
+    """An encoder that writes a video in parts to a pipe or a file. A part can be played as soon as it is written.
 
-    libx264 looks 40 frames ahead and cannot continue after a flush. So each part has an encoder of its own and begins
-    with a key frame. The muxer ends a fragment when the next frame arrives, so the last frame of a part is written with
-    the next part."""
+    libx264 delays its output by 40 frames and cannot continue after a flush. So each part has its own encoder and
+    begins with a key frame. The muxer ends a fragment when the next frame arrives, so the last frame of a part is
+    written with the next part.
+    """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -70,7 +71,7 @@ class VideoParts:
         tag_bt709(self._stream.codec_context)
 
     def write(self, frames: np.ndarray) -> None:
-        """Encode frames uint8 [F, H, W, 3] as one part."""
+        """Encode frames, uint8 [F, H, W, 3], as one part of the video, and write it."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
         # The encoder has the settings of the stream's own one, which only writes the video's header.
@@ -91,7 +92,8 @@ class VideoParts:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe. The muxer itself would hide the reason for a broken pipe."""
+        """Write the muxer's output to the pipe. The muxer does not write to the pipe itself, because it would hide the
+        reason for a broken pipe."""
         self._pipe.write(self._made.getvalue())
         self._pipe.flush()
         self._made.seek(0)
@@ -104,15 +106,15 @@ class VideoParts:
 
 
 class _WriteOnly:
-    """A file object without `seek`, which the muxer treats as a pipe."""
+    """A file object without the method `seek`. The muxer writes to such an object as to a pipe."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.write = file.write
 
 
 def _encoding() -> dict[str, str]:
-    """Return libx264 options for a deterministic output. AVX-512 code is disabled, because it reads uninitialised
-    memory (for macroblock trees), on which frame types and sizes would depend."""
+    """Return the options of libx264 for an output that is the same on every run. AVX-512 code is disabled, because it
+    reads uninitialised memory, on which the sizes and types of frames would depend."""
     import torch
 
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"

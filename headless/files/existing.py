@@ -1,4 +1,4 @@
-"""The check that a run does not replace an existing file. Importing this module does not import torch."""
+"""The check that a run does not overwrite an existing file. Importing this module does not import torch."""
 
 from pathlib import Path
 
@@ -6,7 +6,8 @@ from ...errors import InputError
 
 
 def refuse_existing(file: Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if `file` is the input `image`, or if it exists and `overwrite` is false."""
+    """Check that `file` may be written. Raises InputError if `file` is the input `image`, or if `file` exists and
+    `overwrite` is false."""
     if not file.exists():
         return
     if image is not None and Path(image).exists() and file.samefile(image):

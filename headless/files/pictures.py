@@ -1,4 +1,4 @@
-"""Reading of an image, and of a video or a folder of PNG files frame by frame."""
+"""Reading of images, and of the frames of a video or of a folder of PNG files, one frame at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +15,16 @@ from ...pipeline.image_files import Picture, open_picture, picture_of, read_pixe
 from .video_reader import even_rate, video_frames
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The suffixes of frames in a folder. The first kind that a folder has is read: PNG before all others."""
+"""The file suffixes of frames in a folder, in groups for each format. Only the files of the first group that occurs in
+the folder are read."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""The exceptions that Pillow raises for a file that it cannot read."""
+"""The exceptions that Pillow raises for a broken file."""
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of an image file (rotated by its EXIF data), of a Pillow image, or of an
-    array of that kind. Raises InputError."""
+    """Return the pixels, uint8 [H, W, 3], of an image: a file (turned upright by its EXIF data), a Pillow image, or an
+    array uint8 [H, W, 3]. Raises InputError for anything else and for a broken file."""
     if isinstance(image, Image.Image):
         return read_pixels(image).pixels
     if isinstance(image, np.ndarray):
@@ -53,32 +54,36 @@ def _read(path: Path) -> Picture:
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on the fields of an image's file that were applied or ignored; an empty tuple for other images."""
+    """Return notes on the metadata of an image file that was applied or ignored, such as a rotation. The tuple is empty
+    for a Pillow image and for an array."""
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames of `colour_frames` converted to grey, uint8 [H, W]."""
+    """Yield the frames of a video file or a folder of images in grey, uint8 [H, W]. Raises the errors of
+    `colour_frames`."""
     return _frames(video, "L", "gray")
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder's images sorted by number (10 after 9).
+    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder of images in the order of the numbers in their
+    names.
 
-    Raises InputError for a path that does not exist, for a file that is not a video or is incomplete, and for frames of
-    several sizes; DependencyError without PyAV."""
+    Raises InputError for a path that does not exist, for a broken or incomplete video, and for frames of different
+    sizes. Raises DependencyError without PyAV.
+    """
     return _frames(video, "RGB", "rgb24")
 
 
 def frame_rate(video: str | Path) -> float:
-    """Return the frames per second of a video file; FPS, the models' rate, for a folder and for a file without a
-    rate."""
+    """Return the frame rate of a video file in frames per second. For a folder, and for a file without a frame rate,
+    return FPS, the rate of the models' videos."""
     return (even_rate(Path(video)) if Path(video).is_file() else None) or FPS
 
 
 @contextmanager
 def naming_video(video: str | Path) -> Iterator[None]:
-    """Add the video's name to the message of a CameraError or InputError that is raised in this context."""
+    """Add the video's name to the message of any CameraError or InputError that is raised within this context."""
     try:
         yield
     except (CameraError, InputError) as error:
@@ -112,7 +117,8 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """Return a folder's frames sorted by the number in their names: PNG files, or else the first other kind found."""
+    """Return the image files in a folder, in the order of the numbers in their names. Only files of one format are
+    returned (see FRAME_SUFFIXES)."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".")]
     for suffixes in FRAME_SUFFIXES:
         found = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]

@@ -1,4 +1,4 @@
-"""The record of a run in its video's metadata, with which `generate --like VIDEO` repeats the run."""
+"""The record of a run, stored in its video's metadata. `generate --like VIDEO` repeats the run from this record."""
 
 import hashlib
 import json
@@ -22,12 +22,12 @@ from .video_reader import on_disk
 
 NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
 SAMPLED, SAMPLES = 2**16, 64
-"""The bytes of one sample of a large file, and the number of samples."""
+"""The sampling of large files for hashes. SAMPLES pieces of SAMPLED bytes each are read, at equal distances."""
 
 
 def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
-    """Return the record of a run as JSON: version, seed, device, the options that differ from their defaults, and a
-    hash of each file."""
+    """Return the record of a run as JSON. It has the version, the seed, the device, the number of `processes`, the
+    options that differ from their defaults, and a hash of each input file."""
     options = plan.options
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     given = {name: value for name, value in vars(options).items() if value != defaults[name] and name not in NOT_KEPT}
@@ -47,14 +47,14 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return a hash for each option that names files and each part of the package, by name; missing files are left
-    out."""
+    """Return hashes of the input files, by the name of the option or of the package's part. Names with missing files
+    are left out."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
 
 def _hash(paths: list[Path]) -> str:
-    """Return a hash of the files' sizes and bytes; of a file above 4 MB only SAMPLES samples are read."""
+    """Return a hash of the sizes and contents of files. Of a file above 4 MB only SAMPLES pieces are read."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size
@@ -70,8 +70,8 @@ def _hash(paths: list[Path]) -> str:
 
 
 def read_recipe(video: str | Path) -> dict[str, Any]:
-    """Return the record in the metadata of a video, a PNG file or a folder of PNG files. Raises InputError for a file
-    without a record, and DependencyError without PyAV."""
+    """Return the record of a run from the metadata of a video, of a PNG file, or of the first PNG file in a folder.
+    Raises InputError for a file without a record, and DependencyError without PyAV."""
     path = Path(video)
     if not path.exists():
         raise InputError(f"`like` {path}: no such file; name a video that `lingbot-world generate` made")
@@ -106,7 +106,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
 
 
 def options_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the options and the seed of a record as arguments of GenerateOptions. Raises InputError for an option that
+    """Return the options and the seed in a record as arguments of GenerateOptions. Raises InputError for an option that
     this version does not have."""
     known = {field.name for field in fields(GenerateOptions)} - {*NOT_KEPT} | {"image"}
     unknown = [name for name in record["options"] if name not in known]
@@ -122,7 +122,8 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return a note for each file of the options that has changed since the recorded run, and for another version."""
+    """Return a note for each input file whose content has changed since the recorded run. Another note says if the run
+    was made by another version of this project."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

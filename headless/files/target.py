@@ -1,4 +1,4 @@
-"""The output of a run: a video file, a pipe or PNG files, and the checks before the run starts."""
+"""The output of a run, which is a video file, a pipe or PNG files, and its checks before the run starts."""
 
 import os
 import re
@@ -25,17 +25,19 @@ _NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 @dataclass(frozen=True)
 class Target:
-    """The destination of a run's frames: a video file or a pipe at `path`, or PNG files in the folder `path` with names
-    by `pattern` (printf style)."""
+    """The output of a run: a video file or a pipe at `path`, or PNG files in the folder `path`. `pattern`: the
+    printf-style name of the PNG files, such as "frame_%05d.png"; None for a video."""
 
     path: Path
     pattern: str | None = None
     kept: list[np.ndarray] | None = None
-    """A list that receives the frames, uint8 [F, H, W, 3], of a video that is not written; else None."""
+    """A list that receives the frames, uint8 [F, H, W, 3], if they are kept in memory and no file is written. Otherwise
+    None."""
     recipe: str = ""
-    """The record of the run, for the video's metadata."""
+    """The record of the run as JSON, for the video's metadata."""
     overwrite: bool = False
-    """Whether existing files may be replaced, and PNG files of a longer video beyond the last frame removed."""
+    """Whether PNG files in the folder may be overwritten. In that case, later frames of an earlier, longer video are
+    removed."""
 
     @property
     def is_pipe(self) -> bool:
@@ -44,12 +46,12 @@ class Target:
 
     @property
     def growing(self) -> Path:
-        """The path of a copy in fragmented mp4 that can be watched while the run writes it."""
+        """The path of a temporary copy of the video, in fragmented mp4, that can be played while the run continues."""
         return self.path.with_name(f"{self.path.stem}.part.mp4")
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return the video's file, or the PNG files of `frames` frames with numbers from `first` on; an empty list for
-        a pipe and for frames in memory."""
+        """Return the path of the video, or the paths of the PNG files with `frames` numbers from `first` on. The list
+        is empty for a pipe and for frames in memory."""
         if self.kept is not None:
             return []
         if self.pattern is not None:
@@ -57,15 +59,16 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """Yield the existing PNG files with numbers from `number` on, up to the first missing one."""
+        """Yield the existing PNG files with consecutive numbers from `number` on."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Lock the files against other runs while the context is open. Raises InputError if another run has locked a
-        file, and if a named pipe has no reader, because opening it would block."""
+        """Lock the output files against other runs while this context is open. Raises InputError if another run has
+        locked a file. Raises InputError for a named pipe without a reader, because opening that pipe would wait
+        forever."""
         if self.kept is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:
@@ -81,16 +84,18 @@ class Target:
 
     @property
     def folder(self) -> Path:
-        """The folder that files are written into."""
+        """The folder in which files are written."""
         return self.path.parent if self.pattern is None else self.path
 
 
 def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
-    """Return the target for `output`: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
-    `dir/f_%04d.png` are PNG files; `-` is standard output; None keeps the frames in memory.
+    """Return the output that `output` describes. A name such as `x.mp4` is a video. A folder, a name without a suffix,
+    `dir/*.png` and `dir/f_%04d.png` stand for PNG files. `-` is standard output, and None keeps the frames in memory.
 
-    Raises InputError for an empty name, an unknown suffix, a video's name that is a folder, a folder's name that is a
-    file, a device, and a closed standard output."""
+    `overwrite`: whether existing PNG files may be overwritten. Raises InputError for an empty name, an unknown suffix,
+    and a device. Raises InputError for a video's name that is a folder, a folder's name that is a file, and a closed
+    standard output.
+    """
     if output is None:
         return Target(Path(), kept=[])
     path = Path(output)
@@ -118,8 +123,8 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
 
 
 def check_target(target: Target, geometry: Geometry) -> None:
-    """Raise InputError if the target cannot be written, or if the disk has too little room for the video. No file is
-    created."""
+    """Check that the output can be written and that the disk has enough free space for a video of this `geometry`. No
+    file is created. Raises InputError otherwise."""
     if target.is_pipe or target.kept is not None:
         return
     folder = check_folder("output", target.path, target.folder)
@@ -135,15 +140,17 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Raise InputError if frames with numbers from `first` on would replace the start image or, unless `overwrite`, any
-    other file. A video's growing copy, left by a killed run, is such a file."""
+    """Check that `frames` new frames, numbered from `first` on, replace no existing file. Raises InputError if they
+    would replace the start `image`, or any other file unless `overwrite`. The copy of an unfinished video that a killed
+    run has left counts as an existing file."""
     video = target.pattern is None and target.kept is None and not target.is_pipe
     for file in (*target.files(first, frames), *([target.growing] if video else [])):
         refuse_existing(file, overwrite, image)
 
 
 def check_name(option: str, file: Path) -> None:
-    """Raise InputError if the name of the option's `file` is too long with the suffix of an unfinished file."""
+    """Check the length of a file's name. Raises InputError, which names `option`, if the name is too long with the
+    suffix .part of an unfinished file."""
     try:
         part_of(file).exists()
     except OSError as error:
@@ -153,8 +160,8 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder`, or its nearest existing parent if it is missing. Raises InputError, which names `option` and
-    `path`, if no file can be created there."""
+    """Return `folder`, or its nearest existing parent folder. Raises InputError if no file can be created in it. The
+    error message names `option` and `path`."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -166,7 +173,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a message if the target's folder has PNG files with numbers from `frames` on, of a longer video."""
+    """Return a message if the output folder contains PNG files of an earlier, longer video, or else an empty list.
+    `frames`: the number of the first frame after the new video."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []
@@ -176,8 +184,8 @@ def files_left(target: Target, frames: int) -> list[str]:
 
 @contextmanager
 def _read_pipe(pipe: Path) -> Iterator[None]:
-    """Keep a named pipe open for writing, so that its reader waits for the video. Raises InputError if the pipe has no
-    reader."""
+    """Open a named pipe for writing and hold it open within this context, so that its reader does not see an end before
+    the video. Raises InputError if no program reads the pipe."""
     try:
         opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:

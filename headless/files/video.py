@@ -1,4 +1,4 @@
-"""Writing of frames to a video file, a pipe or PNG files while they are made."""
+"""Writing of frames to a video file, a pipe or PNG files, while later frames are still being computed."""
 
 import sys
 from collections import deque
@@ -20,12 +20,12 @@ from .target import Target
 
 FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
-"""The largest number of parts of a video that wait for encoding."""
+"""The largest number of parts of a video that may wait for the encoding thread."""
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
-    """Write frames uint8 [F, H, W, 3] and return the video's path, or the folder of the PNG files. `progress(done,
-    total)` counts frames. Raises OSError."""
+    """Write frames, uint8 [F, H, W, 3], to `target`, and return the path of the video or of the folder of PNG files.
+    `progress(done, total)` receives numbers of frames. Raises OSError if a file cannot be written."""
     with FrameWriter(target, fps) as writer:
         for start in range(0, len(frames), FRAMES_AT_ONCE):
             writer.write(frames[start : start + FRAMES_AT_ONCE])
@@ -35,8 +35,8 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class _Frames(Protocol):
-    """An output of frames uint8 [F, H, W, 3]. `close` completes the files; `abandon` removes incomplete ones after a
-    failure."""
+    """The interface of an output for frames, uint8 [F, H, W, 3]. `close` completes the files. `abandon` removes
+    incomplete files after a failure."""
 
     @property
     def write(self) -> Callable[[np.ndarray], object]: ...
@@ -47,12 +47,13 @@ class _Frames(Protocol):
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video; a thread encodes frames while the caller makes the next ones.
+    """A writer of a video. Its thread encodes frames while the caller computes the next ones. PNG files are numbered
+    from `first` on. `frames` is the number of frames received, `parts` the number of parts written.
 
-    Files get their own names only when they are complete, so an interrupted run leaves no new file and an older video
-    stays. With `keep_partial` an interrupted or killed run leaves a playable video of the frames so far: the copy
-    x.part.mp4 grows during the run, and PNG files get their names at once. PNG files are numbered from `first` on.
-    `frames` counts the frames received, `parts` the parts written. After a failed part no other part is written."""
+    Files get their final names only when they are complete, so an interrupted run leaves no new file and keeps an older
+    video. With `keep_partial`, an interrupted or killed run leaves the frames so far: the copy x.part.mp4 grows during
+    the run, and PNG files get their final names at once. After an error no further part is written.
+    """
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
         self.frames, self.parts = 0, 0
@@ -78,15 +79,16 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
 
     def write(self, frames: np.ndarray) -> None:
-        """Queue frames uint8 [F, H, W, 3] as a part, and wait while more than MOST_WAITING parts are queued. Raises the
-        error of an earlier part."""
+        """Queue frames, uint8 [F, H, W, 3], as one part. The call waits while more than MOST_WAITING parts are queued.
+        Raises an error that occurred while an earlier part was written."""
         self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part, in the thread. An OSError gets the target's name, except for a pipe."""
+        """Write a part of the video, in the thread. An OSError without a file name gets the name of the output, except
+        for a pipe."""
         if self._broken:
             return
         self._broken = True
@@ -117,7 +119,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
 
 class _Unfiled:
-    """An output without a file, a list in memory or a pipe, from which nothing is removed after a failure."""
+    """An output that is not a file, either a list in memory or a pipe. After a failure nothing has to be removed."""
 
     def __init__(self, write: Callable[[np.ndarray], object], close: Callable[[], None]) -> None:
         self.write, self.close = write, close
@@ -126,7 +128,7 @@ class _Unfiled:
 
 
 class _PngFiles:
-    """Numbered PNG files. Several threads compress them, because zlib releases the GIL."""
+    """An output of numbered PNG files. Several threads compress the frames, because zlib releases the GIL."""
 
     def __init__(self, target: Target, first: int, at_once: bool) -> None:
         self._target, self._next, self._at_once = target, first, at_once
@@ -157,7 +159,8 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Give the files their names. If existing files may be replaced, remove the further files of a longer video."""
+        """Rename the temporary files to their final names. If existing files may be overwritten, delete the later
+        frames of an earlier, longer video."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []
@@ -170,7 +173,7 @@ class _PngFiles:
 
 
 class _VideoFile:
-    """A video file that appears only when it is complete."""
+    """A video file that gets its final name only when it is complete."""
 
     def __init__(self, target: Target, fps: int) -> None:
         self._path, self._part = target.path, part_of(target.path)
@@ -190,8 +193,8 @@ class _VideoFile:
 
 
 class _GrowingVideo(_VideoFile):
-    """A video file with a copy that can be watched while it grows, and that is deleted when the video is complete. The
-    copy's parts are self-contained, so the copy is several times as large, and not every program can seek in it."""
+    """A video file with a temporary copy that can be played while the run continues. The copy is deleted when the video
+    is complete. It is several times as large as the video, and some programs cannot seek in it."""
 
     def __init__(self, target: Target, fps: int) -> None:
         super().__init__(target, fps)
@@ -204,13 +207,13 @@ class _GrowingVideo(_VideoFile):
         super().write(frames)
 
     def close(self) -> None:
-        """Give the complete video its name and delete the copy."""
+        """Complete the video, rename it to its final name, and delete the copy."""
         super().close()
         self._file.close()
         self._growing.unlink()
 
     def abandon(self) -> None:
-        """Abandon the video but keep the copy, unless it is empty."""
+        """Delete the incomplete video. The copy with the frames so far stays, unless it is empty."""
         super().abandon()
         self._file.close()
         if not self._parts.frames:

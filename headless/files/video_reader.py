@@ -1,4 +1,4 @@
-"""Reading of video frames as a player shows them.
+"""Reading of video frames as a video player shows them.
 
 Rotation, mirroring and the pixel aspect ratio are applied. A variable frame rate is resampled to a constant one.
 Transparent frames are composited on white.
@@ -32,12 +32,14 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 UNEVEN = 1.6
-"""A frame rate is uneven if a step between frames is longer than the usual step by this factor, or shorter by it."""
+"""The limit for a constant frame rate. No time between two successive frames may differ from the median of these times
+by more than this factor."""
 
 
 class Layout(NamedTuple):
-    """The conversion from stored to shown frames: widen the pixels by the factor `wider`, transpose, then mirror along
-    x and y. `exact`: false if the display matrix is another rotation, to which this is the nearest."""
+    """The conversion of a stored frame to the shown frame. The pixels are widened by the factor `wider`, then the frame
+    is transposed, then mirrored along x and y. `exact` is false if the display matrix is not a multiple of a quarter
+    turn, so that the nearest one is used."""
 
     wider: float = 1.0
     transposed: bool = False
@@ -45,7 +47,8 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return a frame [H, W, ...] with square pixels, transposed and mirrored as it is shown."""
+        """Return a frame, [H, W] or [H, W, 3], transposed and mirrored as a player shows it. Its pixels must be square
+        already."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame
@@ -53,8 +56,8 @@ class Layout(NamedTuple):
 
 
 def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
-    """Yield the frames of a video as a player shows them: uint8 [H, W, 3] for `pixels` "rgb24", [H, W] for "gray".
-    Raises InputError for a file that is not a video or is incomplete, and DependencyError without PyAV."""
+    """Yield the frames of a video as a player shows them. `pixels`: "rgb24" for uint8 [H, W, 3], "gray" for uint8 [H,
+    W]. Raises InputError for a broken or incomplete video, and DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
     count = 0
     try:
@@ -72,8 +75,9 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 
 def even_rate(path: Path) -> float | None:
-    """Return the frames per second of `video_frames`: the stream's average rate, or the usual one of a varying rate.
-    Return None if the file has no rate or is not a video."""
+    """Return the frame rate of the frames that `video_frames` yields, in frames per second. It is the average rate of
+    the video, or for a variable rate that of the median time between frames. Return None if the file has no rate or is
+    not a video."""
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(av, path)
@@ -87,7 +91,8 @@ def even_rate(path: Path) -> float | None:
 
 
 def video_notes(video: str | Path) -> list[str]:
-    """Return notes on the fields of a video that were applied or ignored; an empty list for a folder."""
+    """Return notes on the properties of a video that were applied or ignored, such as a rotation. The list is empty for
+    a folder."""
     path = Path(video)
     if not path.is_file():
         return []
@@ -131,7 +136,8 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(av: Any, path: Path) -> float | None:
-    """Return the step in seconds at which to sample a video with a varying frame rate; None for an even rate."""
+    """Return the time step in seconds with which a video with a variable frame rate is resampled. Return None for a
+    constant rate."""
     with av.open(on_disk(path)) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -148,8 +154,8 @@ def _even_step(av: Any, path: Path) -> float | None:
 
 
 def _at_even_times(frames: Iterator[Any], step: float | None) -> Iterator[tuple[Any, int]]:
-    """Yield (frame, repeats): how often each frame is repeated in a video with a frame every `step` seconds; always 1
-    for None."""
+    """Yield (frame, repeats) for a video that is resampled to one frame every `step` seconds: `repeats` is how often
+    the frame is shown. If `step` is None, `repeats` is always 1."""
     if step is None:
         yield from ((frame, 1) for frame in frames)
         return
@@ -180,7 +186,7 @@ def _converted(frame: Any, stream: Any, pixels: str) -> np.ndarray:
 
 
 def _grey(frame: np.ndarray) -> np.ndarray:
-    """Return a frame [H, W, 3] converted to grey [H, W] with Pillow's weights."""
+    """Return a frame, uint8 [H, W, 3], converted to grey, uint8 [H, W], with Pillow's weights."""
     weighted = frame.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
     return ((weighted + 0x8000) >> 16).astype(np.uint8)
 
@@ -199,8 +205,8 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return the entries (a, b, c, d) of a frame's display matrix, which maps (x, y) to (a x + c y, b x + d y); None
-    without a matrix."""
+    """Return the entries (a, b, c, d) of a frame's display matrix, or None without one. The matrix maps (x, y) to (a x
+    + c y, b x + d y)."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None
@@ -213,9 +219,11 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def on_disk(video: str | Path) -> str:
-    """Return the file's absolute path, because FFmpeg reads the "12" of a relative 12:30.mp4 as a protocol.
+    """Return the absolute path of a video. FFmpeg would read the "12" of a relative path such as 12:30.mp4 as a
+    protocol.
 
-    Raises InputError for a pipe or a device, which FFmpeg would wait for."""
+    Raises InputError for a folder, and for a pipe or a device, for whose data FFmpeg would wait.
+    """
     path = Path(video).absolute()
     if path.exists() and not path.is_file():
         raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")
