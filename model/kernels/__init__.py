@@ -1,1 +1,1 @@
-"""Triton kernels. Import this package on GPUs with Triton only."""
+"""The Triton kernels. Import the modules of this package on GPUs with Triton only."""

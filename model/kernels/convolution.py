@@ -1,12 +1,13 @@
-"""Triton kernels of the VAE's decoder: convolutions that read each frame in place. Imported on GPUs only.
+"""Triton kernels for the VAE decoder's convolutions, which read each frame where it is stored. Imported on GPUs only.
 
-An image is [rows, channels]: pixel after pixel, each line of pixels followed by one pixel of zeros, the last line by a
-line of zeros. So a neighbour of a pixel is a fixed number of rows away, and neighbours outside the image read as zeros.
-A convolution is a matrix product with shifted rows of the left operand. The results for the rows of zeros are
-discarded.
+A feature map is stored as [rows, channels]: one row for each pixel, line after line. Each line ends with a row of
+zeros, and the map with a line of zeros. So a pixel's neighbour is a fixed number of rows away, and neighbours outside
+the map read as zeros. A convolution is a matrix product with shifted rows of the left operand. Results for the rows of
+zeros are discarded.
 
-A pool holds images of one size one after the other, each in a slot. A kernel reads its slot numbers from the GPU's
-memory, so a recorded CUDA graph works for other slots too."""
+A pool stores feature maps of one size one after the other, each in a numbered slot. A kernel reads its slot numbers
+from the GPU's memory, so a recorded CUDA graph works with other slots too.
+"""
 
 from functools import lru_cache, partial
 
@@ -194,12 +195,17 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Return a convolution of `side` x `side` pixels of the image x [rows, channels] of height and width `size`.
+    """Return a convolution of a feature map x [rows, channels] of `size` (height, width), as [rows, out].
 
-    With `slots`, convolve three frames of the pool x, the oldest first; the slots are int32 on the GPU, aligned to 16
-    bytes. `weight` is [out, side * side * frames * channels], with the neighbours outermost, from the upper left one
-    on. Return an image [rows, out]; `added`, another image, is added to it. With side 2 and `weight` [4 * out, ...] the
-    result is twice as high and wide, and each of a pixel's four result pixels has its own weights."""
+    The kernel has `side` x `side` pixels. `weight` is [out, side * side * frames * channels]; its neighbours go from
+    the upper left to the lower right. `added` (like the result), if given, is added to the result.
+
+    If `slots` is None, x is a single frame. Otherwise x is a pool, and three of its frames are convolved, the oldest
+    first. `slots` are their int32 numbers on the GPU, aligned to 16 bytes.
+
+    With side 2, `weight` is [4 * out, ...], and the result is twice as high and wide. Each pixel becomes four pixels
+    with their own weights.
+    """
     (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
     out_channels = len(weight) // quarters
     scale = 2 if side == 2 else 1
@@ -241,7 +247,10 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return x and the weight for both parts of the channels and of the output channels."""
+    """Return x twice and the weight four times, for the kernel's parts of input and output channels.
+
+    Tiles that are loaded by TMA need a descriptor for each part; otherwise the tensors are repeated.
+    """
     if not tile.described:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor
@@ -253,10 +262,11 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write the image x [rows, channels] of height and width `size` to the third of the `slots` of `pool`.
+    """Write a feature map x [rows, channels] of `size` (height, width) to a pool [rows, channels] (see `convolve`).
 
-    `pool` is [rows, channels], see `convolve`. With a `weight` [channels], write SiLU of x's root-mean-square norm
-    times the weight."""
+    The third number in `slots` (int32 on the GPU) is the slot. If `weight` [channels] is given, SiLU(norm(x) * weight)
+    is written instead, where norm is the root-mean-square norm with epsilon `eps`.
+    """
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

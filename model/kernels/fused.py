@@ -1,6 +1,7 @@
-"""Triton kernels that fuse several operations of pointwise.py. Imported on GPUs with Triton only.
+"""Triton kernels that each run several operations of ops/pointwise.py at once. Imported on GPUs with Triton only.
 
-With few tokens a GPU idles between kernels, and each kernel re-reads the previous kernel's result. Arithmetic is fp32.
+With few tokens, a GPU is idle between separate kernels, and each kernel reads the previous kernel's result again.
+Arithmetic is fp32.
 """
 
 import torch
@@ -18,10 +19,11 @@ from .pointwise import _store_as
 from .sizes import in_two, programs, token_by_token
 
 ALONE = 2048
-"""The number of channels above which a norm without a preceding addition is faster in parts.
+"""The number of channels above which a norm without a preceding addition is faster with each token split in parts.
 
-On an H100, 2,880 tokens of 5,120 channels take 32 us in parts and 35 us at once. With a preceding addition a norm is
-faster at once."""
+On an H100, 2,880 tokens of 5,120 channels take 32 us in parts, and 35 us with the full token at once. A norm with a
+preceding addition is always faster at once.
+"""
 
 
 @triton.jit
@@ -263,7 +265,7 @@ def _from_fp8_rows(
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Implement pointwise.layer_norm_8bit."""
+    """Write `ops.pointwise.layer_norm_8bit` of x [tokens, dim] to `values` [tokens, dim] and `scales` [tokens, 1]."""
     if x.shape[1] > ALONE:
         return in_8_bits.layer_norm_8bit_(values, scales, x, weight, bias, eps)
     add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))
@@ -278,7 +280,11 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Implement pointwise.add_norm."""
+    """Write `ops.pointwise.add_norm` of x [tokens, dim] to `out`, in 8 bits if `scales` is given; x is updated in
+    place.
+
+    `norm` is the layer norm's weight, bias and epsilon.
+    """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):
@@ -298,7 +304,11 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Implement scatter.scatter_qkv_."""
+    """Run `ops.scatter.scatter_qkv_`: write the keys to rows of `out` and the values to rows of `values_out`.
+
+    `made` are the 8-bit queries, their scale and 1 / scale, all to be written; if it is None, queries are rotated in
+    place.
+    """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
     weights, (_, cos, sin, eps) = (norm_rope.weight.contiguous() for norm_rope in norm_ropes), norm_ropes[0]
@@ -328,7 +338,7 @@ def scatter_qkv_(
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Implement scatter.rotated_fp8."""
+    """Write `ops.scatter.rotated_fp8` of x [tokens, dim] to `out`, its scale [1] and its `factor` [1], 1 / scale."""
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
@@ -336,7 +346,7 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return the factor from a norm's largest weight to the scale of queries."""
+    """Return the factor by which a norm's largest weight is multiplied to get the scale of its 8-bit queries."""
     return dim**0.5 / QUERY_LENGTH
 
 
@@ -350,7 +360,10 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Implement pointwise.merge_fp8_. Several parts take three kernels: one kernel took twice as long."""
+    """Write `ops.pointwise.merge_fp8_` of the fp8 `parts` to `out`, in 8 bits if `scales` is given.
+
+    Several parts take three kernels, because a single kernel took twice as long.
+    """
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):

@@ -1,4 +1,4 @@
-"""Triton kernels that can be launched while a CUDA graph is recorded, with every allocator."""
+"""The launch of Triton kernels, which also works while a CUDA graph is recorded with CUDA's own allocator."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from torch import Tensor
 
 ON_GPU = torch.cuda.is_available()  # otherwise Triton interprets
 CUDAS_OWN = "cudaMallocAsync"
-"""torch's name for CUDA's own allocator."""
+"""torch's name for the allocator that CUDA itself provides."""
 
 
 class Kernel:
-    """A kernel, launched like Triton's: `kernel[grid](*arguments)`.
+    """A Triton kernel, launched as usual: `kernel[grid](*arguments)`.
 
-    Triton checks with CUDA that the address of each tensor is valid. While a graph is recorded, CUDA's own allocator,
-    which ComfyUI chooses, returns addresses that are only valid during replays. Triton accepts integers unchecked."""
+    Triton asks CUDA whether the address of each tensor is valid. While a graph is recorded, CUDA's own allocator
+    (ComfyUI's choice) returns addresses that are only valid during replays. Therefore this class then passes addresses
+    as integers, which Triton does not check.
+    """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
-        """Create a kernel. Triton does not recompile it for other values of the `unspecialized` numbers."""
+        """Create a kernel from a function. Other values of the parameters named in `unspecialized` cause no
+        recompilation."""
         self._triton: Any = triton.jit(function, do_not_specialize=list(unspecialized))
         self._signature = inspect.signature(function)
 

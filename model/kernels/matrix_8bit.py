@@ -1,7 +1,8 @@
-"""Triton kernels of 8-bit numbers, for pointwise.py. Imported on GPUs with Triton only.
+"""Triton kernels that convert to and from 8 bits, for ops/pointwise.py. Imported on GPUs with Triton only.
 
-Arithmetic is fp32. A scale times the dtype's largest number is the largest magnitude of the values that share the
-scale."""
+Arithmetic is fp32. The values that share a scale are divided by it, so that the largest magnitude becomes the dtype's
+largest number.
+"""
 
 import os
 from typing import Any
@@ -211,7 +212,7 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 def encode_8bit_(
     values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
 ) -> Tensor:
-    """Implement pointwise.encode_8bit."""
+    """Write `ops.pointwise.encode_8bit` of x to `values` [tokens, heads*head_dim] and `scales` [tokens, heads]."""
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
         with torch.cuda.device_of(x):
@@ -224,13 +225,13 @@ def encode_8bit_(
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Implement pointwise.decode_8bit_."""
+    """Write `values` times `scales` to `out`, as `ops.pointwise.decode_8bit_` does."""
     _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Implement pointwise.layer_norm_8bit."""
+    """Write `ops.pointwise.layer_norm_8bit` of x [tokens, dim] to `values` [tokens, dim] and `scales` [tokens, 1]."""
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
             values,
@@ -248,7 +249,7 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Implement pointwise.rescale_."""
+    """Write the rescaled `products` to `out` [tokens, dim], as `ops.pointwise.rescale_` does."""
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](
             out,
@@ -264,7 +265,10 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Implement fp8.plain_scale. A token's channels must be adjacent; tokens may be strided."""
+    """Return the scale for x [tokens, dim] minus mean [dim], and 1 / scale, as `attention.fp8.plain_scale` does.
+
+    A token's channels must be adjacent; tokens may be strided.
+    """
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
     scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
     with torch.cuda.device_of(x):
@@ -274,26 +278,29 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Implement pointwise.to_fp8_."""
+    """Write x [tokens, dim] in 8 bits to `out`, as `ops.pointwise.to_fp8_` does."""
     return scatter_fp8_(out, None, x, shift, factor)
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Implement scatter.scatter_fp8_; without `rows`, pointwise.to_fp8_."""
+    """Write x [tokens, dim] in 8 bits to the `rows` of `out`, as `ops.scatter.scatter_fp8_` does.
+
+    If `rows` is None, the tokens are written in order.
+    """
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Implement pointwise.from_fp8_."""
+    """Write decoded `values` to `out` [tokens, dim], as `ops.pointwise.from_fp8_` does."""
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
-    """Run a kernel with a row for each head of each token; a program computes several rows."""
+    """Run a kernel on a matrix with one row for each head of each token. One program computes several rows."""
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)

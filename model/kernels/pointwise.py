@@ -1,7 +1,8 @@
-"""Triton kernels of pointwise.py: each reads and writes a token once. Imported on GPUs with Triton only.
+"""Triton kernels for the operations of ops/pointwise.py. Imported on GPUs with Triton only.
 
-One program computes one token, or a part of a token if no statistics are needed. Arithmetic is fp32. The kernels of
-8-bit numbers are in matrix_8bit.py, those of 4-bit weights in weights_4bit.py."""
+A kernel reads and writes each token once. One program computes one token, or a part of a token if no statistics are
+needed. Arithmetic is fp32. Kernels for 8-bit numbers are in matrix_8bit.py, those for 4-bit weights in weights_4bit.py.
+"""
 
 import torch
 import triton
@@ -184,12 +185,12 @@ def _merge(
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """Implement pointwise.layer_norm."""
+    """Return the layer norm of x [tokens, dim] in `dtype`, as `ops.pointwise.layer_norm` does."""
     return layer_norm_(torch.empty_like(x, dtype=dtype), x, weight, bias, eps)
 
 
 def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write pointwise.layer_norm of x to `out`."""
+    """Write the layer norm of x [tokens, dim] to `out` (see `ops.pointwise.layer_norm`)."""
     block = triton.next_power_of_2(x.shape[1])
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
@@ -207,19 +208,22 @@ def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Implement pointwise.rms_norm_."""
+    """Replace x [tokens, dim] by its root-mean-square norm, as `ops.pointwise.rms_norm_` does."""
     return _normalise(x, x, weight, None, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Implement pointwise.rms_rope_."""
+    """Replace x [tokens, dim] by its root-mean-square norm after RoPE, as `ops.pointwise.rms_rope_` does."""
     return _normalise(x, x, weight, (cos, sin), eps)
 
 
 def scatter_rotated_(
     out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Implement scatter.scatter_rotated_; without `rows`, write in order."""
+    """Write x [tokens, dim] after norm and RoPE to the `rows` of `out`, as `ops.scatter.scatter_rotated_` does.
+
+    If `rows` is None, the tokens are written in order.
+    """
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
 
@@ -232,7 +236,10 @@ def _normalise(
     eps: float,
     placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
-    """Write the norm of x to `out`. `placed`: rows of `out`, and shift and factor of an 8-bit result."""
+    """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given.
+
+    `placed` are the rows of `out` to write to, and the shift and factor of an 8-bit result; each may be None.
+    """
     (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
     with torch.cuda.device_of(x):
@@ -255,7 +262,7 @@ def _normalise(
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Implement pointwise.rms_silu."""
+    """Return SiLU of x's root-mean-square norm, as `ops.pointwise.rms_silu` does."""
     x = x.contiguous()  # after attention the VAE's pixels are strided
     out, block = torch.empty_like(x), triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
@@ -265,7 +272,7 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
-    """Implement pointwise.gated_add_."""
+    """Replace x [tokens, dim] by x + y * gate, as `ops.pointwise.gated_add_` does."""
     with torch.cuda.device_of(x):
         given = x if gate is None else gate.contiguous()
         _gated_add[parts_of(x)](x, y, given, x.shape[1], BLOCK=PART, GATED=gate is not None)
@@ -273,14 +280,14 @@ def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Implement pointwise.affine_."""
+    """Replace x [tokens, dim] by x * (1 + scale) + shift, as `ops.pointwise.affine_` does."""
     with torch.cuda.device_of(x):
         _affine[parts_of(x)](x, scale, shift, x.shape[1], BLOCK=PART)
     return x
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Implement pointwise.modulated."""
+    """Return a block's shifts, scales and gates [B, 6, dim], as `ops.pointwise.modulated` does."""
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
         _modulated[parts_of(times.flatten(0, 1))](
@@ -290,14 +297,14 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Implement scatter.scatter_."""
+    """Write x [tokens, dim] to the `rows` of `out`, as `ops.scatter.scatter_` does."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
-    """Implement pointwise.merge_."""
+    """Write the merged attention of `parts` [n, tokens, heads, head_dim] to `out`, as `ops.pointwise.merge_` does."""
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)
     others = (parts, log_sums) if rest is None or rest_log_sums is None else (rest, rest_log_sums)

@@ -1,8 +1,9 @@
-"""Triton kernels of 4-bit weights, for quantized/decoding.py. Imported on GPUs with Triton only.
+"""Triton kernels that decode 4-bit weights, for quantized/decoding.py. Imported on GPUs with Triton only.
 
-A program processes full blocks and reads each block's scale once. The two values of a byte are written as one number of
-twice their width, so a thread reads and writes its bytes in order. Arithmetic is fp32; each product and each sum is
-rounded, as in plain torch."""
+A program decodes full blocks and reads each block's scale once. A packed byte holds two values. Both are written
+together as one integer of twice their width, so that each thread reads and writes adjacent bytes. Arithmetic is fp32;
+each product and each sum is rounded, as in plain torch.
+"""
 
 import math
 from typing import Any
@@ -19,7 +20,7 @@ from .launch import Kernel
 DECODED_AT_ONCE = 2048
 """The number of values that a program decodes."""
 RECODED_AT_ONCE = 1024
-"""The number of values of a row that a program recodes at once."""
+"""The number of values of a row that a program converts to 8 bits at once."""
 
 TYPES = {
     torch.float32: tl.float32,
@@ -29,7 +30,7 @@ TYPES = {
     torch.float8_e4m3fn: tl.float8e4nv,
 }
 PAIRS = {1: torch.int16, 2: torch.int32, 4: torch.int64}
-"""The integer type that holds two values, by the bytes of a value."""
+"""The integer dtype that holds two values, by the size of a value in bytes."""
 
 
 @triton.jit
@@ -176,7 +177,7 @@ def _recode(
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Implement quantized.codec.decode; `scales` is its `Scales`."""
+    """Return a 4-bit weight decoded to `dtype`, as `quantized.codec.decode` does. `scales` are a `codec.Scales`."""
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
@@ -196,10 +197,11 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Implement quantized.codec.recode.
+    """Return a 4-bit weight converted to 8 bits, as `quantized.codec.recode` does. `scales` are a `codec.Scales`.
 
-    Raises RuntimeError for float8 on AMD's GPUs, because the kernel contains an NVIDIA instruction, on which another
-    compiler would crash the process."""
+    Raises RuntimeError for float8 on AMD's GPUs: the kernel contains an NVIDIA instruction that would crash AMD's
+    compiler.
+    """
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")
     rows, width = shape

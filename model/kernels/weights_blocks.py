@@ -1,7 +1,8 @@
-"""A Triton kernel of the block formats of GGUF files, for quantized/decoding.py. Imported on GPUs with Triton only.
+"""A Triton kernel that decodes the block formats of GGUF files. Imported on GPUs with Triton only.
 
-A thread computes one value: the bytes of its bits and scales are in the multiprocessor's cache, because neighbouring
-threads read them too. Arithmetic is fp32; each product and each sum is rounded, as in plain torch."""
+A thread computes one value. Neighbouring threads read the same bytes, which are therefore in the multiprocessor's
+cache. Arithmetic is fp32; each product and each sum is rounded, as in plain torch.
+"""
 
 import math
 
@@ -120,7 +121,7 @@ def _decode(
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Implement quantized.ggml.decode."""
+    """Return a weight in the format `kind` decoded to `dtype`, as `quantized.ggml.decode` does."""
     count, block = math.prod(shape), BLOCKS[kind]
     out = torch.empty(shape, dtype=dtype, device=packed.device)
     at_once = math.gcd(count, DECODED_AT_ONCE)

@@ -1,1 +1,1 @@
-"""The cache of a causal model's keys and values."""
+"""The KV cache of a causal model: keys and values of earlier latent frames."""

@@ -1,15 +1,18 @@
 """The cache of keys and values of the latent frames to which a causal model's chunk attends.
 
-Attention sees a slot for each latent frame of the window. The first `sink` slots hold the video's first frames for
-good; the other slots form a ring, so that a new frame overwrites the oldest. Keys are stored rotated by their absolute
-position, and attention has no mask. So the order of the slots does not matter, and stored frames never move.
+Attention reads a window of slots, one for each latent frame. The first `sink` slots hold the video's first frames for
+good. The other slots form a ring, in which a new frame overwrites the oldest one. Keys are stored after RoPE with their
+absolute position, and attention has no mask. So the order of the slots does not matter, and stored frames never move.
 
-On the model's device, attention reads the stored tensors directly. With 8-bit storage or pinned host memory
-(`on_host`), attention reads a copy; from host memory, each block's tensors are copied to the device while the previous
-block computes. Such storage has no room for the current chunk. When the chunk is clean, it overwrites the frames that
-no later chunk sees. `eight_bit` stores int8 with a scale for each token and head; `fp8` stores the operands of 8-bit
-attention. Each block's first clean chunk sets the fp8 scales and means for the whole video; the norm, if one is given,
-bounds the scale of the keys."""
+If keys and values are on the model's device in full precision or fp8, attention reads the stored tensors directly. If
+they are in int8 or in pinned host memory (`on_host`), attention reads a copy. From host memory, a block's tensors are
+copied to the device while the previous block computes. Such storage does not hold the current chunk until the chunk is
+denoised. Then the chunk overwrites frames that no later chunk attends to.
+
+`eight_bit` stores int8 with a scale for each token and head. `fp8` stores the operands of 8-bit attention. The first
+chunk sets each block's fp8 scales and means for the whole video, except that a norm, if there is one, bounds the scale
+of the keys.
+"""
 
 from __future__ import annotations
 
@@ -43,22 +46,29 @@ from .place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""The factor by which later values, and keys that no norm bounds, may exceed the first chunk's maximum in fp8."""
+"""The factor by which values of later chunks may exceed the first chunk's maximum in fp8 without being clamped.
+
+It also holds for keys that no norm bounds.
+"""
 
 
 class Kept(NamedTuple):
-    """Adjacent tokens of the current chunk: their rows in the tensors that attention reads, and in storage."""
+    """Adjacent tokens of the current chunk that are to be stored.
+
+    `seen` are their rows in the tensors that attention reads, `stored` their rows in storage.
+    """
 
     seen: slice
     stored: slice
 
 
 class KeyValueCache:
-    """The cache of every block's keys and values over a window of latent frames, for one video.
+    """The cache of all blocks' keys and values over a window of latent frames, for one video.
 
-    Start each chunk with `begin`, pass the cache to the model as `options["kv_cache"]`, and set `keep` for the forward
-    of the clean chunk: later chunks see the keys and values of this forward. The keys and values of other forwards are
-    used in that forward only."""
+    Call `begin` before each chunk, and pass the cache to the model as `options["kv_cache"]`. After denoising, run one
+    more forward of the finished chunk with `keep` set to True: later chunks attend to the keys and values of this
+    forward. Keys and values of the denoising forwards are not seen by later chunks.
+    """
 
     def __init__(
         self,
@@ -73,10 +83,15 @@ class KeyValueCache:
     ) -> None:
         """Create the cache.
 
-        `frame_tokens`: tokens of a latent frame. `held`: window in latent frames, never 0, for chunks of `chunk` latent
-        frames. `dtype`: dtype of the model's keys and values. If the `place` is fp8, for a model whose attention
-        `takes_operands`, its `eight_bit` is ignored. Raises InputError if the window has no room for the sink and a
-        chunk."""
+        frame_tokens: number of tokens of a latent frame.
+        held: window and sink, in latent frames.
+        chunk: number of latent frames of a chunk.
+        dtype: dtype of the model's keys and values.
+        place: location and format of the stored tensors. fp8 requires a model whose attention `takes_operands`, and
+        overrides `eight_bit`.
+
+        Raises InputError if the window has no room for the sink and a chunk.
+        """
         window, sink = held.frames, held.sink
         if not 0 <= sink <= window - chunk:
             raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {chunk}")
@@ -108,42 +123,50 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """True if the running forward may be repeated after a failure. A clean forward may have overwritten frames that
-        the repetition would need."""
+        """True if the current forward may be repeated after a failure.
+
+        A forward with `keep` may already have overwritten earlier frames in host memory or int8 storage.
+        """
         return not self.keep or self._place.in_place
 
     @property
     def in_place(self) -> bool:
         """True if `extend` returns the stored tensors instead of copies.
 
-        Once the window is full, every chunk then runs the same kernels, because they read the positions of the chunk's
-        tokens from device memory."""
+        Once the window is full, all chunks then run the same kernels, which read the positions of the chunk's tokens
+        from device memory.
+        """
         return self._place.in_place
 
     def see_all_frames(self) -> None:
-        """Let attention see all slots from now on while the window fills, with `frame_shares`.
+        """Let attention process all slots while the window fills, including slots that hold no frame yet.
 
-        Every forward then runs the same kernels. Requires a cache that is `in_place`, and attention that
-        `attends_to_frames`."""
+        `frame_shares` then excludes the slots without a frame, and every forward runs the same kernels, as CUDA graphs
+        require. The cache must be `in_place`, and the device must support `attends_to_frames`.
+        """
         self._by_frames = True
 
     @property
     def frame_shares(self) -> Tensor | None:
-        """The term to add to the logarithm of each slot's softmax denominator, fp32 [window].
+        """The numbers to add to the logarithm of each slot's softmax denominator, fp32 [window].
 
-        It is 0, or -inf for slots that hold no frame yet. None if attention sees no empty slots."""
+        A slot has 0 if it holds a frame, else -inf. The value is None if attention processes no empty slots.
+        """
         return self._shares if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
-        """The name of the kernel sequence: chunks of one form run the same kernels; None if chunks may differ."""
+        """The name of the sequence of kernels: "full" or "filling". Chunks with the same name run the same kernels.
+
+        The value is None if the kernels may differ from chunk to chunk.
+        """
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
 
     @contextmanager
     def as_if_full(self) -> Iterator[None]:
-        """Make forwards inside the context run the kernels of a full window, whatever its empty slots hold."""
+        """Yield a context in which forwards run the kernels of a full window, even if some slots hold no frame yet."""
         used, self._used = self._used, self.window * self._frame_tokens
         try:
             yield
@@ -155,14 +178,14 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Return whether the running forward may end after this block's keys and values.
+        """Return whether the current forward may end after it has computed this block's keys and values.
 
-        It may for a clean chunk, because its velocity is unused."""
+        It may in the last block of a forward with `keep`, because the velocity of such a forward is not used.
+        """
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """Start the chunk of the video's next latent frames. With `again`, restart the current chunk, which was not
-        finished."""
+        """Start the next chunk of the video. With `again`, start the current chunk again, which was not finished."""
         first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._is_seen(frame, first)]
@@ -187,17 +210,19 @@ class KeyValueCache:
 
     @property
     def in_fp8(self) -> bool:
-        """True if `extend` returns Operands."""
+        """True if `extend` returns keys and values as Operands in fp8."""
         return self._place.fp8
 
     def extend(
         self, block: int, queries: Tensor | Unrotated | None, keys: Tensor | Unrotated, values: Tensor
     ) -> tuple[Any, Any, Any]:
-        """Return queries, keys and values for attention in this block: Operands if the cache is in fp8, else tensors.
+        """Return queries, keys and values for attention in the block number `block`.
 
-        The arguments are those of the current chunk, [chunk tokens, dim]. The returned keys and values include the
-        earlier frames in the window. They stay valid until the block after the next one calls this. Queries that are
-        already rotated, or None, are returned unchanged."""
+        The arguments are those of the current chunk, [chunk tokens, dim]. The returned keys and values also contain the
+        earlier frames in the window. They are Operands if the cache is in fp8, else tensors, and stay valid until the
+        block after the next one calls this method. Unrotated queries are returned after norm and RoPE, other queries
+        unchanged.
+        """
         stored = self._storage.fetch(block)
         if self._place.fp8:
             return self._extend_fp8(block, queries, keys, values, stored)
@@ -209,7 +234,7 @@ class KeyValueCache:
         return made, seen[0][:used], seen[1][:used]
 
     def _store(self, block: int, seen: Sequence[Tensor]) -> None:
-        """Store the current chunk's keys and values as attention sees them: the same bits as in place."""
+        """Copy the current chunk's keys and values to storage, as attention reads them."""
         for kept in self._kept:
             rows = [tokens[kept.seen] for tokens in seen]
             if self._place.eight_bit:
@@ -224,8 +249,11 @@ class KeyValueCache:
         values: Tensor,
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
-        """Scatter the current chunk's keys and values into the tensors that attention sees; return its queries for
-        attention."""
+        """Write the current chunk's keys and values into the tensors that attention reads. Return the queries for
+        attention.
+
+        `scalings` are those of keys and values in fp8.
+        """
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
@@ -284,15 +312,18 @@ class KeyValueCache:
         return not self._place.eight_bit and block in self._on_device
 
     def _is_seen(self, frame: int, first: int) -> bool:
-        """Return whether the chunk that begins with the frame `first` sees this earlier frame."""
+        """Return whether the chunk that begins with the frame number `first` attends to the earlier frame number
+        `frame`."""
         return frame < self.sink or frame >= first + self._chunk - (self.window - self.sink)
 
     def _slot(self, frame: int, slots: int) -> int:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Merge frames, each with its slots, into slices of tokens; frames that are adjacent in all slots share a
-        slice."""
+        """Return slices of tokens that cover frames, each given by its slot in two or more tensors.
+
+        Frames that are adjacent in all tensors share a slice.
+        """
         runs: list[tuple[list[int], int]] = []
         for each in places:
             if runs and list(each) == [start + runs[-1][1] for start in runs[-1][0]]:

@@ -1,4 +1,4 @@
-"""The location and format of a KeyValueCache's keys and values, and their size in bytes."""
+"""The location and format of a KeyValueCache's tensors, and their size in bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from .storage import HostStorage, Shapes
 class KeyValuePlace(NamedTuple):
     """The location and format of a KeyValueCache's tensors.
 
-    `device_blocks`: the number of blocks that stay on the device despite `on_host`."""
+    `eight_bit` stores int8, and `fp8` the operands of 8-bit attention. `on_host` stores in pinned host memory, except
+    for `device_blocks` blocks on the device.
+    """
 
     eight_bit: bool = False
     on_host: bool = False
@@ -25,13 +27,14 @@ class KeyValuePlace(NamedTuple):
 
     @property
     def in_place(self) -> bool:
-        """True if attention reads the stored tensors directly, because all are on the device."""
+        """True if attention reads the stored tensors directly. They must be on the device and not in int8."""
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the blocks, of `layers`, with keys and values on the device.
+        """Return the indices of the blocks, of `layers` in all, whose keys and values are on the device.
 
-        They are spread evenly, because the other blocks' tensors are copied while these compute."""
+        These blocks are evenly spaced, so that other blocks' tensors are copied while they compute.
+        """
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
@@ -42,10 +45,11 @@ ON_DEVICE = KeyValuePlace()
 def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
-    """Return the shape and dtype of each tensor that a block's `fetch` returns.
+    """Return the shape and dtype of each tensor that a storage's `fetch` returns for one block: keys, then values.
 
-    They are the keys and values of the window: in fp8 followed by tokens of zeros, in int8 with scales and without the
-    current chunk's frames. `frames`: latent frames of the window and of a chunk."""
+    `frames` are the latent frames of the window and of a chunk. In fp8, tokens of zeros follow as padding. In int8,
+    scales follow each tensor, and the current chunk's frames are not included.
+    """
     tokens = frames[0] * frame_tokens
     if place.fp8:
         return [((tokens + padding(tokens), config.dim), FP8)] * 2
@@ -56,7 +60,8 @@ def stored_shapes(
 
 
 class KeyValueBytes(NamedTuple):
-    """The bytes of a KeyValueCache: on the device, on the device during a forward, and in pinned host memory."""
+    """The size of a KeyValueCache in bytes: on the device, in pinned host memory, and `working` on the device during a
+    forward."""
 
     device: int
     working: int
@@ -66,7 +71,10 @@ class KeyValueBytes(NamedTuple):
 def key_value_bytes(
     config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace, chunk: int = CHUNK
 ) -> KeyValueBytes:
-    """Return the bytes of a KeyValueCache over `window` latent frames of `frame_tokens` tokens each."""
+    """Return the size in bytes of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each.
+
+    `chunk` is the number of latent frames of a chunk, and `dtype` the dtype of the model's keys and values.
+    """
     shapes = stored_shapes(config, (window, chunk), frame_tokens, dtype, place)
     block = _nbytes(shapes)
     working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.eight_bit and not place.fp8 else 0
@@ -77,7 +85,7 @@ def key_value_bytes(
 
 
 def _nbytes(shapes: Shapes, most: int | None = None) -> int:
-    """Return the bytes of tensors, counting at most `most` rows of each."""
+    """Return the size in bytes of tensors with these shapes, counting at most `most` rows of each."""
     return sum(
         (rows if most is None else min(rows, most)) * columns * dtype.itemsize for (rows, columns), dtype in shapes
     )
@@ -94,9 +102,12 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Return the possible places of keys and values in a mode, the best first, each in fp8 if `fp8`."""
+    """Return the possible locations and formats for a mode of the user's choice, the fastest first.
+
+    If `fp8`, all of them use fp8 in place of int8.
+    """
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 
 
 HOST_SHARE = 0.7
-"""The share of the free host memory that pinned keys and values may use."""
+"""The share of the free host memory that keys and values may use."""

@@ -1,4 +1,4 @@
-"""Storage of a key and value cache's tensors: on the model's device, or in pinned host memory."""
+"""Storage for the tensors of a KeyValueCache, on the model's device or in pinned host memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
 class Past(NamedTuple):
-    """Adjacent tokens of earlier frames: their rows in storage, and in the tensors that attention reads."""
+    """Adjacent tokens of earlier frames.
+
+    `stored` are their rows in storage, `seen` their rows in the tensors that attention reads.
+    """
 
     stored: slice
     seen: slice
 
 
 class DeviceStorage:
-    """The storage of all blocks' tensors [tokens, ...] on the device, a few tensors for each block.
+    """The storage of all blocks' tensors [tokens, columns] on the device.
 
-    `fetch` returns the stored tensors themselves. Other storages have the same three methods."""
+    Its `fetch` returns the stored tensors themselves. The other storages have the same methods `begin`, `fetch` and
+    `store`.
+    """
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [
@@ -32,23 +37,24 @@ class DeviceStorage:
         ]
 
     def begin(self, past: Sequence[Past]) -> None:
-        """Set the past tokens that `fetch` must provide from now on."""
+        """Set the tokens of earlier frames that `fetch` must provide from now on. Here all tokens are always
+        available."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """Return the block's tensors on the device.
+        """Return the tensors of block number `block` on the device.
 
-        The rows of the past tokens hold the stored values. The caller may write to the other rows, which are zeros
-        until then."""
+        The rows of the tokens passed to `begin` hold the stored values. The other rows are for the caller to write to.
+        """
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
-        """Store these rows as the block's `tokens`."""
+        """Write `rows`, one tensor for each of the block's tensors, to the slice `tokens`."""
         for tensor, row in zip(self._blocks[block], rows, strict=True):
             tensor[tokens] = row
 
 
 class _Copy(NamedTuple):
-    """The copy of a block's tensors to the device; the event `arrived` marks its end."""
+    """A copy of a block's tensors to `buffers` on the device. The CUDA event `arrived` marks the end of the copy."""
 
     block: int
     buffers: list[Tensor]
@@ -56,16 +62,20 @@ class _Copy(NamedTuple):
 
 
 class HostStorage:
-    """The storage of all blocks' tensors in host memory, pinned for CUDA, with two blocks' buffers on the device.
+    """The storage of all blocks' tensors in host memory, pinned for CUDA, with buffers for two blocks on the device.
 
     A thread pins the memory while the first chunk computes. While a block computes, a separate CUDA stream copies the
-    next block's past tokens to the device. It waits until the compute stream has finished with the block that used the
-    same buffers before."""
+    next block's tokens of earlier frames to the device. A copy first waits for the block that used the same buffers
+    before.
+    """
 
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate memory. `shapes`: shape and dtype of each tensor of `fetch`. `stored`: tokens stored per tensor."""
+        """Allocate memory for `blocks` blocks.
+
+        `shapes` are the shape and dtype of each tensor that `fetch` returns. Host memory holds `stored` tokens of each.
+        """
         self._device = device
         self._past: Sequence[Past] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
@@ -102,7 +112,8 @@ class HostStorage:
                     row.record_stream(self._stream)
 
     def _start_copy(self, block: int) -> _Copy:
-        """Start to copy a block's past tokens into the buffers that were used longest ago."""
+        """Start to copy a block's tokens of earlier frames to the device, into the buffers that were used longest
+        ago."""
         self._turn = (self._turn + 1) % self.BUFFERS
         buffers = self._buffers[self._turn]
         with self._behind_current_work():
@@ -112,7 +123,7 @@ class HostStorage:
             return _Copy(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
-        """Return a context in which copies run on the copy stream, after all work now queued on the compute stream."""
+        """Return a context for work on the copy stream that starts after all work now queued on the compute stream."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -123,7 +134,8 @@ class SplitStorage:
     """A storage with some blocks' tensors on the device and the others' in host memory."""
 
     def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """Combine the storages. `on_device`: the blocks, of `blocks` in all, with tensors in `device`."""
+        """Combine two storages. The tensors of the blocks `on_device`, of `blocks` in all, are in `device`, others in
+        `host`."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[DeviceStorage | HostStorage, int]] = []

@@ -1,4 +1,4 @@
-"""Attention in float8_e4m3fn or bf16 on GPUs of compute capability 9.0: see attention.cu."""
+"""The launch of the attention kernel in attention.cu, for float8_e4m3fn or bf16 on GPUs of compute capability 9.0."""
 
 from __future__ import annotations
 
@@ -15,17 +15,27 @@ from .nvrtc import CudaKernel, Launch, load
 
 Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
-"""The constants of the CUDA source; TURNED: tokens and channels that a block of the CUDA kernel `across` transposes."""
+"""The constants that must equal those in the CUDA sources.
+
+`QUERIES` is the number of queries in a tile, and `QUERY_TILES` the number of such tiles in shared memory. `HEAD` is the
+head size. `ROW` and `VALUES_ROW` are the bytes of a row that TMA loads, for most operands and for 8-bit values. A block
+of the kernel `across` transposes `TURNED` tokens and channels.
+"""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
-"""The largest number of parts of the keys, and the overhead of a part in keys."""
+"""The constants of key splitting: `MOST_PARTS` is the largest number of parts, `PART_COST` the overhead of splitting.
+
+The overhead is given as the number of keys that take the same time.
+"""
 
 
 class Configuration(NamedTuple):
-    """The configuration of the kernel for an operand dtype.
+    """The configuration of the attention kernel for one operand dtype.
 
-    It has the dtype's name in PTX and its bytes, the number of keys loaded at once, and the number of pipeline stages.
-    It also has the bits of a score and the number of thread blocks that load keys and values together."""
+    `name` is the dtype's name in PTX, and `bytes` its size. `tile` is the number of keys loaded at once, and `stages`
+    the number of such tiles in shared memory. `scores` is the number of bits of a score. `cluster` is the number of
+    thread blocks that share the loaded keys and values.
+    """
 
     name: str
     bytes: int
@@ -36,7 +46,7 @@ class Configuration(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """The bytes of shared memory."""
+        """The bytes of shared memory that a thread block needs."""
         queries, keys_and_values = QUERY_TILES * QUERIES, 2 * self.stages * self.tile
         return 1024 + HEAD * self.bytes * (queries + keys_and_values) + 16 * QUERY_TILES + 32 * self.stages
 
@@ -57,16 +67,17 @@ def attend(
     shares: Tensor | None = None,
     unlike: Tensor | None = None,
 ) -> Result:
-    """Write attention of q to keys k and values v [keys, heads * 128] to `out`, and return it.
+    """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`.
 
-    `out`, bf16, and q are [tokens, heads * 128]. q, k and v are all bf16, or all float8_e4m3fn with the values
-    transposed by `transpose`. A token's channels must be adjacent; tokens may be strided by a multiple of 16 bytes.
-    `out` may be q.
+    q, k and v are all bf16, or all float8_e4m3fn with values transposed by `transpose`. A token's channels must be
+    adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be q, or an EightBit if the
+    operands are in 8 bits.
 
-    `scales`, in 8 bits: the scales of q, k and v, fp32 [1] each; the values' mean, fp32 [heads * 128], which is added
-    to the result; and an upper bound of the results, fp32 [1], if `out` is float8_e4m3fn too. `shares` as in
-    `exact.attend_to_frames`. `unlike`, int32 [1]: all keys from this index on are equal. Raises RuntimeError for an
-    error of the driver."""
+    `scales` are only for 8-bit operands. They are the scales of q, k and v (fp32 [1] each), the values' mean (fp32
+    [heads*128]), which is added to the result, and an upper bound of the results (fp32 [1]) for an 8-bit `out`.
+    `shares` selects latent frames, as in `exact.attend_to_frames`. `unlike` (int32 [1]) is the index from which on all
+    keys are equal. Raises RuntimeError if the driver reports an error.
+    """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
     results, stored = None, None
@@ -87,9 +98,11 @@ def attend(
 
 
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
-    """Return the query tiles that remain after full rounds of all clusters, and the number of key parts for them.
+    """Return the number of query tiles left over after full rounds, and the number of key parts for these tiles.
 
-    The remaining round is often nearly empty, and parts make shorter rounds."""
+    In a full round all clusters of the `blocks` thread blocks have a tile. The last round often has few tiles;
+    splitting their keys gives all clusters work.
+    """
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 
@@ -100,13 +113,16 @@ def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuratio
 
 
 def _blocks(x: Tensor) -> int:
-    """Return the number of thread blocks: one for each multiprocessor (SM), in full clusters of two."""
+    """Return the number of thread blocks: one for each multiprocessor (SM), rounded down to an even number for
+    clusters."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
 def transpose(v: Tensor) -> Tensor:
-    """Return values [tokens, dim] as [dim, tokens], padded with zeros to a multiple of TURNED tokens. The order within
-    16 tokens is that of values_across.cu."""
+    """Return values v [tokens, dim] transposed to [dim, columns], padded with zeros to a multiple of TURNED tokens.
+
+    Within every 16 tokens the columns have the order that values_across.cu describes.
+    """
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
@@ -116,7 +132,10 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Implement scatter.scatter_transposed_. `out` has a multiple of 64 columns, x a multiple of 64 channels."""
+    """Run `ops.scatter.scatter_transposed_`: write x [tokens, dim] in 8 bits to the columns `places` of `out`.
+
+    The number of columns of `out` [dim, columns] and the number of channels of x must be multiples of 64.
+    """
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()
@@ -128,7 +147,7 @@ def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, f
 
 
 def source(dtype: torch.dtype) -> str:
-    """Return the CUDA source for operands of a dtype, with its multiply instructions."""
+    """Return the CUDA source of the attention kernel for operands of a dtype, including its matrix instructions."""
     kind = KINDS[dtype]
     operands, register = (kind.name, kind.bytes), "r" if kind.scores == 16 else "f"
     products = [
@@ -150,7 +169,7 @@ def _attend(device: torch.device, dtype: torch.dtype) -> CudaKernel:
 
 @lru_cache
 def _transposing(device: torch.device) -> tuple[CudaKernel, CudaKernel]:
-    """Return the CUDA kernels `across` and `put_across`."""
+    """Return the CUDA kernels `across` (transposes) and `put_across` (converts to 8 bits and transposes)."""
     with torch.cuda.device(device):
         module = load(hopper.source("values_across.cu"), hopper.ARCHITECTURE)
         return CudaKernel(module, "across"), CudaKernel(module, "put_across")

@@ -1,4 +1,4 @@
-"""A convolution of 3 x 3 pixels of three frames, on GPUs of compute capability 9.0: see convolution.cu."""
+"""The launch of the CUDA kernel in convolution.cu: 3 x 3 pixels of three frames, on GPUs of compute capability 9.0."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from .nvrtc import CudaKernel, Launch, load
 COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
 """The tile sizes of convolution.cu. COLUMNS is inserted into the source; the others must equal the constants there.
 
-A tile has PIXELS rows (one for each pixel) and COLUMNS output channels. Shared memory has STAGES buffers. Each holds
-CHANNELS input channels of LINE rows, and the weights for them. LINE is PIXELS and one neighbour on each side, rounded
-up.
+A tile has `PIXELS` rows, one for each pixel, and `COLUMNS` output channels. Shared memory has `STAGES` buffers. Each
+buffer holds `CHANNELS` input channels of `LINE` rows, and the weights for these channels. `LINE` is `PIXELS` plus one
+neighbour on each side, rounded up.
 """
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""The minimum number of an image's tiles, as a share of the multiprocessors (SMs); with fewer, most SMs would idle."""
+"""The minimum number of a convolution's tiles, as a share of the GPU's multiprocessors (SMs).
+
+With fewer tiles many SMs would be idle.
+"""
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Return whether this kernel supports the convolution and is faster than convolution.py.
+    """Return whether this kernel supports a convolution and is faster than the one in kernels/convolution.py.
 
-    It is for three frames with many pixels and channels in full tiles."""
+    It is for three fp16 frames x [rows, channels] of `size` (height, width), a `side` of 3, and channels that fill the
+    tiles. The frames must have enough pixels to keep the GPU busy.
+    """
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
     tiles = -(-(size[0] + 1) * (size[1] + 1) // PIXELS) * len(weight) // COLUMNS
@@ -36,7 +41,10 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Implement convolution.convolve. Raises RuntimeError if the driver refuses, and OSError if NVRTC is missing."""
+    """Return `kernels.convolution.convolve` with side 3, computed by the CUDA kernel for Hopper GPUs.
+
+    Raises RuntimeError if the driver reports an error, and OSError if NVRTC is missing.
+    """
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
     out, near = x.new_empty((height + 1) * (width + 1), out_channels), 2 * 3 * channels
@@ -53,7 +61,7 @@ def convolve(
 
 
 def source() -> str:
-    """Return the CUDA source, with its multiply instructions."""
+    """Return the CUDA source of the convolution kernel, including its matrix instructions."""
     products = hopper.product("add_products", COLUMNS, ("f16", 2))
     return hopper.source("convolution.cu", PRODUCTS=f"constexpr int COLUMNS = {COLUMNS};\n{products}")
 

@@ -1,5 +1,4 @@
-"""Helpers of the kernels for GPUs of compute capability 9.0: parts of their sources, and tensor maps for TMA, which
-loads their operands."""
+"""Helpers for the Hopper kernels: parts of their CUDA sources, and the tensor maps with which TMA loads operands."""
 
 from __future__ import annotations
 
@@ -17,18 +16,20 @@ from .nvrtc import check, driver
 
 ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
-"""Constants of cuda.h: of CUtensorMapDataType and CUtensorMapL2promotion."""
+"""Constants of cuda.h: `UINT8` of the enum CUtensorMapDataType, `PROMOTE_256` of CUtensorMapL2promotion."""
 WORST_PROBE = 0.01
-"""The relative RMS error above which a kernel is rejected."""
+"""The relative RMS error in its test above which a kernel is rejected."""
 MOST_MAPS = 4096
-"""The number of cached maps: tensors are allocated at the same addresses again and again."""
+"""The maximum number of cached tensor maps. Caching pays, because tensors often have the same addresses again."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
-"""Constants of cuda.h: CUtensorMapSwizzle, by the bytes of a row in shared memory."""
+"""Constants of the enum CUtensorMapSwizzle in cuda.h, for rows of 32, 64 and 128 bytes in shared memory."""
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether `made()`, which runs a kernel, returns a result close to `want`. Otherwise log that the work
-    `what` is slower."""
+    """Return whether the kernel that `made()` runs works and its result is close to `want`.
+
+    If not, log a warning that other, slower kernels do the work that `what` describes.
+    """
     try:
         error = ((made() - want).norm() / want.norm()).item()
     except torch.OutOfMemoryError:
@@ -42,8 +43,10 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 
 def source(name: str, **parts: str) -> str:
-    """Return the shared header and the CUDA source in a file of this folder. Each of the `parts` replaces its name
-    between two @ in the source."""
+    """Return the CUDA source in the file `name` of this folder, after the shared header hopper.cuh.
+
+    Each name @NAME@ in the source is replaced by the text of the argument NAME in `parts`.
+    """
     program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
         program = program.replace(f"@{part}@", given)
@@ -56,11 +59,12 @@ def text(name: str) -> str:
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
-    """Return the source of a CUDA function that sets d to, or `adds` to d, the product of 64 rows and `columns`
-    columns, 32 bytes of each.
+    """Return the source of a CUDA function `name` that multiplies 64 rows by `columns` columns, 32 bytes of each.
 
-    Rows and columns are in shared memory. `dtype`: the operands' name in PTX and their bytes. `given`: the inline
-    assembly constraint of d, which is fp32 ("f") or fp16, two in a register ("r")."""
+    The function adds the product to d, or overwrites d if `adds` is False. Rows and columns are in shared memory.
+    `dtype` is the operands' name in PTX and their size in bytes. `given` is the inline assembly constraint of d: "f"
+    for fp32, "r" for two fp16 numbers in a register.
+    """
     half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
     count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
     return f"""INLINE void {name}({kind} (&d)[{count}], u64 a, u64 b) {{
@@ -72,9 +76,11 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
-    """Return a CUDA function that adds the product of rows in registers and columns in shared memory to d.
+    """Return the source of a CUDA function `name` that adds a product of 64 rows and `columns` columns to d, in fp32.
 
-    Two-byte columns lie along the rows of shared memory."""
+    The rows are in registers, the columns in shared memory. `dtype` is the operands' name in PTX and their size in
+    bytes; 2-byte columns are transposed by the instruction.
+    """
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
@@ -99,10 +105,12 @@ def _each(given: str, count: int) -> str:
 def tensor_map(
     x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map from which TMA loads a `box` of x [rows, numbers] at a time: bytes of a row, and rows.
+    """Return the tensor map with which TMA loads boxes of a matrix x [rows, numbers].
 
-    Elements outside x are 0. For more dimensions, from the innermost on, `shape` has bytes and then rows, and `strides`
-    the bytes of all but the first dimension."""
+    `box` is the bytes of a row, and the number of rows. Elements outside x read as 0. For more than two dimensions,
+    pass `shape` and `strides`, innermost first: bytes of a row and then numbers of rows, and the strides of all but the
+    first dimension in bytes.
+    """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
 
@@ -111,7 +119,8 @@ def tensor_map(
 def _encoded(
     address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
 ) -> ctypes.Array[ctypes.c_char]:
-    """Return the tensor map of these values, which stays valid whatever is stored at the address."""
+    """Return the tensor map with these values. It depends on the address alone, not on the data there, so it is
+    cached."""
     made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
     at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver requires a multiple of 64
     check(

@@ -1,7 +1,7 @@
-"""CUDA kernels that are compiled by the NVRTC library in torch and launched by the driver.
+"""CUDA kernels that torch's copy of the NVRTC library compiles, and that the driver launches.
 
-They are for work that Triton cannot express. A kernel is launched on torch's current stream; it may be recorded in a
-CUDA graph."""
+They do work that Triton cannot express. A kernel is launched on torch's current stream, and a CUDA graph may record it.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 DYNAMIC_SHARED_BYTES = 8
-"""A constant of cuda.h: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+"""The constant CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
 _COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
-"""A kernel's argument: a tensor, passed as its address (None is null), an int, or bytes that are passed unchanged."""
+"""An argument of a kernel. A tensor is passed as its address, None as a null pointer, and an int or bytes by value."""
 
 
 class Launch(NamedTuple):
-    """The thread blocks in two dimensions, the threads of a block, and the bytes of dynamic shared memory."""
+    """The size of a launch: thread blocks in two dimensions, threads of a block, and bytes of dynamic shared memory."""
 
     blocks: tuple[int, int]
     threads: int
@@ -33,16 +33,23 @@ class Launch(NamedTuple):
 
 
 class CudaKernel:
-    """A function of a compiled source, on one device."""
+    """A kernel function in a compiled CUDA module, on one device."""
 
     def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
-        """Load the function. `shared`: the largest number of bytes of shared memory of a launch."""
+        """Look up the function `name` in a loaded module.
+
+        `shared` is the largest number of bytes of dynamic shared memory of any launch. Raises RuntimeError if the
+        driver reports an error.
+        """
         self._function = ctypes.c_void_p()
         check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
         check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
 
     def __call__(self, launch: Launch, *arguments: Argument) -> None:
-        """Launch on torch's current stream of the current device, which must be the kernel's."""
+        """Launch the kernel on torch's current stream. The current device must be the kernel's device.
+
+        Raises RuntimeError if the driver reports an error.
+        """
         values = [_value(each) for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -63,7 +70,7 @@ def _value(argument: Argument) -> Any:
 
 
 def check(result: int, what: str) -> None:
-    """Raise RuntimeError with the error number of the driver or NVRTC, unless it is 0."""
+    """Raise RuntimeError with `what` and the error number if the `result` of the driver or NVRTC is not 0."""
     if result:
         raise RuntimeError(f"{what}: error {result}")
 
@@ -74,9 +81,10 @@ def driver() -> ctypes.CDLL:
 
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
-    """Return a module of the current device, which lives as long as the process.
+    """Return the CUDA module of a source, compiled and loaded on the current device. It is never unloaded.
 
-    Raises RuntimeError with the compiler's log, or OSError if NVRTC is missing."""
+    Raises RuntimeError with the compiler's log, or OSError if NVRTC is missing.
+    """
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
     check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
@@ -84,9 +92,11 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """Return the machine code of a source for an architecture such as sm_90a. No GPU is needed.
+    """Return the machine code of a CUDA source for an architecture such as "sm_90a". This needs no GPU.
 
-    Compilation takes half a second; a second caller waits for it. Raises the errors of `load`."""
+    The first compilation takes half a second, and other threads wait for it. Raises RuntimeError with the compiler's
+    log, or OSError if NVRTC is missing.
+    """
     with _COMPILING:
         return _compiled(source, architecture)
 
@@ -109,7 +119,7 @@ def _compiled(source: str, architecture: str) -> bytes:
 
 
 def _text(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
-    """Return the compiler's log."""
+    """Return the compiler's log for a program."""
     size = ctypes.c_size_t()
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
@@ -131,7 +141,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _folders() -> Sequence[Path]:
-    """Return the folders of the wheels' CUDA libraries."""
+    """Return the folders that may hold NVRTC: those of pip's nvidia packages, and torch's own."""
     nvidia = find_spec("nvidia")
     packages = [Path(each) for each in (nvidia.submodule_search_locations or ())] if nvidia else []
     found = [folder for package in packages for folder in sorted(package.glob("*/lib"))]
