@@ -1,4 +1,4 @@
-"""ComfyUI's V3 node classes: texts and sockets, no maths."""
+"""ComfyUI's node classes (V3 schema). They define names, texts and sockets; the computation is in `host`."""
 
 from importlib import import_module
 
@@ -31,12 +31,13 @@ folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """The node classes of all modules that work with this ComfyUI; none in a second copy of the pack."""
+    """The extension that lists the pack's node classes for ComfyUI. Nodes that need a missing part of ComfyUI are left
+    out. A second copy of the pack lists no nodes."""
 
     modules = MODULES
 
     async def on_load(self) -> None:
-        """Register the pack's routes and write the example image. ComfyUI calls this once its server runs."""
+        """Register the pack's HTTP routes and write the example image. ComfyUI calls this when its server runs."""
         from server import PromptServer
 
         self.modules = () if installed.gives_way() else MODULES

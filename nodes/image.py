@@ -1,4 +1,4 @@
-"""LingBotWorldPrepareImage: the first frame at the size of the video."""
+"""The node LingBotWorldPrepareImage. It resizes a start image to the size of the video."""
 
 from comfy_api.latest import io
 

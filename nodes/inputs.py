@@ -1,4 +1,4 @@
-"""The parts that several nodes share: the LINGBOT_CAMERA and LINGBOT_STATE sockets, and inputs."""
+"""The inputs and sockets that several nodes share, such as the sockets LINGBOT_CAMERA and LINGBOT_STATE."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,8 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""The values of a chunk, and of a window's or a sink's latent frames, that select the model's own."""
+"""AS_TRAINED is the choice of a chunk size, and UNSET the value of a window or a sink, that selects the model's own
+value."""
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
@@ -36,7 +37,7 @@ def choice(name: str, options: Sequence[str], tooltip: str, **more: Any) -> io.C
 
 
 def _shown(name: str, tooltip: str) -> dict[str, Any]:
-    """Return the tooltip, and a display name without underscores."""
+    """Return the options of an input: its tooltip and, if `name` has underscores, a display name without them."""
     return {"tooltip": tooltip} | ({"display_name": name.replace("_", " ")} if "_" in name else {})
 
 
@@ -52,19 +53,21 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """Return an input for a number of frames, in steps of 4 if `least` is 4n+1.
+    """Return an input for a number of video frames with the minimum `least`. The step is 4 if `least` is 4n+1, else 1.
 
-    Otherwise the step is 1, because the canvas rounds a value to `least` plus a multiple of the step."""
+    The step of 4 gives only values 4n+1, because the canvas rounds to `least` plus a multiple of the step.
+    """
     return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 
 def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return a seed input that stays fixed from run to run."""
+    """Return a seed input whose value stays the same from run to run. `most` is the largest seed, and `more` are
+    further options of the input."""
     return whole("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 
 
 def drawing_size() -> list[io.Int.Input]:
-    """Return the inputs for the width and the height of a drawing, in pixels."""
+    """Return two inputs: the width and the height of a drawing, in pixels."""
     sides = ("width", 800, WIDTHS), ("height", 500, HEIGHTS)
     return [
         whole(name, (least, pixels, most), f"{name.title()} of the drawing.", step=2, advanced=True)
@@ -73,33 +76,34 @@ def drawing_size() -> list[io.Int.Input]:
 
 
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
-    """Return an input for the horizontal field of view in degrees; `more` extends the tooltip."""
+    """Return an input for the horizontal field of view in degrees. `least` is its minimum, and `more` is added to the
+    tooltip."""
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return number("fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True)
 
 
 def easing_input() -> io.Combo.Input:
-    """Return an input for the easing of a move."""
+    """Return an input for the easing (the speed profile) of a camera move."""
     tooltip = "How the move speeds up and slows down. in: starts slowly; out: ends slowly; in_out: both."
     return choice("easing", list(EASINGS), tooltip)
 
 
 def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """Return an input for the latent frames of a window or a sink; UNSET selects the model's own value."""
+    """Return an input for the size of a window or a sink in latent frames. UNSET selects the model's own size."""
     return whole(name, (UNSET, UNSET, 10_000), tooltip, advanced=True)
 
 
 def chunk_input(tooltip: str, **more: bool) -> io.Combo.Input:
-    """Return an input for the latent frames of a chunk; AS_TRAINED selects the model's own value."""
+    """Return an input for the size of a chunk in latent frames. AS_TRAINED selects the model's own size."""
     return choice("chunk", [AS_TRAINED, *map(str, CHUNKS)], tooltip, **more)
 
 
 def kv_cache_input(tooltip: str) -> io.Combo.Input:
-    """Return an input for the device and the precision of the cached keys and values."""
+    """Return an input for the place (GPU or host memory) and the precision of the cached keys and values."""
     return choice("kv_cache", KEY_VALUE_MODES, tooltip, advanced=True)
 
 
 def upload_to(kind: str) -> dict[str, str]:
-    """Return the `extra_dict` of a combo of files that gets an upload button and accepts dropped files. `kind` is a key
-    of `host.files.uploads.LISTS`."""
+    """Return the `extra_dict` for a file combo that has an upload button and accepts dropped files. `kind` is the kind
+    of files, a key of `host.files.uploads.LISTS`."""
     return {"lingbot_upload": kind}

@@ -1,4 +1,4 @@
-"""LingBotWorldLive: a causal model's world that the user walks through on the canvas while it is generated."""
+"""The node LingBotWorldLive. It generates a causal model's video while the user moves through it on the canvas."""
 
 from comfy_api.latest import io, ui
 
@@ -20,7 +20,7 @@ from .refusal import NamesToCheck, refusal
 from .rollout import request
 
 WAIT = 30
-"""The default time that a run waits for a client, in seconds."""
+"""The default time in seconds that a run waits for the page to connect."""
 VAE_ALONE = "the VAE"
 ME, PATH = "me, or else the recorded path", "the recorded path"
 

@@ -1,4 +1,5 @@
-"""LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE: model files to MODEL and VAE."""
+"""The nodes LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE. They load files as MODELs and a
+VAE."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -211,8 +212,8 @@ def _causal_path(name: str) -> Path:
 
 
 def _check_vae(name: str) -> None:
-    """Check a VAE's file; a tiny VAE, which ComfyUI reads too, is accepted by its TINY_VAE_KEY. Raises InputError,
-    CheckpointError."""
+    """Raise InputError or CheckpointError for a file that is not a VAE. A tiny VAE is accepted too, because ComfyUI can
+    read it; TINY_VAE_KEY identifies it."""
     from ..vae import read_vae
 
     path = folders.resolve_vae(name)
@@ -221,13 +222,13 @@ def _check_vae(name: str) -> None:
 
 
 def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a loader's `arithmetic` and `attention`; "auto" for an input that is linked or missing."""
+    """Return the inputs `arithmetic` and `attention` of a loader node, "auto" for one that is linked or missing."""
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 
 def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Check the headers of the files `find(*names)`. The last two arguments are the loader's `arithmetic` and
-    `attention`. Raises InputError, CheckpointError."""
+    """Check the headers of the model files that `find(*names)` returns. The last two of the arguments are the loader's
+    `arithmetic` and `attention`, the others are the names. Raises InputError and CheckpointError."""
     *names, arithmetic, attention = names_and_modes
     paths = find(*names)
     version = folders.fingerprint([paths] if isinstance(paths, Path) else paths)
@@ -236,7 +237,8 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Check the headers of both experts or of a causal model, once for each version of the files."""
+    """Check the headers of the files of both experts, or of a causal model. The result is cached for each `version`,
+    the fingerprint of the files. `modes` are `arithmetic` and `attention`."""
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts
@@ -246,7 +248,8 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the file of each expert that is not FROM_PACKAGE. Raises one InputError for all missing files."""
+    """Return the path of each expert whose name is not FROM_PACKAGE. Raises one InputError that names all missing
+    files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

@@ -1,4 +1,4 @@
-"""LingBotWorldCheckMachine: a checkup of the machine before models are loaded."""
+"""The node LingBotWorldCheckMachine. It checks the machine before any model is loaded."""
 
 from comfy_api.latest import io
 

@@ -1,6 +1,8 @@
-"""LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo, LingBotWorldMeasureDrift: measure a generated video.
+"""The nodes LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo and LingBotWorldMeasureDrift for finished videos.
 
-The nodes measure how well a video follows its path, estimate the path of its camera, and find where it falls apart."""
+They measure how well a video follows its camera path, estimate the camera path of a video, and find where its quality
+decays.
+"""
 
 from comfy_api.latest import io, ui
 

@@ -1,4 +1,5 @@
-"""Checks that reject a prompt before it runs, and fingerprints of input files."""
+"""Validation helpers of nodes: checks that reject a prompt before it runs, and fingerprints that tell ComfyUI when an
+input file has changed."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,9 +9,10 @@ from ..host.files.folders import fingerprint
 
 
 class NamesToCheck(list[str]):
-    """The options of a combo for a node that checks the chosen name itself.
+    """A list of combo options that contains every name (`in` is always true).
 
-    `in` is true for every name, so that ComfyUI adds no message of its own for a name that is not listed."""
+    With it ComfyUI reports no unlisted name itself, so the node's own check can report it with a better message.
+    """
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -19,9 +21,10 @@ class NamesToCheck(list[str]):
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
     """Return True if `check(*arguments)` passes, else the message of its LingBotError or OSError.
 
-    `check` is not called if an argument is None: a linked node supplies that value later. ComfyUI repeats a message for
-    each parameter of `validate_inputs`. So a node's `validate_inputs` has one parameter, and reads its other inputs
-    from `host.prompt.queue.known_inputs`."""
+    If an argument is None, its value comes from a linked node later, so `check` is not called. ComfyUI repeats a
+    message for each parameter of a node's `validate_inputs`. So that method has only one parameter and reads the other
+    inputs from `host.prompt.queue.known_inputs`.
+    """
     if None in arguments:
         return True
     try:
@@ -34,8 +37,8 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
 
 
 def fingerprint_of(find: Callable[..., Path | Iterable[Path | None]], *arguments) -> str:
-    """Return the fingerprint of the files `find(*arguments)`. Return an empty string if an argument is None, because a
-    linked node supplies the value later, and if a file is missing, because `validate_inputs` reports that."""
+    """Return the fingerprint of the files that `find(*arguments)` returns. Return an empty string if a file is missing,
+    because `validate_inputs` reports that, or if an argument is None, because a linked node supplies it later."""
     if None in arguments:
         return ""
     try:

@@ -1,4 +1,5 @@
-"""LingBotWorldRollout: a causal model's video, generated chunk by chunk, that can continue later."""
+"""The node LingBotWorldRollout. It generates the video of a causal model chunk by chunk, and another run can continue
+it."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 CUSTOM = "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 THE_RELEASES = 0.0
-"""The value of `shift` that selects the release's own."""
+"""The value of the input `shift` that selects the shift of the model's release."""
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
-    """Build the RolloutRequest of a node's inputs; AS_TRAINED and UNSET become None."""
+    """Return the RolloutRequest of a node's inputs. AS_TRAINED and UNSET become None."""
     from ..pipeline.spec import RolloutRequest
 
     return RolloutRequest(
@@ -233,7 +234,8 @@ def _joined(indices: tuple[int, ...]) -> str:
 
 
 def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
-    """Return the schedule's indices; None for the model's own. Raises InputError."""
+    """Return the indices of the steps in the schedule, or None for the model's own. `steps` is the choice and `custom`
+    the user's text. Raises InputError for an invalid text."""
     if steps != CUSTOM:
         return STEPS[steps]
     try:

@@ -1,4 +1,5 @@
-"""LingBotWorldGuider, LingBotWorldSolver, LingBotWorldSigmas and LingBotWorldSampler: sampling over two experts."""
+"""The nodes LingBotWorldGuider, LingBotWorldSolver, LingBotWorldSigmas and LingBotWorldSampler. They sample a video
+with the high-noise and the low-noise expert."""
 
 from comfy_api.latest import io
 from torch import Tensor
@@ -259,10 +260,11 @@ class LingBotWorldSampler(io.ComfyNode):
 
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
-    """Return sigmas [steps + 1] and timesteps [steps].
+    """Return the sigmas [steps + 1] and the integer timesteps [steps] of a schedule. Raises InputError for an invalid
+    number, because another node may supply it.
 
-    Below a denoise of 1 they are the last ones of a longer schedule, as in ComfyUI's KSampler and BasicScheduler.
-    Raises InputError, because another node may supply any number."""
+    With a denoise below 1, they are the last steps of a longer schedule, as in ComfyUI's KSampler and BasicScheduler.
+    """
     from ..sampling import flow_sigmas, flow_timesteps
 
     if not 0 < denoise <= 1:

@@ -1,4 +1,5 @@
-"""LingBotWorldSaveState and LingBotWorldLoadState: the world of a causal model as a file, to continue another day."""
+"""The nodes LingBotWorldSaveState and LingBotWorldLoadState. They write and read the state of a causal model, so that a
+later session can continue its video."""
 
 from comfy_api.latest import io
 

@@ -1,4 +1,5 @@
-"""LingBotWorldTextEncode and LingBotWorldLoadTextEncoder: prompts to CONDITIONING, streamed or through a CLIP."""
+"""The nodes LingBotWorldTextEncode and LingBotWorldLoadTextEncoder. The first encodes prompts with a streamed text
+encoder, and the second loads the text encoder as a CLIP."""
 
 from pathlib import Path
 
@@ -43,15 +44,15 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
 
 
 def _check_files(text_encoder: str) -> None:
-    """Raise LingBotError for a text encoder or a tokenizer that is missing or of another kind.
-
-    The tokenizer that `auto` finds stands for every choice."""
+    """Raise LingBotError for a text encoder or tokenizer that is missing or of another kind. The tokenizer is always
+    the one that AUTO finds, whatever the node's choice."""
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
 class _WithFiles:
-    """A mixin of both nodes that rejects invalid files and runs the node again when a file has changed."""
+    """A mixin of both text nodes. It rejects invalid files before the prompt runs, and makes ComfyUI run the node again
+    after a file has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

@@ -1,4 +1,4 @@
-"""LingBotWorldToyPackage: tiny trained models to test an installation."""
+"""The node LingBotWorldToyPackage. It provides tiny trained models for a test of the installation."""
 
 from comfy_api.latest import io, ui
 

@@ -1,9 +1,10 @@
-"""One sampling run over both experts.
+"""A guider that runs both experts in one sampling run.
 
-`ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert and has a second CFGGuider for the low-noise expert.
-ComfyUI prepares both before the first step, with conditioning, hooks and wrappers. The solver then runs once over all
-sigmas, so that it keeps its history at the switch of experts. Its model is a `_Switch`, which chooses the expert by
-timestep, loads the weights if needed, and calls that expert's guider with its own CFG and LoRAs."""
+`ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and contains a second CFGGuider for the low-noise
+expert. ComfyUI prepares conditioning, hooks and wrappers of both before the first step. The solver then runs once over
+all sigmas, so that its history survives the change of experts. It calls a `_Switch` as its model. The `_Switch` chooses
+the expert by timestep, loads its weights if needed, and calls its guider, which has its own CFG and LoRAs.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,15 +27,15 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps before the low-noise expert's first step at which a thread reads its file into the page cache.
-The read starts earlier if steps may skip the model."""
+"""A thread reads the low-noise expert's file into the page cache this many steps before the expert's first step. It
+starts earlier if the solver may skip the model in some steps."""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
-"""Model options that ComfyUI's samplers set themselves (CFG++), for both experts."""
+"""The model options that some of ComfyUI's samplers set during a run (those with CFG++). They apply to both experts."""
 
 
 class ExpertGuider(comfy.samplers.CFGGuider):
-    """A guider of both experts: the high-noise expert predicts at and above the boundary (0 to 1), the low-noise expert
-    below. Raises InputError for the same model twice, for swapped experts, for a causal model and for an invalid
+    """A guider of both experts. The high-noise expert predicts at noise levels from `boundary` (0 to 1) upwards, the
+    low-noise expert below it. Raises InputError if both MODELs are the same, swapped or causal, and for an invalid
     boundary."""
 
     def __init__(self, models: PerExpert, boundary: float):
@@ -58,16 +59,16 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self.low.switches = True  # the guider chooses each step's expert, not the wiring
 
     def set_conds(self, positive, negative):
-        """Set both prompts for both experts."""
+        """Set the positive and the negative CONDITIONING of both experts."""
         super().set_conds(positive, negative)
         self.low.set_conds(positive, negative)
 
     def set_cfg(self, cfg: float | PerExpert[float]):
-        """Set the guidance scale of each expert, or one scale for both."""
+        """Set the guidance scales: a PerExpert has one scale for each expert, a number is the scale of both."""
         self.cfg, self.low.cfg = cfg if isinstance(cfg, PerExpert) else (cfg, cfg)
 
     def set_camera_cache(self, mode: CameraCacheMode):
-        """Set the mode of both experts' camera caches. Raises InputError for an unknown mode."""
+        """Set the camera cache mode of both experts. Raises InputError for an unknown mode."""
         if mode not in CAMERA_CACHE_MODES:
             raise InputError(f"camera_cache is {mode!r}, expected one of {', '.join(CAMERA_CACHE_MODES)}")
         for guider in (self, self.low):
@@ -75,7 +76,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
     def patched_shifts(self) -> list[float]:
-        """Return the shifts, other than the model's own, that ModelSamplingSD3 and similar nodes set on the experts."""
+        """Return the shifts that nodes such as ModelSamplingSD3 have set on the experts, if they differ from the
+        model's own."""
         patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
         shifts = [getattr(sampling, "shift", None) for sampling in patched]
         own = self.model_patcher.model.model_sampling.shift
@@ -86,14 +88,14 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         return is_high_noise(timestep, self.boundary)
 
     def get_models(self) -> list:
-        """Return both experts' patchers."""
+        """Return the MODELs of the high-noise and the low-noise expert."""
         return [self.model_patcher, self.low.model_patcher]
 
     def sample(
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
-        """Return the sampled latent, as CFGGuider.sample does. An expert without a step in `sigmas` is not loaded.
-        Raises InputError for empty sigmas."""
+        """Return the sampled latent, as ComfyUI's CFGGuider.sample does with the same arguments. An expert without a
+        step in `sigmas` is not loaded. Raises InputError for empty sigmas."""
         if len(sigmas) == 0:
             raise InputError("there are no sigmas, so the run has no step: make them with LingBot-World Sigmas")
         low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
@@ -111,8 +113,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first sigma at which the low-noise expert predicts; `len(sigmas)` if it never
-        does."""
+        """Return the index of the first of the `sigmas` at which the low-noise expert predicts, or `len(sigmas)` if
+        there is none."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -122,9 +124,10 @@ class ExpertGuider(comfy.samplers.CFGGuider):
 class _SwitchingSampler(comfy.samplers.Sampler):
     """A sampler that runs another sampler with a `_Switch` as its model.
 
-    ComfyUI calls `sample` with the high-noise expert prepared. `sample` starts a second sampling run, of the low guider
-    with `WhenPrepared` as its sampler, in which ComfyUI prepares the low-noise expert. The other sampler runs inside
-    that run."""
+    ComfyUI calls `sample` when the high-noise expert is prepared. `sample` starts a second, nested sampling run with
+    the low-noise expert's guider and `WhenPrepared` as its sampler. ComfyUI thus prepares the low-noise expert too, and
+    the other sampler runs inside the nested run.
+    """
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -158,7 +161,7 @@ class _SwitchingSampler(comfy.samplers.Sampler):
 
 
 class WhenPrepared(comfy.samplers.Sampler):
-    """A sampler that calls `run(model, extra_args)` with the model that ComfyUI has prepared, and does not sample."""
+    """A sampler that does not sample. It calls `run(model, extra_args)` with the model that ComfyUI has prepared."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -169,9 +172,11 @@ class WhenPrepared(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """The model that the solver calls. Each call runs the expert of the timestep, and loads its weights if needed.
+    """The model that the solver calls. Each call selects the expert of the timestep, loads its weights if needed, and
+    runs it.
 
-    `high_wrap` and `low_wrap` are the models that ComfyUI passes to a sampler, prepared for the run."""
+    `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for a sampler.
+    """
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at
@@ -186,11 +191,12 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """Prepare the low-noise expert's conditioning, and leave the loading of its weights to `load_low`, which runs
-        at its first step. This is a PREPARE_SAMPLING wrapper.
+        """Prepare the low-noise expert's conditioning without loading its weights. They are loaded by `load_low` at the
+        expert's first step. This method is a wrapper of ComfyUI's PREPARE_SAMPLING.
 
         The returned models include the copies that MultiGPU CFG Split made for other devices, because ComfyUI passes
-        prompts only to these models."""
+        prompts only to returned models.
+        """
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]
@@ -203,8 +209,8 @@ class _Switch:
         return model.model, conds, copies_on_other_devices(model)
 
     def drop_references(self) -> None:
-        """Delete references in cycles, which would keep the conditioning on the GPU until the garbage collector
-        runs."""
+        """Clear the attributes that are parts of reference cycles. Otherwise they would keep the conditioning on the
+        GPU until the garbage collector runs."""
         self.high_wrap = self.low_wrap = self.load_high = self.load_low = None
         self.low_options = {}
 
@@ -241,8 +247,8 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return the low-noise expert's own options plus the sampler's additions (CFG++, the timestep) to the
-        high-noise expert's options."""
+        """Return the model options for the low-noise expert: its own, and what the sampler has added to the high-noise
+        expert's `high_options` (CFG++ functions, the timestep)."""
         options, inner = _copies(high_options)
         options_at_start, inner_at_start = self.high_options_at_start
         added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}
@@ -256,6 +262,6 @@ def _copies(options: dict) -> tuple[dict, dict]:
 
 
 def _forget_run(guider: comfy.samplers.CFGGuider) -> None:
-    """Delete the conditioning and the models that ComfyUI leaves on a guider after a run that ended early."""
+    """Delete the conditioning and models that ComfyUI leaves in a guider when a run ends with an error."""
     for name in ("conds", "inner_model", "loaded_models"):
         guider.__dict__.pop(name, None)

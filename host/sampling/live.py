@@ -1,4 +1,5 @@
-"""The work of the Live node: a walk inside ComfyUI's own sampling, steered from the canvas or by a recorded path."""
+"""The execution of the Live node: a walk (a video that is generated while the user steers) inside ComfyUI's own
+sampling. The user steers from the canvas, or the camera follows a recorded path."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -36,14 +37,21 @@ from .rollout import NodeRollout, encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, room_on, run_prepared
 
 FOLDER = "walks"
-"""The folder in ComfyUI's output folder that keeps each walk's state, path and latents, even if the run fails."""
+"""The name of the folder in ComfyUI's output folder for saved walks. It keeps each walk's state, camera path and
+latents, even if the run fails."""
 VAE_SHARE = 0.25
-"""The VAE decodes in tiles if decoding needs more than this fraction of the GPU memory that ComfyUI can free."""
+"""A fraction of the GPU memory that ComfyUI can free. If the VAE's decoder needs more than this, it decodes in
+tiles."""
 
 
 class WalkOutputs(NamedTuple):
-    """The results of a walk: the IMAGE [n, H, W, 3] of its frames, the LATENT of the whole video, the state, and the
-    camera with one pose a frame."""
+    """The results of a walk.
+
+    images: all frames, an IMAGE [n, H, W, 3].
+    latent: the LATENT of the whole video.
+    state: the state, from which a video can be continued.
+    camera: the camera path, with one pose per frame.
+    """
 
     images: Tensor
     latent: dict
@@ -53,12 +61,17 @@ class WalkOutputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRun:
-    """The checked inputs of a walk; `rollout` has the plan.
+    """The checked inputs of a walk.
 
-    `path`: the recorded poses that the walk follows while nobody steers. `steered`: a client may steer, and the run
-    waits for one. `moving`: the world continues while no input arrives. `decoder`: the file of models/vae_approx that
-    decodes the preview. `frames`: the largest number of frames. `text`: the prompt, if it is known. `clip` encodes the
-    prompts that the client sends."""
+    rollout: the plan.
+    path: the camera path to follow if nobody steers.
+    steered: whether a client may steer; the run then waits for one.
+    frames: the largest number of frames.
+    text: the prompt, or "" if only its embedding is known.
+    clip: the CLIP for new prompts from the client.
+    moving: whether the video continues while there is no input.
+    decoder: the file name in models/vae_approx of the preview's decoder, or None.
+    """
 
     rollout: NodeRollout
     path: CameraPath | None
@@ -73,8 +86,9 @@ class LiveRun:
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING that a walk begins with, and its text: `positive` (text unknown, ""), else `prompt`
-    encoded by the CLIP, else the state's last prompt. Raises InputError if all three are missing."""
+    """Return the CONDITIONING and the text of a walk's first prompt. The first of these that is present counts:
+    `positive` (with the text ""), `prompt` encoded by `clip`, and the last prompt of `state`. Raises InputError if all
+    are missing."""
     if positive is not None:
         return positive, ""
     if clip is not None and prompt.strip():
@@ -95,8 +109,16 @@ def prepare_live(
     steered: bool,
     **more: Any,
 ) -> LiveRun:
-    """Return the LiveRun of checked inputs. `wanted.frames` is the largest number of frames; `more` is passed to the
-    LiveRun. Raises InputError and CameraError before any file is loaded."""
+    """Check the inputs of a walk and return them as a LiveRun. Raises InputError and CameraError before any file is
+    loaded.
+
+    patcher: the MODEL.
+    positive: the CONDITIONING of the first prompt.
+    wanted: the node's settings; `wanted.frames` is the largest number of frames.
+    image: the start image as an IMAGE; state: the state to continue instead.
+    path, steered: see LiveRun.
+    more: further fields of the LiveRun.
+    """
     frames = wanted.frames
     positive, event_notes = without_events(positive)
     if steered:
@@ -119,10 +141,12 @@ def prepare_live(
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
-    """Run a walk until the client stops it, the path ends, or `run.frames` frames are made, and return its results.
+    """Run a walk and return its results. The walk ends when the client stops it, when the path ends, or after
+    `run.frames` frames.
 
-    ComfyUI's interrupt ends the walk at the next forward; the walk so far stays in its folder. Raises InputError if no
-    client connects, and if no frame was made or written."""
+    ComfyUI's interrupt ends it at the next forward, and the walk so far stays in its folder. Raises InputError if no
+    client connects, and if no frame was made or written.
+    """
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = _Decoders(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
@@ -144,7 +168,8 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
 
 
 def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return None if a client steers the walk, else the recorded path. Raises InputError if there is neither."""
+    """Return None if a client steers the walk, else its recorded path. Raises InputError if there is no client and no
+    path."""
     if run.steered and view.somebody(alone=run.path is not None):
         return None
     if run.path is None:
@@ -176,7 +201,8 @@ def _engine(
 
 
 def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
-    """Return a factory of preview decoders from a file of models/vae_approx. Raises a LingBotError."""
+    """Return a function that creates preview decoders from the file `name` in models/vae_approx. Raises a LingBotError
+    for an unusable file."""
     half = torch.float16 if device.type == "cuda" else torch.float32
     tiny = load_tiny_decoder(resolve_tiny_decoder(name), device=device, dtype=half)
     return lambda: PreviewDecoder(tiny.anew())
@@ -184,7 +210,8 @@ def _preview(name: str, device: torch.device) -> Callable[[], PreviewDecoder]:
 
 @contextmanager
 def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
-    """Yield the session of a walk. Its files in ComfyUI's output folder are complete even after an interrupt."""
+    """Yield the session of a walk, and close it at the end. The walk's files in ComfyUI's output folder are then
+    complete, even after an interrupt."""
     spec = run.rollout.spec
     lens = None if path is None else path.intrinsics[0]
     folder = Path(folder_paths.get_output_directory()) / FOLDER
@@ -210,8 +237,8 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> WalkOutputs:
-    """Run the session and return the walk's results. Raises InputError if no frame was made or written. The reasons why
-    files cannot be written are appended to `lost`, also later, while the session closes."""
+    """Run the session and return the walk's results. Raises InputError if no frame was made or written. The list `lost`
+    collects reasons why files could not be written, also while the session closes."""
     walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
     album, kept = walking.album, session.walk.kept
@@ -228,7 +255,8 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
 
 
 def _album_by_vae(session: Session) -> "_Album":
-    """Return the frames of a previewed walk, decoded again by the VAE; in fp32 if fp16 overflows."""
+    """Return the frames of a walk whose preview used a tiny decoder, decoded again by the VAE. If values are too large
+    for fp16, fp32 is used."""
     for exact in (False, True):
         album = _Album()
         try:
@@ -243,8 +271,8 @@ def _album_by_vae(session: Session) -> "_Album":
 
 
 def _cut(album: "_Album", kept: Kept) -> None:
-    """Cut the album to the frames that were written, like the state and the path, and warn on the node. Raises
-    InputError if no frame was written."""
+    """Remove the frames from the album that could not be saved, so that it fits the saved state and path. Show a
+    warning on the node. Raises InputError if no frame was saved."""
     made = album.frames
     album.cut(kept.chunks)
     if not album.frames:
@@ -253,7 +281,8 @@ def _cut(album: "_Album", kept: Kept) -> None:
 
 
 class _Walking:
-    """The callbacks of a running walk, which collect its frames and forward frames and events to the view."""
+    """The callbacks of a running walk. They collect the frames in an album, and forward frames and events to the
+    view."""
 
     def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):
         self._run, self._session, self._view, self._lost = run, session, view, lost
@@ -282,7 +311,7 @@ class _Walking:
 
 
 class _Album:
-    """The frames of a walk, without the frames that a step back discarded."""
+    """A collection of a walk's frames. Frames that the user discarded by going back are removed."""
 
     def __init__(self) -> None:
         self._parts: list[Frames] = []
@@ -298,7 +327,7 @@ class _Album:
         self._parts = [part for part in self._parts if part.chunk < chunks]
 
     def images(self) -> Tensor:
-        """Return all frames as an IMAGE [n, H, W, 3]."""
+        """Return all frames as an IMAGE, float32 [n, H, W, 3], values 0 to 1."""
         images, first = torch.empty(self.frames, *self._parts[0].pixels.shape[1:]), 0
         for part in self._parts:
             images[first : first + len(part.pixels)] = torch.from_numpy(part.pixels)
@@ -307,11 +336,12 @@ class _Album:
 
 
 class _Decoders:
-    """A factory of the engine's decoders, which decode chunk by chunk, with the weights of ComfyUI's VAE. `nbytes`: the
-    bytes that a decoder needs on a GPU."""
+    """A factory of decoders that decode chunk by chunk with the weights of ComfyUI's VAE. `nbytes` is the number of
+    bytes that one decoder needs on a GPU."""
 
     def __init__(self, vae, geometry: Geometry, device: torch.device):
-        """Choose tiling by the free memory. Raises CheckpointError for a VAE other than Wan 2.1's."""
+        """Take the weights of `vae`, and decide by the free memory whether to decode in tiles. Raises CheckpointError
+        for a VAE other than Wan 2.1's."""
         weights = vae.get_sd()
         self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
         self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
@@ -330,7 +360,8 @@ class _Decoders:
 
 
 class _Prompts:
-    """An encoder of prompts to embeddings [1, L, D] with a cache, which contains the walk's first prompt."""
+    """A callable that encodes a prompt to an embedding [1, L, D]. It caches all results, and begins with the walk's
+    first prompt in the cache."""
 
     def __init__(self, run: LiveRun):
         self._run, self._kept = run, {run.text: run.rollout.contexts[0].cpu()}
@@ -341,8 +372,8 @@ class _Prompts:
         return self._kept[text]
 
     def _encoded(self, text: str) -> Tensor:
-        """Encode `text` with the CLIP, then load the model again, because ComfyUI may have unloaded it for the CLIP.
-        Raises InputError without a CLIP."""
+        """Return the embedding of `text` by the CLIP. Then load the model again, because ComfyUI may have unloaded it
+        to make room for the CLIP. Raises InputError if there is no CLIP."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

@@ -1,4 +1,4 @@
-"""The routes of ComfyUI's server by which live views find and steer their walks."""
+"""The HTTP routes by which the pages of ComfyUI find running walks (steered videos) and connect to them."""
 
 import asyncio
 import time
@@ -9,12 +9,13 @@ from ...errors import InputError
 
 ADDRESS = "/lingbot_world/live"
 MOST_BYTES = 1 << 17
-"""The limit of a message in bytes: the longest prompt, with each letter written as an escape."""
+"""The limit of a message in bytes. The longest prompt fits even if every letter is written as an escape sequence."""
 MOST_VIEWS = 16
 PATIENCE = 10.0
-"""The seconds that a view waits for its node, because ComfyUI notifies the page before the node runs."""
+"""The time in seconds that a new connection waits for its node to start. It waits because ComfyUI notifies the page
+before the node runs."""
 views: dict[str, Any] = {}
-"""The `LiveView` of each running node, by its id."""
+"""The `LiveView` of each running Live node, by node id."""
 
 
 def register(server) -> None:
@@ -25,8 +26,8 @@ def register(server) -> None:
 
     @server.routes.get(ADDRESS + "/running")
     async def running(request: web.Request) -> web.Response:
-        """Return as JSON the ids of the running Live nodes if this page queued the prompt, else an empty list. A page
-        that is loaded again opens their views."""
+        """Return as JSON the ids of the running Live nodes, for a page that is loaded again. The list is empty for a
+        page that did not queue the prompt."""
         is_own = server.client_id is not None and request.query.get("client") == server.client_id
         return web.json_response(sorted(views) if is_own else [])
 

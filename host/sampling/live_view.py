@@ -1,4 +1,5 @@
-"""The connection between a Live node, which runs in a thread, and the websocket of the page that shows its walk."""
+"""The connection between a Live node and the page that shows its walk (its steered video). The node runs in a thread;
+the page is connected by a websocket."""
 
 import asyncio
 import time
@@ -21,15 +22,16 @@ from ...options import FPS
 from .live_route import views
 
 WALKS_EVENT, START_EVENT = "lingbot_world.walks", "lingbot_world.start"
-"""The messages to pages: the number of running walks, for every page; the start image of a walk, for the page that
-queued the prompt."""
+"""WALKS_EVENT is the message to every page with the number of running walks. START_EVENT is the message with a walk's
+start image to the page that queued the prompt."""
 STOPPED = 1000
-"""The websocket close code of the view's Stop button. A closed page or a broken connection has another code."""
+"""The websocket close code that the view's Stop button sends. A closed page or a broken connection has another code."""
 
 
 @contextmanager
 def live_view(wait: float) -> Iterator["LiveView"]:
-    """Yield the view of the node that ComfyUI is running; it waits at most `wait` seconds for a client."""
+    """Yield a LiveView for the node that ComfyUI is running, and close it at the end. The view waits at most `wait`
+    seconds for a client."""
     from server import PromptServer
 
     server, context = getattr(PromptServer, "instance", None), get_executing_context()
@@ -46,17 +48,18 @@ def live_view(wait: float) -> Iterator["LiveView"]:
 
 
 def _tell_pages(server) -> None:
-    """Send the number of running walks to every page; ComfyUI itself notifies only the page that queued the prompt."""
+    """Send the number of running walks to every page. ComfyUI itself sends a node's messages only to the page that
+    queued the prompt."""
     if server is not None:
         server.send_sync(WALKS_EVENT, {"walks": len(views)})
 
 
 class LiveView:
-    """The view of a walk by at most one client, which steers it. `meet` runs on the event loop; the other methods are
-    for the node's thread. `server` is ComfyUI's PromptServer, or None."""
+    """The view of one walk by at most one client, who steers it. `meet` runs on the server's event loop, and all other
+    methods are called by the node's thread."""
 
     def __init__(self, server, wait: float):
-        """Create a view that waits `wait` seconds for a client."""
+        """Create a view that waits at most `wait` seconds for a client. `server` is ComfyUI's PromptServer, or None."""
         self._server, self._wait, self._rules = server, wait, Rules()
         self._session: Session | None = None
         self._client: Client | None = None
@@ -69,16 +72,18 @@ class LiveView:
 
     @property
     def nobody(self) -> str:
-        """The error message for a walk without a client and without a recorded path."""
+        """The error message for a walk that has neither a client nor a recorded path."""
         return (
             f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
             "node's view opens by itself, or connect a camera path to `recorded path`, which the camera then follows"
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client; return whether one has connected in time. Raises ComfyUI's interrupt.
+        """Wait for a client, and return whether one has connected in time. Raises ComfyUI's interrupt.
 
-        If the walk can run `alone` and the page that queued the prompt is not connected, return at once."""
+        `alone`: the walk can run without a client. In that case return at once if the page that queued the prompt is
+        closed.
+        """
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:
@@ -87,30 +92,31 @@ class LiveView:
         return self._stopped or self._client is not None
 
     def show_start(self, image: Mapping[str, str], size: tuple[int, int]) -> None:
-        """Send the start image (ComfyUI's reference to a file) and its width and height in pixels to the page that
-        queued the prompt."""
+        """Send the start image to the page that queued the prompt. `image` is ComfyUI's reference to a file, and `size`
+        is its (width, height) in pixels."""
         if self._server is not None and (context := get_executing_context()) is not None:
             start = {"node": context.node_id, "image": image, "width": size[0], "height": size[1]}
             self._server.send_sync(START_EVENT, start, self._server.client_id)
 
     def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
-        """Connect the session to the client. `steered`: the client may steer; `prompts`: the client may change the
-        prompt."""
+        """Connect the client to the session. `steered`: the client may move the camera. `prompts`: the client may
+        change the prompt."""
         self._session, self._steered, self._prompts = session, steered, prompts
         self._alone_since = time.monotonic()
         self._in_the_loop(self._ready.set)
 
     def deliver(self, frames: Frames) -> None:
-        """Send frames to the client, and keep them for the next client."""
+        """Send frames to the client, and store the last ones for a client that connects later."""
         self._in_the_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
-        """Send an event of the session to the client."""
+        """Send an event of the session to the client as a status message. `kind` and `message` are the arguments of the
+        session's `tell`."""
         self._in_the_loop(self._tell, kind, message)
 
     def watch(self) -> None:
-        """Stop a steered walk if the client has stopped it, left, or sent nothing for long; pause an idle one. Raises
-        ComfyUI's interrupt."""
+        """Stop a steered walk if its client has stopped it, has left, or has sent nothing for a long time. Pause it
+        after a shorter time without input. Raises ComfyUI's interrupt."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
@@ -122,13 +128,13 @@ class LiveView:
             session.pause()
 
     def end(self) -> None:
-        """Notify the client of the end, and close the view."""
+        """Tell the client that the walk has ended, and close the view."""
         self._in_the_loop(self._end)
         self._threads.shutdown(wait=False)
 
     async def meet(self, socket, init: Init, inbox) -> None:
-        """Serve a client from its `init` message until it leaves or the view ends. The client before is
-        disconnected."""
+        """Serve a client until it leaves or the view ends. `init` is its first message, and `inbox` reads its other
+        ones. An earlier client is disconnected."""
         client = Client(socket, init, self._threads, JSON)
         before, self._client = self._client, client
         if before is not None:
@@ -171,8 +177,8 @@ class LiveView:
                 task.cancel()
 
     async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
-        """Return the current walk's status, after a restart that of the new walk. Return None if the client has
-        finished or left."""
+        """Return the status of the current walk, or of the new walk during a restart. Return None if the client has
+        left."""
         while not (client.finished or inbox.ended.is_set()):
             with suppress(InputError):
                 return facts(self._session, FPS)

@@ -1,4 +1,5 @@
-"""The work of the Rollout node: check the inputs, sample chunk by chunk, decode, and build the state."""
+"""The execution of the Rollout node: it checks the inputs, samples chunk by chunk, decodes the video, and builds the
+state for a continuation."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -32,9 +33,15 @@ ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does with
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRollout:
-    """The checked inputs of a Rollout node: the engine's `spec`, the MODEL (`patcher`), the prompts as CONDITIONINGs,
-    and `notes` for the user. `later`: the embeddings of events, by the first chunk of each. `start`: None, or a latent
-    [1, 16, n, h, w]; `run_rollout` decodes its last frame as the video's first one."""
+    """The checked inputs of a Rollout node.
+
+    patcher: the MODEL.
+    spec: the engine's plan.
+    prompts: the positive and, with guidance, the negative CONDITIONING.
+    notes: notes for the user.
+    start: a latent [1, 16, n, h, w] whose last frame is the video's first one, or None.
+    later: the embeddings of events, by the first chunk of each.
+    """
 
     patcher: object
     spec: RolloutSpec
@@ -45,14 +52,14 @@ class NodeRollout:
 
     @property
     def contexts(self) -> list[Tensor]:
-        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt, cut to the model's text
-        length."""
+        """The embeddings [1, L, D] of the prompt and, with guidance, of the negative prompt. L is at most the model's
+        text length."""
         return [prompt[0][0][:, : self.spec.config.text_len].float() for prompt in self.prompts]
 
 
 class RolloutOutputs(NamedTuple):
-    """The results of a rollout: the LATENT of the whole video, the IMAGE [n, H, W, 3] of the new frames, and the
-    state."""
+    """The results of a rollout: the LATENT of the whole video, its new frames as an IMAGE [n, H, W, 3], and the state
+    for a continuation."""
 
     latent: dict
     images: Tensor
@@ -69,10 +76,15 @@ def prepare_rollout(
     state: WorldState | None = None,
     latent: dict | None = None,
 ) -> NodeRollout:
-    """Return the checked inputs of a rollout. The video begins with the first of an IMAGE or with the last frame of a
-    LATENT, or continues a state. `prompts`: the positive and, for causal-pretrain, the negative CONDITIONING.
+    """Check the inputs of a rollout and return them. Raises InputError and CameraError before anything is loaded.
 
-    Raises InputError and CameraError before anything is loaded."""
+    patcher: the MODEL.
+    prompts: the positive CONDITIONING, and the negative one for a model with guidance (causal-pretrain).
+    asked: the node's settings.
+    camera: the camera path, or None.
+
+    The video begins with the first frame of `image`, begins with the last frame of `latent`, or continues `state`.
+    """
     if is_causal(patcher) is None:
         raise InputError("model is not a LingBot-World model: connect Load LingBot-World Causal Model")
     config = patcher.model.diffusion_model.config
@@ -115,7 +127,7 @@ def prepare_rollout(
 
 
 def _without_effect(asked: RolloutRequest, release) -> list[str]:
-    """Return a note on settings that only the other kind of causal model reads, if any were changed."""
+    """Return a note about changed settings that this kind of causal model does not use, or an empty list."""
     if release.guided:
         names = ["steps"] if asked.indices is not None else []
     else:
@@ -125,8 +137,8 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without the additions of nodes that a rollout does not use, and notes about additions without
-    effect."""
+    """Return the MODEL without those additions of other nodes that a rollout does not use, and notes about removed or
+    useless additions."""
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
@@ -138,8 +150,9 @@ def _without_steps(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
-    """Sample and decode the video. ComfyUI shows the newest frame after each chunk and can interrupt each forward.
-    `mode`: the place of the keys and values. Raises InputError if they do not fit into memory."""
+    """Sample and decode the video. `seed` is the seed of the noise, and `mode` says where keys and values are cached.
+    The node shows the newest frame after each chunk, and each forward can be interrupted. Raises InputError if keys and
+    values do not fit into memory."""
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec = run.spec
@@ -167,7 +180,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 class _Chunks:
     """The display of a running rollout: a progress bar that advances with each forward, and a preview of each chunk's
-    last frame. `delivery` collects the chunks."""
+    last frame. Its attribute `delivery` collects the finished chunks."""
 
     def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
         self._spec, self._done = spec, spec.made // spec.chunk
@@ -179,13 +192,14 @@ class _Chunks:
         self.delivery = Delivery(self._preview)
 
     def forward_done(self, number: int, forward: int) -> None:
-        """Show a preview of the previous chunk and the progress of this one; the chunk loop's callback."""
+        """Show the preview of the previous chunk and the progress of the current one. The chunk loop calls this after
+        each forward."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
 
     def add(self, number: int, latent: Tensor) -> None:
-        """Queue a new chunk for delivery. For a chunk of the state only the bar advances."""
+        """Add the latent of chunk `number` to the delivery. A chunk of the continued state only advances the bar."""
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
         else:
@@ -204,16 +218,16 @@ class _Chunks:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """Return the previewer of ComfyUI's settings, or the cheapest one if previews are off, because it runs only once
-    per chunk."""
+    """Return the previewer that ComfyUI's settings select. If previews are off, return the cheapest one, because a
+    rollout uses it only once per chunk."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the first frame [3, H, W], -1..1, of the state or else of the image. Raises InputError if the image's size
-    is not a multiple of STEP or differs from the state's."""
+    """Return the video's first frame [3, H, W], values -1 to 1, from the state or from the image. Raises InputError if
+    the image's sides are no multiples of STEP, or differ from the state's."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
@@ -232,13 +246,13 @@ def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
 
 
 def _as_frame(image: Tensor) -> Tensor:
-    """Return the first image of an IMAGE as float32 [3, H, W], -1..1, on the CPU."""
+    """Return the first image of an IMAGE as a frame: float32 [3, H, W], values -1 to 1, on the CPU."""
     return image[0, ..., :3].permute(2, 0, 1).float().cpu() * 2 - 1
 
 
 def _video_latent(samples: Tensor) -> Tensor:
-    """Return `samples`. Raises InputError unless they are one video's [1, 16, n, h, w] with height and width in
-    multiples of STEP."""
+    """Return `samples` unchanged. Raises InputError unless they are one video's latent [1, 16, n, h, w], not empty,
+    with a height and width that are multiples of STEP in pixels."""
     shape = list(samples.shape)
     if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
         raise InputError(
@@ -257,8 +271,8 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """Encode the start image followed by grey frames as a normalized latent [1, 16, n, h, w]. `n` ends at the latent
-    frame after which the values repeat."""
+    """Return the normalized latent [1, 16, n, h, w] of the start image followed by grey frames. `n` is limited, because
+    from some latent frame on all further ones are equal."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
@@ -267,7 +281,8 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Return the IMAGE [n, H, W, 3] of the last `latent_frames` latent frames of `whole`, and of REACH earlier ones.
-    With these the decoder makes the same last frames as from the whole latent."""
+    """Return the decoded last `latent_frames` latent frames of the latent `whole` [1, 16, f, h, w], as an IMAGE [n, H,
+    W, 3]. Up to REACH earlier latent frames are decoded before them, so that the last frames are the same as in a
+    decoding of the whole."""
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

@@ -1,8 +1,9 @@
-"""The sampler of a rollout: the engine's loop makes chunk after chunk, and ComfyUI runs each forward, so that LoRAs,
+"""The sampler of a rollout. The engine's loop makes one chunk after another, and ComfyUI runs each forward. So LoRAs,
 hooks, wrappers and memory management are ComfyUI's own.
 
-ComfyUI prepares the run for the latent frames of one chunk. The inputs that change between chunks are passed to each
-forward in transformer_options: the cache of keys and values, and a `ChunkInputs`."""
+ComfyUI prepares a run for the latent frames of one chunk. What changes between chunks is passed to each forward in
+transformer_options: the cache of keys and values, and a `ChunkInputs`.
+"""
 
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
@@ -25,7 +26,7 @@ from .guider import WhenPrepared
 
 LATENT_CHANNELS = 16
 BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
-"""The keys of transformer_options for functions that run in the middle of a forward."""
+"""The keys of transformer_options whose functions run inside a forward, between or in the transformer's blocks."""
 
 
 def run_prepared(
@@ -37,12 +38,13 @@ def run_prepared(
     seed: int,
     held: int = 0,
 ) -> None:
-    """Let ComfyUI prepare and load the MODEL `patcher`, and call `work(model, device)`. The model stays loaded until
+    """Let ComfyUI prepare and load the MODEL `patcher`, then call `work(model, device)`. The model stays loaded until
     `work` returns.
 
-    `prompt` is a CONDITIONING. `loop` gives the latent size and the sigmas for which ComfyUI prepares the run. `seed`
-    is ComfyUI's; `work` draws its own noise. `held` is the number of bytes that `work` keeps on the device besides the
-    weights.
+    prompt: a CONDITIONING.
+    loop: the chunk loop, whose latent size and sigmas ComfyUI prepares the run for.
+    seed: the seed that ComfyUI passes to the model; `work` draws its own noise.
+    held: the bytes that `work` keeps on the device besides the weights.
     """
     guider = comfy.samplers.CFGGuider(patcher)
     guider.inner_set_conds({"positive": prompt})
@@ -57,10 +59,11 @@ def run_prepared(
 
 
 class _PreparedModel:
-    """ComfyUI's prepared model with the signature of the engine's CausalModel: a call returns the velocity.
+    """An adapter that calls ComfyUI's prepared model like the engine's CausalModel. A call returns the velocity.
 
-    A forward may be recorded as a CUDA graph only if no node has added functions between the blocks or around the
-    model. LingBotWorldExpert also checks that all weights are on the GPU and unpatched."""
+    A forward may be recorded as a CUDA graph only if no node has added functions around the model or between its
+    blocks. LingBotWorldExpert also checks that all weights are on the GPU and unpatched.
+    """
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
@@ -97,8 +100,8 @@ class _PreparedModel:
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return `make()`, or the last result for `key` if `given` is the same tensor as then, because the camera cache
-        recognizes inputs by identity. The cache does not keep `key` alive."""
+        """Return `make()`, or its last result for `key` if the tensor `given` is the same object as then. The camera
+        cache needs this, because it recognizes inputs by identity. `key` is held by a weak reference only."""
         if key not in self._made or self._made[key][0] is not given:
             with torch.inference_mode(False):  # only then does torch count the writes to the tensor
                 self._made[key] = given, make()
@@ -106,16 +109,17 @@ class _PreparedModel:
 
 
 def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
-    """Return the noise [1, 16, frames, h, w] of a video with latents of `size` (h, w), and a function that draws the
-    noise of later steps in a given shape. Both use one CPU generator, as `lingbot-world generate --seed` does."""
+    """Return the noise [1, 16, frames, h, w] of a video, and a function that returns further noise for a given shape.
+    `size` is (h, w). Both use one CPU generator with this seed, as `lingbot-world generate --seed` does."""
     generator = torch.Generator("cpu").manual_seed(seed)
     noise = torch.randn((1, LATENT_CHANNELS, frames, *size), generator=generator)
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a rollout, and the bytes that it takes on the device together with `reserved`, without
-    the weights. Raises InputError if the keys and values fit neither on the device nor in host memory."""
+    """Return the memory plan of a rollout, and the bytes that it uses on the device without the weights. These bytes
+    include `reserved` bytes for other purposes. Raises InputError if the keys and values fit neither on the device nor
+    into host memory."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
@@ -127,7 +131,8 @@ def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 
 
 
 def room_on(device: torch.device) -> int:
-    """Return the bytes that would be free on a GPU if ComfyUI unloaded every model there; 0 for other devices."""
+    """Return the bytes that would be free on a GPU if ComfyUI unloaded all its models there. Return 0 for other
+    devices."""
     if device.type != "cuda":
         return 0
     there = (each for each in management.current_loaded_models if each.device == device and each.model is not None)

@@ -18,10 +18,13 @@ from ..prompt.notice import show_note
 
 
 class FlowSolver(comfy.samplers.Sampler):
-    """The official implementation's UniPC or DPM++ 2M as a ComfyUI SAMPLER.
+    """The UniPC or DPM++ 2M solver of the official implementation as a ComfyUI SAMPLER. Raises InputError for an
+    invalid `reuse_threshold`.
 
-    `timesteps`: the official integer timesteps, int64 [steps]; None computes them from the sigmas. A `reuse_threshold`
-    above 0 lets steps skip the model (`sampling.StepReuse`). Raises InputError for an invalid threshold."""
+    solver: "unipc" or "dpmpp".
+    timesteps: the official integer timesteps, int64 [steps]; None computes them from the sigmas.
+    reuse_threshold: above 0, some steps reuse the last prediction instead of the model (see `sampling.StepReuse`).
+    """
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
         self.solver, self.timesteps = solver, timesteps
@@ -29,13 +32,14 @@ class FlowSolver(comfy.samplers.Sampler):
         self.most_reused = MOST if StepReuse(reuse_threshold).threshold else 0
 
     def timesteps_of(self, sigmas: Tensor) -> Tensor:
-        """Return the integer timestep of each step, int64 [steps]."""
+        """Return the official integer timestep of each step, int64 [steps], for sigmas [steps + 1]."""
         return schedule_timesteps(sigmas) if self.timesteps is None else self.timesteps
 
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
-        """Return the latent sampled over `sigmas`, with masks, previews and model options as in ComfyUI's KSAMPLER."""
+        """Return the latent after all steps of `sigmas` [steps + 1]. Masks, previews and model options work as in
+        ComfyUI's KSAMPLER."""
         total = len(sigmas) - 1
         reuse = StepReuse(self.reuse_threshold)
         predictor = _SomeSteps(model_wrap, reuse, total) if reuse.threshold else model_wrap
@@ -69,7 +73,8 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 class _SomeSteps:
-    """A wrapper of the model that ComfyUI passes to a sampler. It reuses earlier predictions for some steps."""
+    """A wrapper of the model that ComfyUI passes to a sampler. In some steps it reuses an earlier prediction instead of
+    calling the model."""
 
     def __init__(self, model, reuse: StepReuse, steps: int):
         self.model, self.reuse, self.steps_left = model, reuse, steps
@@ -90,11 +95,13 @@ class _SomeSteps:
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
-    """Return the official integer timesteps, int64 [steps], of float32 sigmas [steps + 1]: a schedule or its last part.
+    """Return the official integer timesteps, int64 [steps], for float32 sigmas [steps + 1]. The sigmas are a whole
+    schedule or its last part.
 
-    UniPC's timesteps are the truncated products sigma * 1000. For DPM++ some products are one too high. So the steps
-    and the shift of a DPM++ schedule are computed from the sigmas, and used if they reproduce exactly the same
-    sigmas."""
+    UniPC's timesteps are sigma * 1000 without the fraction. For DPM++ some of these products are one too high. So the
+    number of steps and the shift of a DPM++ schedule are computed from the sigmas. They are used if they reproduce the
+    sigmas exactly.
+    """
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
     schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
@@ -104,9 +111,10 @@ def schedule_timesteps(sigmas: Tensor) -> Tensor:
 
 
 def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
-    """Return the steps and the shift of the DPM++ schedule that ends with these sigmas; None if no positive shift fits.
+    """Return the (steps, shift) of the DPM++ schedule that ends with these sigmas, or None if no positive shift fits.
 
-    They follow from the first and the last sigma by 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left."""
+    Both follow from the first and the last sigma by 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left.
+    """
     inverse = 1 / sigmas[:-1].double()
     steps_left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
     slope = ((inverse[-1] - inverse[0]) / (1 / steps_left[-1] - 1 / steps_left[0])).item()
@@ -118,8 +126,8 @@ def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """Return the LATENT that `guider` and `sampler` make from `latent` and the noise of `seed`. ComfyUI shows progress
-    and previews on the running node."""
+    """Return the LATENT that `guider` and `sampler` make from the LATENT `latent` and noise with this seed. ComfyUI
+    shows progress and previews on the running node."""
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))

@@ -1,4 +1,4 @@
-"""LingBotWorldCameraImport: camera paths that other programs recorded."""
+"""The node LingBotWorldCameraImport. It reads camera paths from files of other programs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,8 +29,8 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 
 def _files_of(file: str) -> list[Path]:
-    """Return the files that may be read with `file`: those of its suffix in its folder, and ViPE's lens. Raises
-    InputError."""
+    """Return all files that reading `file` may use: the files with its suffix in its folder, and ViPE's lens file.
+    Raises InputError."""
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
     lens = path.parent.parent / "intrinsics" / path.name
@@ -103,8 +103,8 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
 
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
-    """Return the path from frame `start` on, and notes about the parts of the file that are not used. Raises
-    CameraError."""
+    """Return the camera path in a file from frame `start` on, and notes about unused parts of the file. The arguments
+    are the node's inputs. Raises CameraError."""
     source = host.resolve(file)
     path, notes = read_camera(
         source,
@@ -118,9 +118,10 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Raise CameraError for a file that cannot be read with the `known` inputs.
+    """Raise CameraError if the file cannot be read with the inputs `known`.
 
-    If an input is linked, or is a value that ComfyUI rejects, only the file's existence is checked."""
+    If some input is linked, or has a value that ComfyUI rejects, only the existence of the file is checked.
+    """
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: known.get(name) for name in names}

@@ -1,4 +1,4 @@
-"""Nodes that make camera paths: preset moves, keys, keyframes, chains and the editor."""
+"""The nodes that make camera paths from preset moves, keys, keyframes, other paths or the editor."""
 
 from comfy_api.latest import io, ui
 

@@ -1,4 +1,5 @@
-"""LingBotWorldLoadPoses and LingBotWorldApplyCamera: a camera path in, conditioning out."""
+"""The nodes LingBotWorldLoadPoses and LingBotWorldApplyCamera. The first reads a camera path from pose files, and the
+second adds a path to the CONDITIONING."""
 
 from pathlib import Path
 

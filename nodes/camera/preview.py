@@ -1,4 +1,4 @@
-"""LingBotWorldCameraPreview: a drawing of the model's camera path before the prompt is queued."""
+"""The node LingBotWorldCameraPreview. It draws a camera path, also on the canvas before the prompt is queued."""
 
 from comfy_api.latest import io, ui
 
