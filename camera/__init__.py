@@ -1,8 +1,9 @@
 """Camera paths: build, read, check and draw them, and compute the model's camera input from them.
 
-The modules here (poses, path, conventions, explained, rotation, easing, plucker, advice, track, pose_folder) import
-none of the subpackages. `moves`, `formats` and `preview` import these modules, but not each other. The package
-`measure`, next to this one, measures how well a video follows a path, and draws on the sheets of `preview`."""
+The modules directly in this folder import none of its subpackages. `moves` (builders of paths), `formats` (file readers
+and writers) and `preview` (drawings) import these modules, but not each other. The package `measure`, next to this one,
+measures how well a video follows a path.
+"""
 
 from .moves import actions_from_keys, poses_from_keys
 from .plucker import (

@@ -19,7 +19,11 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 
 
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
-    """Return a message for everything in `path` that the model will not follow in a video of `frames` frames."""
+    """Return warnings about a path for a video of `frames` frames; an empty list if there are none.
+
+    The warnings are about too few or unused poses, jumps, fast turns, a camera that stands still, and an implausible or
+    changing lens.
+    """
     c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
@@ -86,7 +90,11 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the step lengths (the longest is 1) and the turns in degrees from each latent frame to the next."""
+    """Return the camera's motion between successive latent frames of a video of `frames` frames.
+
+    The result is the step lengths [f - 1], of which the longest is 1, and the rotation angles [f - 1] in degrees.
+    Raises CameraError for a path with too few poses.
+    """
     return _motion(model_poses(path.c2w, frames))
 
 

@@ -13,7 +13,8 @@ from .rounding import make_rigid, remove_rounding
 
 @dataclass(frozen=True)
 class Convention:
-    """A matrix convention: the direction of the mapping, the camera's axes, and the storage order of 16 numbers."""
+    """A matrix convention of a program: camera-to-world or world-to-camera, OpenCV or OpenGL axes, and 16 numbers by
+    row or by column."""
 
     description: str
     camera_to_world: bool = True
@@ -53,7 +54,8 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Reinterpret c2w [n, 4, 4] that were read under the convention `read` as if they had been read under `other`."""
+    """Return the poses [n, 4, 4] that result if the file's matrices follow the convention `other`. `c2w` [n, 4, 4] are
+    the poses read from the same matrices under the convention `read`."""
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
     return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

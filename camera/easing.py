@@ -28,7 +28,8 @@ EASINGS: dict[str, Curve] = {
 
 
 def eased(name: str, time: np.ndarray) -> np.ndarray:
-    """Return the progress at each `time` in 0..1 under the easing `name`. Raises CameraError for an unknown name."""
+    """Return the progress [n], from 0 to 1, at each `time` [n] from 0 to 1. `name` is an easing curve in EASINGS.
+    Raises CameraError for an unknown name."""
     if not isinstance(name, str) or name not in EASINGS:
         raise CameraError(f"easing {name!r}: expected one of {', '.join(EASINGS)}")
     return EASINGS[name](np.asarray(time, dtype=np.float64))

@@ -11,23 +11,26 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""The factor of length from which on a convention is implausible: read inverted, a rotation on the spot becomes a swing
-around the world's origin."""
+"""The ratio of lengths above which the convention with the longer path counts as implausible. For example, the inverse
+of a rotation on the spot is a large arc around the world's origin."""
 PASSING, DECISIVE = 0.5, 0.5
-"""The score, -1 to 1, above which a path passes a plausibility test, and the difference of two conventions' scores that
-decides between them."""
+"""PASSING is the score, on a scale from -1 to 1, above which a path passes a plausibility test. DECISIVE is the
+difference between the scores of two conventions that decides between them."""
 MEETING, TURNED_DEG = 0.1, 10.0
-"""The bounds for views that meet at one point: the distance of their axes from the point, as a fraction of the cameras'
-distance, and their total rotation."""
+"""The conditions under which all cameras look at one point. MEETING: the largest distance of a viewing axis from the
+point, as a fraction of the camera's distance. TURNED_DEG: the smallest total rotation, in degrees."""
 Z_IS_UP = ("transforms", "camera_path")
-"""The formats with a z-up world: Blender's, and nerfstudio's because it rotates the scene."""
+"""The formats in which the world's z axis points up: Blender's and nerfstudio's."""
 UNITS = {"kitti": "metres", "vipe": "of ViPE's metres"}
 
 
 class _Comparison(NamedTuple):
-    """The comparison of the chosen convention with an alternative. `verdict`: 1 if the path is less plausible under the
-    alternative, -1 if more, 0 if undecided. `why` is the reason as a message. `score` is the alternative's plausibility
-    from -1 to 1, plus 2 if the alternative makes the path much shorter."""
+    """The comparison of the chosen convention with an alternative one.
+
+    verdict: 1 if the path is less plausible under the alternative, -1 if it is more plausible, 0 if undecided.
+    why: a message with the reason.
+    score: the alternative's plausibility from -1 to 1, plus 2 if the alternative makes the path much shorter.
+    """
 
     verdict: int
     why: str
@@ -91,7 +94,8 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Compare the path's convention with each different one, by name, on every fourth pose."""
+    """Return the comparison of the path's convention with every other convention, by name. Every fourth pose is
+    used."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -105,7 +109,7 @@ def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
 
 
 def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Comparison:
-    """Compare poses [f, 4, 4] as they were `read` with the same poses under the `other` convention `name`."""
+    """Compare the poses [f, 4, 4] under two conventions: `read`, the chosen one, and `other`, the one called `name`."""
     mine, theirs = (_scores(each, z_up) for each in (read, other))
     score = next((each.value for each in theirs.values() if abs(each.value) > PASSING), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]
@@ -128,7 +132,8 @@ def _times(more: float, less: float) -> str:
 
 
 def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
-    """Score poses [f, 4, 4] by three tests: upright, moving forward, and looking at the centre of an orbit."""
+    """Return the scores of poses [f, 4, 4] in three tests: is the camera upright, does it move forward, and does it
+    look at the centre of its orbit? The first test needs a z-up world (`z_up`)."""
     steps = framewise_relative(c2w)[1:, :3, 3]
     length = float(np.linalg.norm(steps, axis=1).sum())
     ahead = float(steps[:, 2].sum()) / length if length else 0.0
@@ -154,7 +159,8 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a message on the scale of the model's input in the file's units, in a list; empty for too few poses."""
+    """Return a message on the length, in the file's units, that becomes 1 in the model's input. The list is empty for a
+    path with too few poses."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

@@ -1,4 +1,4 @@
-"""The camera path as an immutable value, and the operations that derive one path from others."""
+"""The camera path as an immutable value, with methods that return changed copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MOST_FRAMES = 100_000
 
 
 def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
-    """Return fx, fy, cx, cy [4] at 832x480 for a horizontal field of view: square pixels, centred principal point."""
+    """Return the lens [4], fx, fy, cx, cy in pixels of an 832x480 image, for a horizontal field of view in degrees.
+    Pixels are square and the principal point is the centre."""
     if not 1 <= fov_deg <= 170:
         raise CameraError(f"field of view {fov_deg} degrees: expected 1 to 170, measured across the picture")
     focal = LENS_WIDTH / 2 / np.tan(np.deg2rad(fov_deg) / 2)
@@ -26,8 +27,8 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Origin:
-    """The file that a path was read from: its `format` and the `convention` of its matrices, a name in CONVENTIONS.
-    `named`: the user chose the convention; otherwise the format did."""
+    """The file that a path was read from: its `format`, and the `convention` of its matrices, a name in CONVENTIONS.
+    `named` is True if the user chose the convention, and False if it is the format's own."""
 
     format: str
     convention: str
@@ -36,12 +37,13 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class CameraPath:
-    """A camera path: poses c2w [n, 4, 4] (camera-to-world, OpenCV axes), lens rows [n, 4] at 832x480, and frames a
-    second.
+    """A camera path: camera-to-world poses c2w [n, 4, 4] in OpenCV axes, the lens [n, 4], and frames per second.
 
-    `actions` [n, 4] are the optional W, A, S, D flags for an action checkpoint. Arrays are read-only; rotations are
-    made orthonormal. A single lens row is repeated for every frame. `origin` is None for a path without a file, and
-    after an operation that changes the file's world or frame order. Raises CameraError for invalid arrays."""
+    A row of the lens is fx, fy, cx, cy in pixels of an 832x480 image; a single row is repeated for every frame.
+    `actions` [n, 4] are optional W, A, S, D flags for an action model. `origin` describes the file that the path was
+    read from. It is None without a file, and after an operation that changes the world's coordinates or the order of
+    frames. Arrays are read-only, and rotations are made orthonormal. Raises CameraError for invalid arrays.
+    """
 
     c2w: np.ndarray
     intrinsics: np.ndarray
@@ -71,13 +73,14 @@ class CameraPath:
         return len(self.c2w)
 
     def __getitem__(self, frames: slice) -> CameraPath:
-        """Return a slice of the frames with their poses unchanged; `path[::-1]` reverses the order."""
+        """Return a path of the frames in the slice, with unchanged poses; `path[::-1]` reverses the order."""
         actions = None if self.actions is None else self.actions[frames]
         origin = None if (frames.step or 1) < 0 else self.origin
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """Join this path and `other`, which is moved to begin at this path's last pose; the shared pose stays once."""
+        """Return this path followed by `other`, which is moved so that its first pose is this path's last pose. The
+        shared pose occurs once."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
         moved, actions = other.starting_at(self.c2w[-1]), None
@@ -107,11 +110,11 @@ class CameraPath:
         return float(np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / self.intrinsics[0, 0])))
 
     def moved(self, world: np.ndarray) -> CameraPath:
-        """Return the path after a rigid transform [4, 4] of the world."""
+        """Return the path after the rigid transform `world` [4, 4] is applied to the world."""
         return replace(self, c2w=world @ self.c2w, origin=None)
 
     def starting_at(self, pose: np.ndarray) -> CameraPath:
-        """Return the same move with another first pose [4, 4]."""
+        """Return the same motion with `pose` [4, 4] as its first pose."""
         return self.moved(pose @ inverse(self.c2w[0]))
 
     def relative(self) -> CameraPath:
@@ -119,13 +122,16 @@ class CameraPath:
         return self.starting_at(np.eye(4))
 
     def reversed(self) -> CameraPath:
-        """Return the path with its frames in reverse order: the camera moves backwards, and keeps its orientations."""
+        """Return the path with its frames in reverse order. The camera moves backwards; each frame keeps its
+        orientation."""
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at fractional frame numbers [m]: positions are interpolated linearly, rotations by slerp.
+        """Return the path at the fractional frame numbers `times` [m]. Positions are interpolated linearly, rotations
+        by slerp.
 
-        Times outside the path are clamped to its ends. Actions are taken from the frame before each time."""
+        Times outside the path are clamped to its ends. Actions are taken from the last frame at or before each time.
+        """
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)
@@ -139,11 +145,11 @@ class CameraPath:
         return self.at(np.linspace(0, len(self) - 1, frames))
 
     def for_video(self, frames: int) -> CameraPath:
-        """Return the full path resampled to the 4n+1 poses that a video of `frames` frames uses."""
+        """Return the full path resampled to the 4n+1 poses that a video of at most `frames` frames uses."""
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:
-        """Return the path retimed by an easing curve, a name in `easing.EASINGS`."""
+        """Return the path with its timing changed by the easing curve `easing`, a name in EASINGS."""
         last = len(self) - 1
         return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
 

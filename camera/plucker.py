@@ -19,9 +19,12 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the poses [f, 4, 4] of a path's latent frames: every fourth pose of the 4n+1 frames that are used.
+    """Return the camera-to-world poses [f, 4, 4] of the latent frames on a path [n, 4, 4]: every fourth pose of the
+    4n+1 frames that are used.
 
-    If `chunk` cuts latent frames off, the remaining ones are spread evenly over the full path."""
+    f is a multiple of `chunk`. If this drops latent frames, the others are spread evenly over the full path. Raises
+    CameraError.
+    """
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
 
@@ -38,7 +41,7 @@ def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def framewise_relative(c2w: np.ndarray) -> np.ndarray:
-    """Return each pose [f, 4, 4] relative to the one before it; the first is the identity."""
+    """Return each pose [f, 4, 4] in the axes of the pose before it; the first result is the identity."""
     relative = np.tile(np.eye(4), (len(c2w), 1, 1))
     to_previous = np.swapaxes(c2w[:-1, :3, :3], 1, 2)
     relative[1:, :3, :3] = to_previous @ c2w[1:, :3, :3]
@@ -47,28 +50,32 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return the length up to which a step between poses [n, 4, 4] counts as a rounding error."""
+    """Return the largest step length between poses [n, 4, 4] that counts as a rounding error, in world units."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """Return the poses that the model receives for a path [n, 4, 4]: float64 [f, 4, 4], each relative to the one before
-    it, scaled so that the longest step has length 1.
+    """Return the poses that the model receives for a camera-to-world path [n, 4, 4]: float64 [f, 4, 4].
 
-    `scale` and `before` as in `camera_embedding`."""
+    Each pose is relative to the one before it, and the longest translation has length 1. The other arguments are those
+    of `camera_embedding`. Raises CameraError.
+    """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
 def continued_poses(
     c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the poses of a path [n, 4, 4] that continues a video: (`model_poses` [f, 4, 4], world poses [f, 4, 4]).
+    """Return the model's poses (as from `model_poses`) and the world poses, both [f, 4, 4], of a path [n, 4, 4] that
+    continues a video.
 
-    The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame. The new
-    `latent_frames` are spread evenly over the path. Translations are divided by `scale`, the first path's; if `scale`
-    is 0 because the camera stood still, by this path's own longest step. Raises CameraError."""
+    The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame. f is
+    `latent_frames`; they are spread evenly over the path. Translations are divided by `scale`, the video's first scale.
+    If `scale` is 0 because the camera has not moved yet, they are divided by the longest step of this path. Raises
+    CameraError.
+    """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
     sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
@@ -76,15 +83,17 @@ def continued_poses(
 
 
 def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
-    """Return the longest step of latent frames [f, 4, 4] that continue from the pose `before` [4, 4], in world
-    units."""
+    """Return the length of the longest step, in world units, in a sequence of camera-to-world poses. The sequence is
+    `before` [4, 4] and then `world` [f, 4, 4]."""
     return _steps(world, before)[1]
 
 
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
-    """Return the longest step between two latent frames of a path, in world units: the scale of `camera_embedding`.
+    """Return the length of the longest step between two latent frames of a path [n, 4, 4], in world units.
 
-    The result is 0 for a camera that stands still. Raises CameraError."""
+    This is the default `scale` of `camera_embedding`. The result is 0 for a camera that stands still. Raises
+    CameraError.
+    """
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
@@ -101,7 +110,8 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
 
 
 def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
-    """Divide the translations by `scale`, or by the longest one if None; all are 0 if the camera stands still."""
+    """Return relative poses with their translations divided by `scale`, or by `longest` if `scale` is None. All
+    translations are 0 if the camera stands still."""
     if scale is not None and not 0 < scale < np.inf:
         raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
@@ -109,14 +119,18 @@ def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndar
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return the first row of `intrinsics` (at 832x480) in pixels of a height x width image."""
+    """Return fx, fy, cx, cy [4] in pixels of a height x width image, from the first row of `intrinsics` in pixels of an
+    832x480 image."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
     return intrinsics[0] * [across, down, across, down]
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Return the unit ray directions of the pixel centres in camera axes, float64 [3, 64, cells]: row-major inside a
-    cell, then cells. The last result is cached, because all chunks of a video share it: do not write into it."""
+    """Return the unit ray through the centre of each pixel in camera axes, float64 [3, 64, cells].
+
+    The second axis holds the 8x8 pixels of a latent cell by row, the third the cells by row. `intrinsics` is in pixels
+    of an 832x480 image. The last result is cached, because all chunks of a video share it, so do not write into it.
+    """
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
 
@@ -143,18 +157,20 @@ def camera_embedding(
     scale: float | None = None,
     before: ArrayLike | None = None,
 ) -> torch.Tensor:
-    """Return the Pluecker map (ray origin, unit ray direction) of a path, folded to latent cells.
+    """Return the Pluecker map (ray origin, unit ray direction) of a path in the layout of the latent's 8x8 cells.
 
-    `c2w` [n, 4, 4] camera-to-world, OpenCV axes; `intrinsics` [n, 4] or [4] at 832x480, first row used; `height` and
-    `width` in pixels. Fewer poses than `frames` shorten the result: see `frame_count`. For a causal model pass its
-    `chunk`, usually 3: the latent frames are cut to a multiple of it, and the full path is spread over them.
+    `c2w` [n, 4, 4] is camera-to-world in OpenCV axes. `intrinsics` [n, 4] or [4] is fx, fy, cx, cy in pixels of an
+    832x480 image; the first row is used. `height` and `width` are the video's in pixels. If there are fewer poses than
+    `frames`, the result is shorter: see `frame_count`. For a causal model pass its `chunk`, usually 3. The number of
+    latent frames is then a multiple of it, and they are spread over the full path.
 
-    Translations are divided by `scale`, or else by the path's longest step (`longest_step`), as in the official code.
-    For a later part of a path pass the first part's `scale`, so that the speed stays the same, and as `before` [4, 4]
-    the pose of the latent frame before this part; without `before` the first pose is the identity. A steered path has
-    no longest step known in advance: pass the length of four frames at full speed as `scale`.
+    Translations are divided by `scale`. None uses the path's longest step (`longest_step`), as in the official code.
+    For a later part of a path pass the first part's `scale`, so that the speed stays the same. Pass as `before` [4, 4]
+    the pose of the latent frame before this part; without it the first pose is the identity. A steered camera has no
+    longest step known in advance: pass the distance of four frames at full speed as `scale`.
 
-    Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError."""
+    Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError.
+    """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)
     return pose_embedding(poses, intrinsics, height=height, width=width)
@@ -164,7 +180,10 @@ def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
     """Return the `camera_embedding` of poses [f, 4, 4] from `model_poses`, for all or some latent frames of a video.
-    With the `flags` [f, 4] of an action model, return the `action_embedding` instead."""
+
+    `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image, `height` and `width` are the video's. With the `flags`
+    [f, 4] of an action model, return the `action_embedding` instead.
+    """
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
     if flags is not None:
@@ -175,8 +194,12 @@ def pose_embedding(
 
 
 def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
-    """Write `pose_embedding` of the poses into `out`, float32 [1, 384, f, height/8, width/8] in host memory. `rays` are
-    from `pixel_rays`. A live walk reuses `out` and `rays`, because allocating `out` takes longer than filling it."""
+    """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] in host
+    memory.
+
+    `rays` is the result of `pixel_rays`. A live session reuses `out` and `rays`, because allocating `out` takes longer
+    than filling it.
+    """
     embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
     _write_directions(embedding[3:], poses, rays)
@@ -185,10 +208,12 @@ def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> N
 def action_embedding(
     c2w: ArrayLike, intrinsics: ArrayLike, actions: ArrayLike, *, frames: int, height: int, width: int
 ) -> torch.Tensor:
-    """Return ray directions (3 values a pixel) and W, A, S, D flags (4 values) for a 7-value ("act") checkpoint.
+    """Return the camera input of an action model: ray directions (3 values per pixel) and W, A, S, D flags (4 values
+    per pixel).
 
-    `actions` [n, 4], one row a frame, every fourth used. Otherwise as `camera_embedding`.
-    Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError."""
+    `actions` [n, 4] has one row per frame, of which every fourth is used. The other arguments are those of
+    `camera_embedding`. Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError.
+    """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames)
     rows = check_actions(actions)

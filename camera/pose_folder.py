@@ -17,9 +17,12 @@ FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 
 @dataclass(frozen=True)
 class PoseFolder:
-    """The content of a pose folder: c2w [n, 4, 4], lens rows [n, 4] or [1, 4], actions [n, 4] if read, all float64.
+    """The content of a pose folder in float64: c2w [n, 4, 4], the lens [n, 4] or [1, 4] (fx, fy, cx, cy in pixels of an
+    832x480 image), and actions [n, 4] or None.
 
-    `notes` report the parts of the files that are not used. Rotations are as stored, orthonormal to within 1e-3."""
+    `notes` tell the user which parts of the files are not used. Rotations are as in the file, orthonormal to within
+    1e-3.
+    """
 
     c2w: np.ndarray
     intrinsics: np.ndarray
@@ -28,7 +31,8 @@ class PoseFolder:
 
 
 def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return poses float64 [n, 4, 4] and lens rows float64 [n, 4] or [1, 4] of a folder: see `read_pose_folder`."""
+    """Return the camera-to-world poses float64 [n, 4, 4] and the lens float64 [n, 4] or [1, 4] in a folder: see
+    `read_pose_folder`."""
     folder = read_pose_folder(path, actions=False)
     return folder.c2w, folder.intrinsics
 
@@ -36,12 +40,13 @@ def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 def read_pose_folder(
     path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
 ) -> PoseFolder:
-    """Read a pose folder, a zip file of one, or a pose file with the intrinsics.npy and action.npy next to it.
+    """Read a pose folder, a zip file of one, or a pose file with intrinsics.npy and action.npy in the same folder.
 
-    `lens` replaces intrinsics.npy by another lens file or by lens rows. action.npy is read if it exists; `actions=True`
-    requires it, False skips it. If the number of lens rows is neither 1 nor the number of poses, only the first row is
-    kept, because the model uses no other. Poses and actions of unequal number are cut to the smaller one. Both cuts are
-    reported in `notes`. Raises CameraError."""
+    `lens` replaces intrinsics.npy by another file or by an array [n, 4]. `actions` is None to read action.npy if it
+    exists, True to require it, and False to skip it. If the number of lens rows is neither 1 nor the number of poses,
+    only the first row is kept, because the model uses no other. If the numbers of poses and of actions differ, the
+    longer array is cut. `notes` report both. Raises CameraError.
+    """
     path = Path(path)
     if path.suffix.lower() == ".zip":
         return _read_zipped(path, lens, actions)
@@ -64,7 +69,8 @@ def read_pose_folder(
 
 
 def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | None) -> PoseFolder:
-    """Read a zip file, such as live's camera.zip, as a pose folder. Errors and notes name the zip file."""
+    """Read a zip file of a pose folder, such as the camera.zip of a live session. Errors and notes name the zip
+    file."""
     check_file(path)
     with TemporaryDirectory() as folder:
         try:

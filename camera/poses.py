@@ -1,7 +1,8 @@
-"""Checks of pose, intrinsics and action arrays, and the length of a video with a given number of poses.
+"""Checks of arrays of poses, intrinsics and actions, and the length of a video with a given number of poses.
 
-Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward); intrinsics are
-fx, fy, cx, cy in pixels of an 832x480 image, for a video of any size."""
+Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward). Intrinsics are fx, fy, cx, cy
+in pixels of an 832x480 image, for a video of any size.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,11 +15,12 @@ RIGID_TOLERANCE = 1e-3
 
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
-    """Return the number of frames, 4n+1, of a video of `requested` frames; fewer poses shorten the video.
+    """Return the number of frames of a video: `requested`, rounded down to 4n+1 and limited by the number of poses.
 
-    A causal model processes the n + 1 latent frames in chunks; an incomplete `chunk` at the end is cut.
-    Raises CameraError for fewer than five poses (two latent frames), for `requested` below 1, and for less than a
-    chunk."""
+    Such a video has n + 1 latent frames. Their number is rounded down to a multiple of `chunk`, the chunk size of a
+    causal model. Raises CameraError for fewer than five poses (two latent frames), for `requested` below 1, and for
+    less than one chunk.
+    """
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     if requested < 1:
@@ -40,8 +42,8 @@ def with_last_row(matrices: np.ndarray) -> np.ndarray:
 
 
 def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
-    """Return `poses` [n, 4, 4] or [n, 3, 4] as float64 [n, 4, 4]. Raises CameraError, which names the frame, unless all
-    are finite rigid transforms."""
+    """Return `poses` [n, 4, 4] or [n, 3, 4] as float64 [n, 4, 4]. Raises CameraError, which names the faulty frame,
+    unless all poses are finite rigid transforms."""
     c2w = with_last_row(as_float64(poses, name))
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
@@ -55,7 +57,8 @@ def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
 
 
 def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
-    """Return W, A, S, D flags as float64 [n, 4]. Raises CameraError for anything else."""
+    """Return `actions` [n, 4], the W, A, S, D flags, as float64. Raises CameraError, which begins with `name`, for
+    anything else."""
     flags = as_float64(actions, name, "fiub")
     if flags.ndim != 2 or flags.shape[1] != 4:
         raise CameraError(f"{name}: shape {list(flags.shape)}, expected [n, 4] (W, A, S, D)")
@@ -64,7 +67,8 @@ def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
 
 
 def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndarray:
-    """Return `intrinsics`, [n, 4] or one row [4], as float64 [n, 4]. Raises CameraError for invalid intrinsics."""
+    """Return `intrinsics`, [n, 4] or [4], as float64 [n, 4]. Raises CameraError, which begins with `name`, for invalid
+    intrinsics."""
     rows = np.atleast_2d(as_float64(intrinsics, name))
     if rows.ndim != 2 or rows.shape[1] != 4 or not len(rows):
         raise CameraError(f"{name}: shape {list(rows.shape)}, expected [n, 4] (fx, fy, cx, cy at 832x480)")
@@ -80,8 +84,8 @@ def lens_change(rows: np.ndarray) -> list[str]:
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """Return `values` as a float64 array. Raises CameraError for rows of unequal length and for dtypes outside numpy's
-    `kinds`."""
+    """Return `values` as a float64 array. Raises CameraError, which begins with `name`, for rows of unequal length and
+    for dtypes not in numpy's `kinds`."""
     try:
         array = np.asarray(values)
     except ValueError as error:

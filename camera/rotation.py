@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
-"""The transform that reverses the y and z axes: up and back become down and forward."""
+"""The transform between OpenGL and OpenCV camera axes, in both directions: it reverses the y and z axes."""
 STRAIGHT = 1e-7
-"""A camera counts as looking straight up or down if the cosine of its pitch is below this value."""
+"""A camera looks straight up or down if the cosine of its pitch is below this value."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Build transforms [n, 4, 4] from rotations [n, 3, 3], or a single [3, 3], and positions [n, 3]."""
+    """Return transforms [n, 4, 4] with these rotations, [n, 3, 3] or a single [3, 3], and positions [n, 3]."""
     transforms = np.tile(np.eye(4), (len(positions), 1, 1))
     transforms[:, :3, :3], transforms[:, :3, 3] = rotations, positions
     return transforms
@@ -36,14 +36,17 @@ def inverse(poses: np.ndarray) -> np.ndarray:
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Normalize vectors to length 1 along the last axis."""
+    """Return the vectors [..., d] scaled to length 1 along the last axis."""
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
-    """Return right-handed rotations [n, 3, 3] by `degrees` [n] about one axis ("X", "Y", "Z"), or [n, k] about k axes.
+    """Return right-handed rotations [n, 3, 3] by `degrees` [n] about one axis ("X", "Y" or "Z"), or by `degrees` [n, k]
+    about k axes.
 
-    "YX" is Y @ X. In OpenCV axes +x looks up, +y turns right and +z rolls clockwise from the camera's view."""
+    "YX" is the product Y @ X. In OpenCV axes a positive X looks up, Y turns right, and Z rolls clockwise from the
+    camera's view.
+    """
     angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
     rotations = np.tile(np.eye(3), (len(angles), 1, 1))
     for axis, angle in zip(axes, angles.T, strict=True):
@@ -57,8 +60,11 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
 
 def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
-    """Return the degrees about Y, X (-90 to 90) and Z of a rotation [3, 3]: the inverse of `from_angles("YXZ", ...)`.
-    The angle about Z is 0 for a camera that looks straight up or down."""
+    """Return the angles in degrees about Y, X (-90 to 90) and Z of a rotation [3, 3]: the inverse of
+    `from_angles("YXZ", ...)`.
+
+    The angle about Z is 0 for a camera that looks straight up or down.
+    """
     level = float(np.hypot(rotation[1, 0], rotation[1, 1]))  # cosine of the angle about X
     pitch = np.arctan2(-rotation[1, 2], level)
     if level < STRAIGHT:
@@ -71,21 +77,24 @@ def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
 
 
 def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
-    """Return the rotations of quaternions [..., 4] in the order x, y, z, w, of any length above zero."""
+    """Return rotations [..., 3, 3] from quaternions [..., 4] in the order x, y, z, w. Their lengths need not be 1, but
+    above 0."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_quat(quaternions).as_matrix()
 
 
 def from_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Return the rotations about each vector [n, 3] by its length in radians."""
+    """Return rotations [n, 3, 3] from rotation vectors [n, 3]: the direction is the axis, the length the angle in
+    radians."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_rotvec(vectors).as_matrix()
 
 
 def to_vectors(rotations: np.ndarray) -> np.ndarray:
-    """Return the axis times the angle, 0 to pi, of each rotation [n, 3, 3]: the inverse of `from_vectors`."""
+    """Return the rotation vector [n, 3] of each rotation [n, 3, 3], the axis times an angle from 0 to pi: the inverse
+    of `from_vectors`."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_matrix(rotations).as_rotvec()
@@ -104,7 +113,8 @@ def slerp(start: np.ndarray, end: np.ndarray, fraction: np.ndarray) -> np.ndarra
 
 
 def interpolate(c2w: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return poses [n, 4, 4] at fractional frame numbers [n]: positions linearly interpolated, rotations by slerp."""
+    """Return poses [m, 4, 4] at the fractional frame numbers `times` [m] of poses [n, 4, 4]. Positions are interpolated
+    linearly, rotations by slerp."""
     before = np.minimum(times.astype(int), len(c2w) - 1)
     after = np.minimum(before + 1, len(c2w) - 1)
     fraction = times - before

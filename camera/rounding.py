@@ -11,17 +11,18 @@ HALF = 2.0**-11
 """The relative rounding error of float16."""
 MOST_DIGITS = 9
 SAMPLE = 200
-"""The number of inspected frames."""
+"""The number of frames from which the rounding is estimated."""
 EXACT = 1e-9
-"""Rotations that are orthonormal to within this value count as not rounded."""
+"""Rotations count as exact if every element of R^T R - I is below this value."""
 
 
 class Rounding:
-    """The rounding error of the numbers [n, k] in a file, estimated from their digits or `dtype`.
+    """The rounding error of the numbers [n, k] in a file, estimated from their digits or their `dtype`.
 
-    `absolute` is half of the last decimal place. `relative` is the error of float16, of float32 or of the significant
-    digits. Each is 0 for numbers without that kind of rounding. `decimals` is the number of decimal places, MOST_DIGITS
-    + 1 if the numbers have more."""
+    `absolute` is half a unit of the last decimal place. `relative` is the relative error of float16, of float32, or of
+    the number of significant digits. Each is 0 for numbers without that kind of rounding. `decimals` is the number of
+    decimal places, or MOST_DIGITS + 1 if the numbers have more.
+    """
 
     def __init__(self, numbers: np.ndarray, dtype: np.dtype | None = None) -> None:
         values = np.unique(numbers[:: max(1, len(numbers) // SAMPLE)])
@@ -36,7 +37,7 @@ class Rounding:
             self.relative = 0.5 * 10.0 ** (1 - digits)
 
     def at(self, size: float) -> float:
-        """Return the largest rounding error of a number of the magnitude `size`."""
+        """Return the largest rounding error of a number with the absolute value `size`."""
         return max(self.absolute, self.relative * size)
 
 
@@ -45,10 +46,12 @@ def _written(values: np.ndarray, form: str) -> bool:
 
 
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
-    """Return the largest distance that rounding can create between two positions of a camera that stands still.
+    """Return how far apart rounding can move two positions of a camera that stands still, in the file's units.
 
-    `away` is the largest distance from the origin. A world-to-camera matrix (`inverted`) has the position -R^T t, so
-    rounded rotations (`exact_turns` is False) move the position in proportion to that distance."""
+    `away` is the largest distance of a position from the origin. `rounding` is that of the numbers in the file. A
+    world-to-camera matrix (`inverted`) has the position -R^T t. So if its rotations are rounded (`exact_turns` is
+    False), the error grows with the distance.
+    """
     shift = rounding.at(away)
     if inverted and not exact_turns:
         return 2 * (3 * rounding.at(1) * away + np.sqrt(3) * shift)
@@ -61,11 +64,12 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return c2w [n, 4, 4] with all positions set to their median, if they differ by rounding errors only.
+    """Return c2w [n, 4, 4]. If the positions differ by no more than rounding errors, all are set to their median.
 
-    `numbers` [n, ...] are those in the file: matrices, or quaternions and translations. `inverted`: the file has
-    world-to-camera matrices. The tolerance follows from the digits or `dtype` of the numbers, and from the distance to
-    the origin."""
+    `numbers` [n, ...] are those in the file: matrices, or quaternions and translations; `dtype` is theirs. `inverted`:
+    the file has world-to-camera matrices. The tolerance is estimated from the digits or `dtype` of the numbers, and
+    from the distance to the origin.
+    """
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)
     away = float(np.linalg.norm(places, axis=1).max(initial=0.0))
@@ -81,7 +85,8 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Replace the 3x3 parts of matrices [n, 4, 4] by the nearest rotations, if they are inexact only by rounding."""
+    """Return matrices [n, 4, 4] with their 3x3 parts replaced by the nearest rotations, if they differ from rotations
+    only by rounding."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)

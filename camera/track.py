@@ -1,4 +1,4 @@
-"""The camera poses of a causal model's run, which begins a new video or continues one."""
+"""The camera poses for one run of a causal model. A run begins a new video or continues one."""
 
 from dataclasses import dataclass
 
@@ -35,8 +35,8 @@ class CameraTrack:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Messages to the user about unused poses, steps longer than the model was trained on, and other motion that
-        it will not follow."""
+        """Messages to the user: unused poses, steps longer than any in training, and other motion that the model will
+        not follow."""
         notes = []
         if self.given >= self.used + FRAMES_OF_ONE:
             notes.append(
@@ -57,16 +57,20 @@ class CameraTrack:
 
 
 def standing_still(frames: int) -> np.ndarray:
-    """Return identity poses [n, 4, 4], at least FEWEST_POSES of them: a camera that does not move."""
+    """Return identity poses [n, 4, 4] of a camera that does not move; n is `frames`, but at least FEWEST_POSES."""
     return np.tile(np.eye(4), (max(FEWEST_POSES, frames), 1, 1))
 
 
 def begin_track(
     c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, chunk: int, actions: np.ndarray | None = None
 ) -> CameraTrack:
-    """Return the track of a path [n, 4, 4] for a new video of `frames` frames; without a path the camera stands still.
-    `lens` [4], None: the official examples' lens. `actions` [n, 4]: W, A, S, D flags for an action model; each latent
-    frame takes the flags of the nearest pose. Raises CameraError."""
+    """Return the camera of a new video of `frames` frames on the path `c2w` [n, 4, 4]. Without a path the camera stands
+    still.
+
+    `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: the lens of the official examples). The number of
+    latent frames is a multiple of `chunk`. `actions` [n, 4] are W, A, S, D flags for an action model; each latent frame
+    takes the flags of the nearest pose. Raises CameraError.
+    """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w
     lens = lens_from_fov() if lens is None else lens
@@ -90,8 +94,12 @@ def continue_track(
     scale: float,
     actions: np.ndarray | None = None,
 ) -> CameraTrack:
-    """Return the track of the first `frames` poses of a path that continues from the pose `before`: see
-    `continued_poses`. If `scale` is 0, this path's longest step becomes the scale. Raises CameraError."""
+    """Return the camera of a run that continues a video from its last pose, `before` [4, 4].
+
+    The run uses the first `frames` poses of the path `c2w` (None: the camera stands still); `lens`, `chunk` and
+    `actions` are as in `begin_track`. Translations are divided by `scale`; if it is 0, by this path's longest step: see
+    `continued_poses`. Raises CameraError.
+    """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w
     latent_frames = (frame_count(frames, len(c2w), chunk) - 1) // 4 + 1

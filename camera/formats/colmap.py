@@ -26,7 +26,7 @@ LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader ski
 
 COLMAP_FILES = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 SHORTEST = 1e-6
-"""A quaternion shorter than this, or longer than its inverse, is refused."""
+"""A quaternion is refused if its length is below SHORTEST or above 1 / SHORTEST."""
 POINT = struct.calcsize("<ddq")
 
 FIELDS = (
@@ -41,7 +41,8 @@ FIELDS = (
 
 
 class _Camera(NamedTuple):
-    """A camera's model, image size (width, height), `lens` fx, fy, cx, cy in pixels, and distortion terms."""
+    """A camera of COLMAP: its model, the image size (width, height), `lens` (fx, fy, cx, cy in pixels of that image)
+    and distortion terms."""
 
     model: str
     size: tuple[float, float]
@@ -50,9 +51,12 @@ class _Camera(NamedTuple):
 
 
 def read_colmap(path: Path) -> CameraFile:
-    """Read COLMAP's images and cameras, .bin or .txt, from a file or folder; the frames are ordered by image name.
+    """Read a camera path from COLMAP's images and cameras files, .bin or .txt. `path` is a file or folder. The frames
+    are ordered by image name.
 
-    In a project's folder the model is found in sparse/0, sparse, colmap/sparse/0, colmap or 0. Raises CameraError."""
+    In a project's folder the files are searched for in sparse/0, sparse, colmap/sparse/0, colmap and 0. Raises
+    CameraError.
+    """
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"
@@ -69,13 +73,15 @@ def read_colmap(path: Path) -> CameraFile:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the folder with COLMAP's files: `folder` itself or a usual subfolder; `folder` if there are none."""
+    """Return the folder with COLMAP's files: `folder` or one of its usual subfolders. Return `folder` if none has such
+    files."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the lens [n, 4] of the images, and notes. Raises CameraError for a missing or non-pinhole camera."""
+    """Return fx, fy, cx, cy [n, 4] of each image in pixels of an 832x480 image, and notes for the user. Raises
+    CameraError for a missing or non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
     if missing := next((camera for camera in used if camera not in cameras), None):
         raise CameraError(f"{images_file}: taken by camera {missing}, which {cameras_file.name} lacks")
@@ -110,9 +116,9 @@ def _camera(name: str, values: list[float], where: str) -> _Camera:
 
 
 def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
-    """Return the name, quaternion xyzw, translation and camera id of each image.
+    """Return the name, quaternion xyzw, translation and camera id of each image in images.txt.
 
-    The line of 2D points after an image, triples of numbers, is optional and skipped. Any other line must be an image.
+    A line with 2D points (triples of numbers) may follow each image and is skipped.
     """
     images: list[tuple[str, list[float], list[float], str]] = []
     after_image = False
@@ -132,7 +138,7 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Return whether a line lists points: x, y and the integer id of a 3D point each."""
+    """Return whether a line of images.txt lists 2D points, each as x, y and the integer id of a 3D point."""
     if len(fields) % 3:
         return False
     try:
@@ -143,7 +149,8 @@ def _is_points(fields: Sequence[str]) -> bool:
 
 
 def _image(name: str, pose: Sequence[float], camera: str, where: str) -> tuple[str, list[float], list[float], str]:
-    """Return name, quaternion xyzw, translation and camera id. `pose` is the quaternion wxyz and the translation."""
+    """Return the name, quaternion xyzw, translation and camera id of an image. `pose` holds the quaternion wxyz and the
+    translation as in the file; `where` names the line in errors."""
     w, x, y, z, *shift = pose
     length = math.hypot(w, x, y, z)
     if not SHORTEST < length < 1 / SHORTEST:
@@ -186,7 +193,8 @@ def _binary_images(path: Path) -> list[tuple[str, list[float], list[float], str]
 
 
 def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
-    """Read the next little-endian numbers in the struct format `form`. Raises CameraError at the end of the file."""
+    """Read numbers from a binary file, little-endian, in the struct format `form`. Raises CameraError at the end of the
+    file."""
     data = file.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)
@@ -195,8 +203,10 @@ def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
 
 
 def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tuple[int, int]) -> None:
-    """Write the path as COLMAP's text model without points: cameras.txt, images.txt, points3D.txt. `names`: the frames'
-    files. `size`: height and width of the frames."""
+    """Write a path as COLMAP's text model without points: cameras.txt, images.txt and points3D.txt.
+
+    `names` are the image file names of the frames; `size` is the height and width of the frames in pixels.
+    """
     height, width = size
     sides = np.array([width / LENS_WIDTH, height / LENS_HEIGHT] * 2)
     lenses, numbers = np.unique(path.intrinsics * sides, axis=0, return_inverse=True)

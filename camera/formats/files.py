@@ -41,9 +41,12 @@ from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: its suffixes, its reader `read`, and the `convention` of its matrices, empty if the user has to
-    name it. `wants` is the further argument of `read`: "convention", "image_size" or empty. `fields` document which
-    fields of the file are used."""
+    """A camera file format.
+
+    Its fields are the suffixes of its files, the function `read`, and the `convention` of its matrices (empty if the
+    user must name it). `wants` names the second argument of `read`: "convention", "image_size", or empty for none.
+    `fields` list which fields of the file are used.
+    """
 
     description: str
     suffixes: tuple[str, ...]
@@ -126,12 +129,13 @@ def read_camera(
     image_size: tuple[int, int] | None = None,
     fov_deg: float | None = None,
 ) -> tuple[CameraPath, list[str]]:
-    """Read the camera path in a file. Returns the path, and notes on content that the model cannot use, such as
-    distortion or a varying lens. Without `format` the format is detected.
+    """Read a camera path from a file or folder. Returns the path, and notes on content that the model cannot use, such
+    as distortion or a varying lens.
 
-    `convention` (see CONVENTIONS) is required for "matrices", and overrides the convention of another format.
-    `image_size` (width, height) is the size that a "vipe" file's focal lengths refer to; `fov_deg` makes it
-    unnecessary. `fov_deg`, a horizontal field of view, replaces the file's lens or a missing one. Raises CameraError.
+    `format` is a name in FORMATS; None detects it. `convention` is a name in CONVENTIONS. It is required for the format
+    "matrices", and overrides the convention of other formats. `image_size` (width, height) is the image size in pixels
+    that the focal lengths in a "vipe" file refer to. `fov_deg` is a horizontal field of view that replaces the file's
+    lens. It is required if the file has no lens, and makes `image_size` unnecessary. Raises CameraError.
     """
     path = Path(path)
     if format is None:
@@ -168,7 +172,7 @@ def read_camera(
 def _read_as_it_looks(
     path: Path, convention: str | None, image_size: tuple[int, int] | None, fov_deg: float | None
 ) -> tuple[CameraPath, list[str]]:
-    """Read a camera path in the detected format. Errors name that format."""
+    """Read a camera path in the detected format. Error messages name that format."""
     format = format_of(path)
     if not path.exists():
         raise CameraError(f"{path}: no such file or folder")
@@ -181,7 +185,8 @@ def _read_as_it_looks(
 
 
 def check_written(target: Path) -> None:
-    """Raise CameraError for a target, other than .json, that is a file or has the suffix of a camera file."""
+    """Raise CameraError if `write_camera` cannot write to `target`. A target that is not a .json file must be a folder,
+    so its name must not be a file or have the suffix of a camera file."""
     suffix = target.suffix.lower()
     called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
     if suffix != ".json" and not target.is_dir() and called:
@@ -192,8 +197,10 @@ def check_written(target: Path) -> None:
 
 
 def write_camera(path: CameraPath, target: str | Path) -> None:
-    """Write a .json target as transforms.json, and any other target as a folder with poses.npy and intrinsics.npy.
-    Existing files are kept if the new ones cannot be written. Raises CameraError for another format's file name."""
+    """Write a path as transforms.json if `target` ends in .json, else as a folder with poses.npy and intrinsics.npy.
+
+    Existing files remain if the new ones cannot be written. Raises CameraError for a file name of another format.
+    """
     target = Path(target)
     check_written(target)
     if target.suffix.lower() == ".json":

@@ -1,4 +1,4 @@
-"""Ordering of frames by their file names or times."""
+"""The order of frames, from the numbers in their file names or from their times."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +16,23 @@ _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
 
 
 def words_and_numbers(name: str) -> list[str | int]:
-    """Split a name into text and integers: a sort key that puts frame10 after frame9."""
+    """Return the parts of a name, text and integers, as a sort key that puts frame10 after frame9."""
     return [int(part) if index % 2 else part for index, part in enumerate(_INTEGERS.split(name))]
 
 
 def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
-    """Raise CameraError if frame numbers or times [n] do not rise in even steps: a frame is missing or out of order."""
+    """Raise CameraError if frame numbers or times [n] have a gap or do not rise. A gap is a step above 1.5 times the
+    median step. `name` begins the message."""
     if gap := _gap(indices):
         raise CameraError(f"{name}: frames are missing or out of order between {gap[0]:.10g} and {gap[1]:.10g}")
 
 
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Sort frames by their file names: by the integer or decimal number that varies from name to name.
+    """Return the frames sorted by the number in their file names. It may be a decimal number.
 
-    Names are sorted as text if none has a number. Raises CameraError if no number rises in even steps, and for a name
-    without a number among others, such as a thumbnail's."""
+    `name` returns the file name of a frame; `where` begins error messages. Without numbers the names are sorted as
+    text. Raises CameraError if numbers are missing from the sequence, or if only some of the names have a number.
+    """
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
     if bare and len(bare) < len(names):
@@ -50,9 +52,11 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 
 
 def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
-    """Sort frames by the first of the `keys` that all frames have. Without such a key their order is unchanged.
+    """Return the frames sorted by the first of the `keys` that all frames have. Without such a key their order is
+    unchanged.
 
-    With `even`, raises CameraError if the times do not rise in even steps."""
+    If `even`, raises CameraError for a gap between the times (see `refuse_gaps`).
+    """
     for key in keys:
         if all(key in frame for frame in frames):
             times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])
@@ -64,7 +68,8 @@ def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, eve
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the order [n] by the first column of [n, k] that rises in even steps while earlier columns never fall."""
+    """Return the order [n] in which a column of numbers [n, k] rises without gaps and the columns left of it never
+    fall. Return None if there is none."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
@@ -73,7 +78,7 @@ def _even_order(columns: np.ndarray) -> np.ndarray | None:
 
 
 def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | None:
-    """Return the numbers [n, k] in the names; None if the names differ in more than numbers."""
+    """Return the numbers [n, k] in the names. Return None if the names also differ in their text."""
     parts = [pattern.split(name) for name in names]
     if len({tuple(each[::2]) for each in parts}) > 1:
         return None
@@ -81,7 +86,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the first two neighbours between which frames are missing or out of order; None without a gap."""
+    """Return the numbers before and after the first gap or step backwards; None if there is none."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

@@ -22,7 +22,8 @@ DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
 """The fields of view in transforms.json, with the factor that converts each to radians."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
-"""The fields that give the focal length along each axis, in order of preference."""
+"""The fields of transforms.json that give the focal length, in order of preference. ACROSS: the horizontal one. DOWN:
+the vertical one."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
 PICTURES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
 SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id", "frame_id")
@@ -65,17 +66,19 @@ MATRIX_FIELDS = (
     Field(("resolution_percentage",), "ignored", "It scales the picture and the lens alike."),
 )
 MITSUBA = np.diag([-1.0, 1.0, -1.0, 1.0])
-"""The transform that reverses the x and z axes."""
+"""The transform from Mitsuba's camera axes (x left, z forward) to OpenGL axes: it reverses x and z."""
 LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 SENSOR_MM = 36.0
 """The default width of Blender's sensor, in millimetres."""
 
 
 def read_transforms(path: Path) -> CameraFile:
-    """Read nerfstudio's or instant-ngp's transforms.json, or the folder with it: camera-to-world, OpenGL axes.
+    """Read transforms.json of nerfstudio or instant-ngp. `path` is the file or its folder. Matrices are camera-to-world
+    in OpenGL axes.
 
-    Frames are ordered by name, else by time. The lens is common or one a frame, in pixels of a w x h image. Raises
-    CameraError."""
+    Frames are ordered by file name, or by time if they have no file names. The lens is the same for all frames or
+    differs by frame. Raises CameraError.
+    """
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
     frames = entries_of(data, "frames", path)
@@ -94,8 +97,8 @@ def read_transforms(path: Path) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
-    """Return the fields of a frame, with the missing ones from the file. A focal length of the frame, in any form,
-    overrides every form of the file's focal length."""
+    """Return the fields of a frame together with those fields of the file that the frame lacks. A focal length of the
+    frame, in any form, replaces every form of the file's focal length."""
     own = {*frame}
     for group in (ACROSS, DOWN):
         own |= {*group} if own & {*group} else set()
@@ -129,8 +132,8 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
-    """Return the focal length in pixels along a side of the image, from the first of the fields `names` that exists;
-    None without any."""
+    """Return the focal length in pixels, from the first of the fields `names` that the frame has. `side` is the image's
+    width or height in pixels. Return None if the frame has none of the fields."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None
@@ -139,14 +142,16 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels of a lens with a field of view of `angle` radians along `side` pixels."""
+    """Return the focal length in pixels of a lens with a field of view of `angle` radians across `side` pixels. `where`
+    names the field in errors."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return width and height. A file without both gets twice cx, cy; or 832x480 if the lens is given as an angle."""
+    """Return the width and height of the image in pixels. If the file has neither, the size is twice cx, cy, or 832x480
+    for a lens that is stated as an angle."""
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))
@@ -158,8 +163,8 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 
 def read_camera_path(path: Path) -> CameraFile:
-    """Read nerfstudio's camera_path.json: camera-to-world by row, OpenGL axes; vertical field of view in degrees.
-    Raises CameraError."""
+    """Read nerfstudio's camera_path.json: camera-to-world matrices by row, in OpenGL axes, and the vertical field of
+    view in degrees. Raises CameraError."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
@@ -181,10 +186,12 @@ def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> tuple[np.nd
 
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
-    """Read a list of 4x4 or 3x4 matrices or of 16 numbers each, or {"matrices": [...], "fps": ..., "lens": ...}.
+    """Read a JSON list of matrices, each 4x4, 3x4 or 16 numbers, or an object {"matrices": [...], "fps": ...} with an
+    optional lens.
 
-    The lens is Blender's `lens` and `sensor_width` in millimetres, or `angle_x` in radians, or `fov_deg`. Raises
-    CameraError."""
+    The lens is `lens` and `sensor_width` in millimetres as in Blender, `angle_x` in radians, or `fov_deg` in degrees.
+    `convention` is the convention of the matrices. Raises CameraError.
+    """
     data = read_json(path)
     if not isinstance(data, Mapping):
         return CameraFile(to_opencv(data, convention, str(path)))
@@ -198,7 +205,8 @@ def read_matrices(path: Path, convention: Convention) -> CameraFile:
 
 
 def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the lens [frames, 4] and notes from Blender's camera and render settings."""
+    """Return the lens [frames, 4] in pixels of an 832x480 image, from Blender's camera and render settings, and notes
+    for the user."""
 
     def row(key: str, default: float) -> np.ndarray:
         values = as_float64(data.get(key, default), f"{where}: {key}")
@@ -241,8 +249,11 @@ def write_transforms(
     size: tuple[int, int] | None = None,
     points: str | None = None,
 ) -> None:
-    """Write the path as nerfstudio's transforms.json. `names`: the frames' files, frame_00001.png and on if left out.
-    `size`: height and width of the frames, 480x832 if left out. `points`: a PLY file next to `file`."""
+    """Write a path as nerfstudio's transforms.json.
+
+    `names` are the image file names of the frames (None: frame_00001.png and so on). `size` is the height and width of
+    the frames in pixels (None: 480x832). `points` is the name of a PLY file in the same folder.
+    """
     height, width = size or (LENS_HEIGHT, LENS_WIDTH)
     lenses = [
         dict(zip(("fl_x", "fl_y", "cx", "cy"), map(float, row), strict=True))

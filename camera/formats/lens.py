@@ -1,4 +1,4 @@
-"""Camera models of other programs, divided into those that a pinhole approximates and those that are refused."""
+"""The camera models of other programs. Models close to a pinhole are accepted; all others are refused."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,8 +8,8 @@ from ...fields import Field
 
 
 class Model(NamedTuple):
-    """A camera model with `numbers` parameters: first the `focals` focal lengths, then cx, cy and distortion terms.
-    `pinhole`: near the image centre the model equals a pinhole with these focal lengths."""
+    """A camera model with `numbers` parameters: the focal lengths (`focals` is their number), then cx, cy, then
+    distortion terms. `pinhole`: near the image centre the model equals a pinhole with these focal lengths."""
 
     numbers: int
     focals: int
@@ -54,13 +54,14 @@ FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is no pinhole is refused; `--
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
-    """Raise CameraError for a camera model that is not a pinhole."""
+    """Raise CameraError if the camera model `model` is not a pinhole. `where` and `field` name its source in the
+    message."""
     if str(model).upper() not in PINHOLES:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError if `data` sets one of the FLAGS, which mark a lens other than a pinhole."""
+    """Raise CameraError if `data` has a true value under one of FLAGS. `where` begins the message."""
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):

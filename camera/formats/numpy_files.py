@@ -1,4 +1,4 @@
-"""Readers of camera paths in numpy files: LingBot-World's folders, and the .npz of ViPE, MegaSaM and VGGT."""
+"""Readers of camera paths in numpy files: LingBot-World's folders, and the .npz files of ViPE, MegaSaM and VGGT."""
 
 from pathlib import Path
 from zipfile import ZipFile
@@ -41,7 +41,8 @@ VGGT_FIELDS = Field(W2C, "applied", "World to camera, OpenCV axes."), _LENS_FIEL
 
 
 def read_lingbot(path: Path) -> CameraFile:
-    """Read poses.npy, intrinsics.npy at 832x480, and, if it exists, action.npy. Raises CameraError."""
+    """Read a LingBot-World folder: poses.npy, intrinsics.npy (in pixels of an 832x480 image) and, if it exists,
+    action.npy. Raises CameraError."""
     folder = read_pose_folder(path)
     return CameraFile(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
@@ -62,8 +63,11 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 
 def read_vipe(path: Path, image_size: tuple[int, int] | None) -> CameraFile:
-    """Read ViPE's .npz: `data` [n, 4, 4] camera-to-world in OpenCV axes and frame numbers `inds` [n]. The lens comes
-    from ../intrinsics/<same name> and needs `image_size` (width, height). Raises CameraError."""
+    """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n].
+
+    The lens is read from ../intrinsics/<same name>. It is in pixels of an image of `image_size` (width, height);
+    without `image_size` the lens is unknown. Raises CameraError.
+    """
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = CameraFile(to_opencv(data, CONVENTIONS["opencv_c2w"], str(path)))
@@ -102,14 +106,14 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_megasam(path: Path) -> CameraFile:
-    """Read MegaSaM's .npz: `cam_c2w` [n, 4, 4] camera-to-world in OpenCV axes, `intrinsic` [3, 3] in pixels of
-    `images`. Raises CameraError."""
+    """Read MegaSaM's .npz: `cam_c2w` [n, 4, 4], camera-to-world in OpenCV axes, and `intrinsic` [3, 3] in pixels of the
+    array `images`. Raises CameraError."""
     return _read_predictions(path, "MegaSaM", C2W, "opencv_c2w")
 
 
 def read_vggt(path: Path) -> CameraFile:
-    """Read VGGT's or Depth Anything 3's .npz: `extrinsic` [n, 3, 4] world-to-camera in OpenCV axes, `intrinsic`
-    [n, 3, 3]. Raises CameraError."""
+    """Read the .npz of VGGT or Depth Anything 3: `extrinsic` [n, 3, 4], world-to-camera in OpenCV axes, and `intrinsic`
+    [n, 3, 3] in pixels of the images in the file. Raises CameraError."""
     return _read_predictions(path, "VGGT", W2C, "opencv_w2c")
 
 
@@ -145,7 +149,8 @@ def _predicted_lens(
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return width and height of images [..., h, w], [..., h, w, 1, 3 or 4] or [..., 3, h, w]."""
+    """Return the width and height of an array of images with the shape [..., h, w], [..., h, w, channels] or [..., 3,
+    h, w]."""
     height, width = shape[-3:-1] if shape[-1] in (1, 3, 4) else shape[-2:]
     return width, height
 
@@ -153,7 +158,8 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 def _archive(
     path: Path, kind: str, wanted: tuple[str, ...], shapes_of: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return the `wanted` arrays of an .npz, and the shapes of the arrays `shapes_of`, by name. Raises CameraError."""
+    """Return the arrays named `wanted` of an .npz file, and the shapes of the arrays named `shapes_of`, both by name.
+    Raises CameraError."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:

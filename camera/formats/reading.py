@@ -1,4 +1,5 @@
-"""Shared code of the readers: the recording, lens conversion, text and JSON files."""
+"""What all readers of camera files use: the result type `CameraFile`, conversion of a lens to 832x480, and reading of
+text and JSON with errors that name the file."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,12 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_
 
 @dataclass(frozen=True)
 class CameraFile:
-    """The content of a camera file: c2w [n, 4, 4] in OpenCV axes, lens [n, 4] at 832x480, frames a second, and actions
-    [n, 4]; None for a part that the file lacks.
+    """The content of a camera file; a part that the file lacks is None.
 
-    `notes` report fields that the model cannot use. `lens_fault` is the reason why the lens is unreadable or not a
-    pinhole; the user must then supply a field of view."""
+    The parts are the poses c2w [n, 4, 4] in OpenCV axes, the lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480
+    image), frames per second, and actions [n, 4]. `notes` tell the user which fields the model cannot use. `lens_fault`
+    is the reason why the lens is unreadable or not a pinhole; the user must then supply a field of view.
+    """
 
     c2w: np.ndarray
     intrinsics: np.ndarray | None = None
@@ -29,7 +31,8 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], tuple[np.ndarray, tuple[str, ...]]]) -> "CameraFile":
-        """Return the recording with the lens and notes from `read()`, or with its CameraError as `lens_fault`."""
+        """Return this content with the lens and notes that `read()` returns. If `read()` raises CameraError, its
+        message becomes `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -38,7 +41,8 @@ class CameraFile:
 
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
-    """Convert fx, fy, cx, cy [n, 4] in pixels of a width x height image to 832x480; each axis has its own scale."""
+    """Return fx, fy, cx, cy [n, 4] in pixels of an 832x480 image, scaled from `pixels` [n, 4] of a width x height
+    image. The x and y axes are scaled separately. Raises CameraError, which begins with `name`."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     across, down = LENS_WIDTH / width, LENS_HEIGHT / height
@@ -46,7 +50,11 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Return notes on a lens that varies, on an aspect ratio other than 832x480's, and on distortion."""
+    """Return notes for the user if a lens varies, is for an image whose aspect ratio is not 832:480, or has distortion.
+
+    `rows` [n, 4] is the lens in pixels of an 832x480 image. `width` and `height` are those of the file's images.
+    `distortion` holds the distortion terms.
+    """
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the picture to the video's shape.")
@@ -73,7 +81,7 @@ def read_json(path: Path) -> Any:
 
 
 def float_fields(fields: Sequence[str], where: str) -> list[float]:
-    """Convert the columns of a line to floats. Raises CameraError."""
+    """Return the columns of a line as floats. Raises CameraError, which begins with `where`."""
     try:
         return [float(value) for value in fields]
     except ValueError as error:
@@ -89,7 +97,7 @@ def read_object(path: Path) -> Mapping:
 
 
 def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
-    """Return the list of frames under a key. Raises CameraError for anything but a list of objects."""
+    """Return the list of objects, such as frames, under the key `key`. Raises CameraError for anything else."""
     entries = field_of(data, key, str(path))
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise CameraError(f"{path}: {key} is not a list of frames with something in it")
@@ -97,14 +105,14 @@ def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
 
 
 def field_of(data: Mapping, key: str, where: str) -> Any:
-    """Return the value of a key. Raises CameraError if it is missing."""
+    """Return the value of `key` in `data`. Raises CameraError, which begins with `where`, if it is missing."""
     if key not in data:
         raise CameraError(f"{where}: no {key}; found {', '.join(map(str, list(data)[:8])) or 'nothing'}")
     return data[key]
 
 
 def number_of(value: Any, where: str) -> float:
-    """Return a finite number. Raises CameraError for any other value."""
+    """Return `value` as a float. Raises CameraError, which begins with `where`, unless it is a finite number."""
     array = as_float64(value, where)
     if array.ndim or not np.isfinite(array):
         raise CameraError(f"{where}: {value!r:.60}, expected a finite number")

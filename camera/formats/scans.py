@@ -25,7 +25,7 @@ SIZES = ("width", "height"), ("w", "h"), ("image_width", "image_height"), ("imag
 RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
 TIMES = ("timestamp", "time", "frame_index")
 PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
-"""The keys of Polycam's matrix, row by row."""
+"""The keys of the 12 numbers of Polycam's matrix, row by row: t_00, t_01 and so on."""
 ARKIT_FIELDS = (
     Field((*POSES, *PARTS, "frames"), "applied", "Camera to world, ARKit's axes, by row or by column."),
     Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the place."),
@@ -133,7 +133,7 @@ def check_quaternions(quaternions: np.ndarray, where: str) -> None:
 
 
 def _matrix(frame: Mapping, where: str) -> np.ndarray:
-    """Return a frame's pose [4, 4] as it is stored, by row or by column."""
+    """Return a frame's pose [4, 4] in the order of numbers in the file, which may be by row or by column."""
     if PARTS[0] in frame:
         values = [number_of(field_of(frame, part, where), f"{where} {part}") for part in PARTS]
         return np.array([*values, 0, 0, 0, 1]).reshape(4, 4)
@@ -145,8 +145,8 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return "row" or "column" if the keys of poses or the lens matrices show the file's order; else an empty
-    string."""
+    """Return "row" or "column" if the key of the poses or the form of the lens matrices shows how the file orders
+    numbers; else an empty string."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
@@ -157,10 +157,11 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return poses [n, 4, 4] by row, and a note if the file does not show its order.
+    """Return poses [n, 4, 4] by row, and a note for the user if the file does not show its order.
 
-    All frames have one order: the place of 0, 0, 0, 1 in any frame away from the origin shows it, else the `order` of
-    other matrices."""
+    All frames share one order. In a pose away from the origin the numbers 0, 0, 0, 1 are the last row or the last
+    column. If all poses are at the origin, `order` ("row" or "column") decides.
+    """
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []
@@ -173,7 +174,8 @@ def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
 
 
 def _pixel_lens(frames: list[Mapping], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the lens [n, 4] at 832x480 of frames with fx, fy, cx, cy or a matrix in pixels, and notes."""
+    """Return the lens [n, 4] in pixels of an 832x480 image, from each frame's fx, fy, cx, cy or 3x3 matrix, and notes
+    for the user."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         fx, fy, cx, cy = _pixels(frame, f"{where}: frame {index}")

@@ -22,11 +22,11 @@ KEYS = {
     "img_name": "gaussian_splatting",
     **dict.fromkeys((*POSES, PARTS[0], "poses", "perFrameIntrinsicCoeffs"), "arkit"),
 }
-"""The JSON keys that identify a format."""
+"""JSON keys and the format that each key identifies."""
 C2W, W2C = ("cam_c2w", "c2w", "cam2world"), ("extrinsic", "extrinsics", "w2c", "world2cam")
 """The names of .npz arrays with camera-to-world and world-to-camera matrices."""
 ARRAYS = {"inds": "vipe", **dict.fromkeys(C2W, "megasam"), **dict.fromkeys(W2C, "vggt")}
-"""The names of .npz arrays that identify a format."""
+"""Names of arrays in .npz files, and the format that each name identifies."""
 COLUMNS = {19: "realestate10k", 12: "kitti", 16: "kitti", 13: "kitti", 17: "kitti", 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 
@@ -78,7 +78,7 @@ def _array_shape(path: Path) -> tuple[int, ...]:
 
 
 def header_shape(file: IO[bytes]) -> tuple[int, ...]:
-    """Return the shape in an .npy header; () for object arrays and for other files."""
+    """Return the shape that an .npy header states. Return () for an array of Python objects and for other files."""
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -100,7 +100,8 @@ def _archive(path: Path) -> str | None:
 
 
 def _zipped(path: Path) -> str | None:
-    """Return "lingbot" for a zip file with a poses.npy, such as live saves; otherwise None."""
+    """Return "lingbot" for a zip file that contains poses.npy, such as the camera.zip of a live session; otherwise
+    None."""
     with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
         return "lingbot" if "poses.npy" in {Path(name).name for name in archive.namelist()} else None
     return None
@@ -139,4 +140,4 @@ _DETECTORS: dict[str, Callable[[Path], str | None]] = {
     ".csv": _text,
     ".tum": _text,
 }
-"""The function that detects a file's format, by suffix. It returns None for an unknown format."""
+"""The function for each file suffix that detects a file's format. It returns None for an unknown format."""

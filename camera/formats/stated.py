@@ -1,4 +1,4 @@
-"""Texts in a camera file that state its axes, its direction or its kind of lens, whatever its format."""
+"""Texts in a camera file, under any format, that state the matrix convention or the kind of lens."""
 
 import re
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ FIELDS = (
 
 
 def stated_texts(path: Path) -> dict[str, str]:
-    """Return the texts in the head of a camera file and in its first frame, by key. Other formats than JSON and .npz
-    have none."""
+    """Return the texts in the header of a camera file and in its first frame, by key. The dict is empty for formats
+    other than JSON and .npz."""
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
@@ -49,8 +49,12 @@ def _is_frames(value: object) -> bool:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the convention that a file states, completed by its format's `own` one. Raises CameraError if it is not
-    `own`, because exporters name their axes and their pictures' axes alike."""
+    """Return the convention that the file's `texts` state. Parts that they do not state are taken from `own`, the
+    convention of the format.
+
+    Raises CameraError, which begins with `where`, if the stated convention differs from `own`. The user must then
+    choose, because such a text may also describe the axes of the images.
+    """
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():
         if not CONVENTION_KEYS.search(key):
@@ -68,7 +72,8 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:
-    """Return a message about a text that states a lens other than a pinhole, else an empty string."""
+    """Return a message if one of the `texts` states a lens other than a pinhole, else an empty string. `where` begins
+    the message."""
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""
 

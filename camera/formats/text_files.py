@@ -39,14 +39,16 @@ TUM_FIELDS = (
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 UNEVEN = 1.5
-"""The largest ratio of a time step to the median step, or its inverse, that counts as even."""
+"""Poses are resampled at constant time steps if any step is above UNEVEN times the median step, or below the median
+divided by UNEVEN."""
 
 
 def read_realestate10k(path: Path) -> CameraFile:
-    """Read a line for each frame: time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and
-    world-to-camera 3x4 by row, OpenCV axes.
+    """Read a text file of RealEstate10K or CameraCtrl with one line per frame.
 
-    The first line may be the video's address. Raises CameraError."""
+    A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the world-to-camera
+    matrix 3x4 by row, in OpenCV axes. The first line may be the video's address. Raises CameraError.
+    """
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), CONVENTIONS["opencv_w2c"], str(path))
@@ -61,8 +63,11 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> tuple[np.ndarray, t
 
 
 def read_kitti(path: Path) -> CameraFile:
-    """Read a line for each frame: camera-to-world 3x4 or 4x4 by row, OpenCV axes, as in KITTI odometry's poses/00.txt
-    and Replica's traj.txt. A frame number may come first. The file has no lens. Raises CameraError."""
+    """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes.
+
+    Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. The file
+    has no lens. Raises CameraError.
+    """
     rows = _rows(path, 12, 16, 13, 17)
     if rows.shape[1] % 4:
         refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
@@ -71,9 +76,11 @@ def read_kitti(path: Path) -> CameraFile:
 
 
 def read_tum(path: Path) -> CameraFile:
-    """Read a line for each frame: time, position, quaternion x, y, z, w; camera-to-world, OpenCV axes, without a lens.
+    """Read a text file of a TUM trajectory with one line per frame: time, position, and quaternion x, y, z, w.
 
-    Poses at uneven times, such as a SLAM system's keyframes, are resampled at even times. Raises CameraError."""
+    Poses are camera-to-world in OpenCV axes; the file has no lens. Irregular times, such as those of a SLAM system's
+    keyframes, are resampled at constant steps. Raises CameraError.
+    """
     order = tum_columns(read_text(path).splitlines())
     rows = _rows(path, 8) if order is None else _rows(path, order.total)[:, order.columns]
     check_quaternions(rows[:, 4:], str(path))
@@ -105,9 +112,8 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
-    """Return the numbers [n, k] of all lines, without empty lines, comments, and text on the first line.
-
-    `columns` are the accepted values of k. Raises CameraError."""
+    """Return the numbers [n, k] in a text file. Empty lines, comments and text on the first line are skipped. `columns`
+    are the accepted values of k. Raises CameraError."""
     lines = [(number, split_columns(line)) for number, line in _lines(path)]
     if lines and not is_number(lines[0][1][0]):
         lines = lines[1:]
@@ -128,17 +134,19 @@ UPSIDE_DOWN = (
 
 
 class Columns(NamedTuple):
-    """The number of columns that a header names, and the columns of time, position and quaternion x, y, z, w."""
+    """The columns of a trajectory file: the total number, and the indices of time, position x, y, z and quaternion x,
+    y, z, w."""
 
     total: int
     columns: list[int]
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return the columns of a trajectory, from a header that names all of them or has the order w, x, y, z.
+    """Return the columns of a trajectory that has a header; None without a header that is understood.
 
-    The header is the last line of text before the numbers, with or without a comment sign. Return None for a file
-    without such a header."""
+    The header is the last line of text before the numbers, with or without a comment sign. It must name all columns, or
+    show that the quaternion's order is w, x, y, z.
+    """
     header = ""
     for line in lines:
         text = line.strip().lstrip("#").strip()
@@ -154,7 +162,7 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
 
 
 def _column_of(name: str) -> str:
-    """Return the meaning of a column: time, x, y, z, qx, qy, qz, qw; an empty string for others."""
+    """Return what a column name stands for: time, x, y, z, qx, qy, qz or qw; an empty string for another name."""
     if re.search(r"time|stamp|^t$", name):
         return "time"
     if match := re.search(r"(?:^q|quat|rot|orientation).*?([wxyz])$", name):
@@ -169,7 +177,7 @@ def split_columns(line: str) -> list[str]:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a column is a number."""
+    """Return whether a text can be converted to a float."""
     try:
         float(text)
     except ValueError:

@@ -1,4 +1,5 @@
-"""Builders of camera paths: preset moves, key scripts, keyframes, and the state of the canvas editor."""
+"""Builders of camera paths: preset moves, scripts of held keys, keyframes, and the state of the graphical camera
+editor."""
 
 from .editor import path_from_editor
 from .keyframes import path_from_load3d

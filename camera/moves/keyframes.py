@@ -14,10 +14,11 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return [n, d], the cubic spline through `values` [k, d] at `knots` [k], k > 1, evaluated at `times` [n].
+    """Return the cubic spline [n, d] at `times` [n] through `values` [k, d] at the times `knots` [k], k > 1.
 
-    Times are between the first and the last knot. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the
-    ends (Catmull-Rom)."""
+    All `times` are between the first and the last knot. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at
+    the ends (Catmull-Rom).
+    """
     from scipy.interpolate import CubicHermiteSpline
 
     before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
@@ -27,9 +28,11 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Interpolate `rotations` [k, 3, 3] at the knots, k > 1, to [n, 3, 3] at `times` [n]: slerp, or squad if `smooth`.
+    """Return rotations [n, 3, 3] at `times` [n], interpolated between `rotations` [k, 3, 3] at the times `knots` [k], k
+    > 1. The method is slerp, or squad if `smooth`.
 
-    Squad (Shoemake 1987) is a cubic on the sphere, so the angular velocity is continuous at the knots."""
+    Squad (Shoemake 1987) is a cubic on the sphere, so the angular velocity is continuous at the knots.
+    """
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
@@ -51,9 +54,12 @@ def path_through(
     fps: float = FPS,
     smooth_turns: bool = False,
 ) -> CameraPath:
-    """Return the path at `times` [n] through keyframes at rising `knots` [k]: positions [k, 3], rotations [k, 3, 3].
+    """Return the path at `times` [n] through keyframes at the rising times `knots` [k].
 
-    The camera stands still before the first and after the last keyframe. `smooth_turns` uses squad, else slerp."""
+    The keyframes have `positions` [k, 3] and camera-to-world `rotations` [k, 3, 3]. `lens` [4] or [n, 4] is fx, fy, cx,
+    cy in pixels of an 832x480 image. Rotations are interpolated by squad if `smooth_turns`, else by slerp. Before the
+    first and after the last keyframe the camera stands still.
+    """
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
     times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])
     if len(knots) == 1:
@@ -64,8 +70,11 @@ def path_through(
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
-    """Return frame numbers [k] for keyframes at positions [k, 3], spaced by the square root of their distance
-    (centripetal)."""
+    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at positions [k, 3].
+
+    The interval between two keyframes is proportional to the square root of their distance (centripetal
+    parametrization).
+    """
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
     return np.concatenate([[0.0], np.cumsum(steps) / steps.sum() * (frames - 1)])
@@ -80,11 +89,13 @@ def path_from_load3d(
     fov_deg: float | None = None,
     fps: float = FPS,
 ) -> CameraPath:
-    """Return a path of `frames` frames through ComfyUI's LOAD3D_CAMERA values (y up, looking down -z), in order.
+    """Return a path of `frames` frames through a list of LOAD3D_CAMERA values of ComfyUI (y up, looking down -z).
 
-    `spacing` is "even" in time or "distance". The horizontal field of view is `fov_deg`, else from the first camera's
-    field of view and zoom, else 79 degrees. The world is rotated so that y points down. Raises CameraError, which names
-    the wrong camera."""
+    `spacing` is "even" for keyframes at equal intervals, or "distance" for intervals that grow with their distance.
+    `smooth_turns` interpolates rotations by squad instead of slerp. `fov_deg` is the horizontal field of view. None
+    takes it from the first camera, and 79 degrees if that has none. The world is rotated so that y points down. Raises
+    CameraError, which names the faulty camera.
+    """
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
     poses = [_load3d_pose(camera, f"camera {index + 1}") for index, camera in enumerate(cameras)]
@@ -135,7 +146,8 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Return the horizontal field of view at 832x480, in degrees, from a camera's vertical one and its zoom."""
+    """Return the horizontal field of view, in degrees, of an 832x480 image. It is computed from the camera's vertical
+    field of view and zoom."""
     down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG

@@ -1,7 +1,8 @@
-"""Camera keys: `w a s d` walk in the ground plane, `i j k l` look up, left, down, right.
+"""Camera paths from scripts of held keys: `w a s d` move in the ground plane, `i j k l` look up, left, down and right.
 
-A script is a list such as "w-10,iw-15,none-10": the keys that are held together, and the number of frames. Steps equal
-the official act2cam's: 0.05 units and 2 degrees a frame, pitch within 85 degrees."""
+A script is a list such as "w-10,iw-15,none-10". Each item names the keys held together and the number of frames. Steps
+equal those of the official act2cam: 0.05 units and 2 degrees per frame, with the pitch limited to 85 degrees.
+"""
 
 import re
 
@@ -17,10 +18,11 @@ SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
 def held_keys(script: str) -> np.ndarray:
-    """Return which of w a s d i j k l are held in each frame: bool [frames, 8], padded with idle frames to 4n+1, at
-    least 5.
+    """Return which of the keys w a s d i j k l are held in each frame, bool [frames, 8]. Frames without keys are
+    appended until the number of frames is 4n+1, at least 5.
 
-    Raises CameraError, which quotes the invalid part of the script."""
+    Raises CameraError, which quotes the invalid part of the script.
+    """
     rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
         raise CameraError(f"key script {script[:60]!r}: {len(rows)} frames, expected 1 to {MOST_FRAMES}")
@@ -29,14 +31,16 @@ def held_keys(script: str) -> np.ndarray:
 
 
 def actions_from_keys(script: str) -> np.ndarray:
-    """Return the W, A, S, D flags of a key script for an action checkpoint: float32 [frames, 4], a row a frame."""
+    """Return the W, A, S, D flags of a key script for an action model: float32 [frames, 4], 1 for a held key."""
     return held_keys(script)[:, :4].astype(np.float32)
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
     """Return camera-to-world poses float64 [frames + 1, 4, 4] of a key script; the first is the identity.
 
-    `step` in world units and `turn_deg` in degrees a frame. A pitch step that would cross 85 degrees is dropped."""
+    `step` is the distance in world units and `turn_deg` the rotation in degrees for each frame. A rotation that would
+    bring the pitch above 85 degrees is skipped.
+    """
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)
@@ -48,10 +52,12 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
-    """Return the path of a key script with its actions, one pose a frame.
+    """Return the path of a key script with its actions, one pose per frame.
 
-    `poses_from_keys` returns one pose more than there are frames. They are resampled evenly to the number of frames, as
-    in the official pipeline."""
+    `fov_deg` is the horizontal field of view; `step` and `turn_deg` are as in `poses_from_keys`. That function returns
+    one pose more than there are frames, so the poses are resampled to the number of frames, as in the official
+    pipeline.
+    """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
     held = np.concatenate([actions, actions[-1:]])

@@ -28,9 +28,11 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Preset:
-    """A camera move: its description, the unit of its amount, the default amount, and the function `move`.
+    """A preset camera move: its description, the unit of its amount, the default amount, and the function `move`.
 
-    c2w [n, 4, 4] = move(progress [n] from 0 to 1, amount, subject [3])."""
+    `move(progress, amount, subject)` returns c2w [n, 4, 4] for progress [n] from 0 to 1. `subject` [3] is the point
+    that orbits and cranes keep in view.
+    """
 
     description: str
     unit: str
@@ -39,7 +41,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note that the amount of a steady move cancels out; an empty string for moves in degrees."""
+        """A note for the user that the amount has no effect if the camera moves at constant speed; empty for moves in
+        degrees."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -54,11 +57,13 @@ def preset_path(
     shake: float = 0.0,
     seed: int = 0,
 ) -> CameraPath:
-    """Return the path of the move `name` over `frames` frames (rounded down to 4n+1), starting at the identity.
+    """Return the path of a preset move over `frames` frames (rounded down to 4n+1). The first pose is the identity.
 
-    `amount` is in the preset's unit, None: its default. `radius` is the distance, in world units, to the point straight
-    ahead that orbits and cranes keep in view. `shake` is the size in degrees of an added handheld shake, seeded by
-    `seed`. Raises CameraError."""
+    `name` is the preset, `amount` its size in the preset's unit (None: its default), `easing` a name in EASINGS, and
+    `fov_deg` the horizontal field of view. `radius` is the distance, in world units, to the point straight ahead that
+    orbits and cranes keep in view. `shake` is the size in degrees of an added handheld shake with the random `seed`.
+    Raises CameraError.
+    """
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
     preset = PRESETS[name]
@@ -75,9 +80,11 @@ def preset_path(
 
 
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """Return the path with a handheld shake of about `degrees`, deterministic by `seed`. The first frame is unchanged.
+    """Return the path with a handheld shake of about `degrees`. The first frame is unchanged. Equal values of `seed`
+    give equal shakes.
 
-    The shake only rotates the camera: the model scales the longest step to 1, which would enlarge small translations.
+    The shake only rotates the camera. Small translations would be enlarged, because the model's input is scaled so that
+    the longest step is 1.
     """
     if degrees == 0:
         return path
@@ -121,7 +128,8 @@ def _crane(sign: float) -> Move:
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-    """Circle the subject by `amount` degrees while halving the distance and rising by a quarter of it."""
+    """Return the poses of a spiral around the subject: `amount` degrees of orbit, while the distance halves and the
+    camera rises by a quarter of the distance."""
     away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))

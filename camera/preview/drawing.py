@@ -1,4 +1,4 @@
-"""Drawing on a Pillow image: projections of the world, frusta, images in space, column charts."""
+"""Drawing on a Pillow image: projected lines and frusta of cameras, images placed in the scene, and column charts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,27 +25,30 @@ AT_AN_ANGLE = np.array([[np.cos(_A), 0, np.sin(_A)], [np.sin(_E) * np.sin(_A), n
 
 
 def color_at(fraction: float) -> Color:
-    """Return a colour between the start's green (0) and the end's red (1)."""
+    """Return a colour between green at 0, the start of a path, and red at 1, its end."""
     red, green, blue = (round(a + (b - a) * fraction) for a, b in zip(START, END, strict=True))
     return red, green, blue
 
 
 def in_light(image: Image.Image) -> Image.Image:
-    """Invert the lightness of an RGB image and keep every hue, for a light page. A second call restores the image."""
+    """Return an RGB image with inverted lightness and the same hues, for a light page. A second call restores the
+    image."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))
 
 
 def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return Pillow's built-in font."""
+    """Return Pillow's built-in font in this size."""
     return ImageFont.load_default(size)
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return the points [6, 3] of a camera's frustum in world coordinates: the apex, the four corners at `depth`
-    clockwise from the top left, and a mark above the top edge. `pose` [4, 4] is camera-to-world, `lens` [4] at
-    832x480."""
+    """Return the points [6, 3] of a camera's frustum in world coordinates.
+
+    They are the apex, the four corners at the distance `depth` clockwise from the top left, and a mark above the top
+    edge. `pose` [4, 4] is camera-to-world. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image.
+    """
     fx, fy, cx, cy = lens
     left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
     corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
@@ -55,7 +58,8 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """A parallel projection of the world into a box of an image, scaled so that all `points` are visible."""
+    """A parallel projection of the world into a rectangle (`box`) of an image, scaled so that all `points` are
+    visible."""
 
     canvas: Image.Image
     box: Box
@@ -64,7 +68,7 @@ class View:
     margin: float = 14.0
 
     def pixels(self, points: np.ndarray) -> np.ndarray:
-        """Project world points [n, 3] to pixels [n, 2]."""
+        """Return the pixel positions [n, 2] of world points [n, 3]."""
         scale, shift = self._fit
         return np.atleast_2d(points) @ self.axes.T * scale + shift
 
@@ -78,12 +82,12 @@ class View:
         return scale, np.array([left + right, top + bottom]) / 2 - (low + high) / 2 * scale
 
     def line(self, points: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw a line through world points."""
+        """Draw a line through world points [n, 3]; `width` is in pixels."""
         pixels = [tuple(point) for point in self.pixels(points)]
         ImageDraw.Draw(self.canvas).line(pixels, fill=color, width=width, joint="curve")
 
     def frustum(self, corners: np.ndarray, color: Color, width: int = 2) -> None:
-        """Draw the frustum of a camera, from the points that `drawing.frustum` returns."""
+        """Draw a camera's frustum. `corners` [6, 3] is the result of `drawing.frustum`, and `width` is in pixels."""
         for corner in corners[1:5]:
             self.line(np.stack([corners[0], corner]), color, width)
         self.line(corners[[1, 2, 3, 4, 1]], color, width)
@@ -106,7 +110,7 @@ class View:
         draw.text((x, y), text, font=font(size), fill=color, stroke_width=round(size / 8), stroke_fill=PANEL)
 
     def picture(self, image: Image.Image, corners: np.ndarray) -> None:
-        """Draw an image on the far end of a frustum, from the points that `drawing.frustum` returns."""
+        """Draw an image on the far plane of a frustum. `corners` [6, 3] is the result of `drawing.frustum`."""
         top_left, top_right, _, bottom_left = self.pixels(corners[1:5])
         across, down = top_right - top_left, bottom_left - top_left
         basis = np.stack([across / image.width, down / image.height], axis=1)
@@ -121,7 +125,7 @@ class View:
 
 
 def bars(canvas: Image.Image, box: Box, values: Sequence[float] | np.ndarray, most: float, color: Color) -> None:
-    """Draw a column chart of `values` in a box; the value `most` fills its height."""
+    """Draw a column chart of `values` in a rectangle. A column of the value `most` has the rectangle's full height."""
     left, top, right, bottom = box
     draw = ImageDraw.Draw(canvas)
     draw.line((left, bottom, right, bottom), fill=GRID, width=2)

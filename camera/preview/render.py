@@ -16,7 +16,8 @@ from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Return the path as the model receives it, float64 [f, 4, 4]: the accumulated steps, the longest of length 1."""
+    """Return the path as the model receives it, as world poses float64 [f, 4, 4]. They are the accumulated relative
+    poses of `model_poses`, so the longest step has length 1."""
     return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 
@@ -27,10 +28,13 @@ def render_preview(
     size: tuple[int, int] = (800, 500),
     light: bool = False,
 ) -> Image.Image:
-    """Draw the path from above, from the side and at an angle, the path as the model receives it, and the warnings.
+    """Return a drawing, RGB, of the path from above, from the side and at an angle, the path as the model receives it,
+    and warnings.
 
-    `frames` is the video's length, None: the full path; `size` is in pixels, 400x250 to 4096x4096; `light` draws for a
-    light page. Returns an RGB image. Raises CameraError for fewer than five poses or another size."""
+    `first_frame` is drawn at the first camera. `frames` is the video's length (None: the full path). `size` is width
+    and height in pixels, 400x250 to 4096x4096. `light` draws dark lines for a light page. Raises CameraError for fewer
+    than five poses or another size.
+    """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))
     sheet = Sheet(size)

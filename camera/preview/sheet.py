@@ -1,4 +1,4 @@
-"""The layout of a drawing: titled panels under a header, text below; paths, ground grids and charts in panels."""
+"""The layout of a drawing: a header, titled panels with paths and charts, and text below."""
 
 import textwrap
 
@@ -19,9 +19,11 @@ LINES = 4
 
 
 class Sheet:
-    """The canvas and its layout: panels under a header, text below.
+    """A canvas with a header, panels, and text below them.
 
-    `size` is the image's in pixels. Raises CameraError for a size below 400x250 or above 4096x4096."""
+    `size` is the width and height of the finished image in pixels. Raises CameraError for a size below 400x250 or above
+    4096x4096.
+    """
 
     def __init__(self, size: tuple[int, int]) -> None:
         if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):
@@ -37,8 +39,8 @@ class Sheet:
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: tuple[float, float], rows: tuple[float, float], title: str) -> Box:
-        """Draw a titled panel at `columns` and `rows`, fractions of the space between header and text. Returns the box
-        inside."""
+        """Draw a titled panel, and return the rectangle inside it. `columns` and `rows` are its left and right, top and
+        bottom edges, as fractions of the space between header and text."""
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
         left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
@@ -50,13 +52,14 @@ class Sheet:
         return box[0], box[1] + 20 * unit, box[2], box[3]
 
     def header(self, text: str, legend: str) -> None:
-        """Draw a description on the left, and the legend on the right."""
+        """Draw the description `text` at the top left, and the `legend` at the top right."""
         draw, right = ImageDraw.Draw(self.canvas), self.canvas.size[0] - 10 * self.unit
         draw.text((10 * self.unit, 6 * self.unit), text, font=font(14 * self.unit), fill=drawing.INK)
         draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
 
     def words(self, messages: list[tuple[str, Color]], more: str) -> None:
-        """Draw messages in their colours; if they need too many lines, `more` replaces the last ones."""
+        """Draw messages below the panels, each in its colour. If they need more than LINES lines, `more` replaces the
+        last ones."""
         columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
         lines = [
             (line, color)
@@ -78,17 +81,22 @@ class Sheet:
         most: float,
         color: Color,
     ) -> None:
-        """Draw a panel with a column chart of `values`; the value `most` fills its height."""
+        """Draw a panel (see `panel`) with a column chart of `values`. A column of the value `most` has the full
+        height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
 
     def view(self, box: Box, axes: np.ndarray, corners: list[np.ndarray]) -> View:
-        """Return a projection into a panel's box that shows all `corners`, arrays [n, 3] in world coordinates."""
+        """Return a parallel projection onto `axes` for a panel's rectangle, in which all points `corners` (arrays [n,
+        3] in world coordinates) are visible."""
         return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
-        """Draw a path from green to red, with up to 7 of its cameras, its ends and a dot for each tick of time."""
+        """Draw a path from green to red, with up to 7 of its cameras, and dots at whole seconds (see `tick_seconds`).
+
+        `positions` [n, 3] are the camera centres, and `cameras` the points of every frame's frustum.
+        """
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))
@@ -105,12 +113,13 @@ class Sheet:
 
 
 def tick_seconds(seconds: float) -> int:
-    """Return the seconds between dots, so that a path has at most MOST_TICKS."""
+    """Return the number of seconds between two dots on a path of this duration, so that there are at most
+    MOST_TICKS."""
     return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
 
 
 def ground(points: np.ndarray) -> list[np.ndarray]:
-    """Return the lines [2, 3] of a grid below all `points` [n, 3]."""
+    """Return the lines, each [2, 3], of a horizontal grid below all `points` [n, 3]."""
     (left, _, near), (right, floor, far) = points.min(0), points.max(0)
     along = [np.array([[x, floor, near], [x, floor, far]]) for x in np.linspace(left, right, 7)]
     return along + [np.array([[left, floor, z], [right, floor, z]]) for z in np.linspace(near, far, 7)]
