@@ -1,4 +1,4 @@
-"""The options of a run. The command builds its flags from their names, defaults and choices."""
+"""The options of a run. The command line takes their names, defaults and choices from here."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ else:
     ImageInput = object  # checked by `read_image`, which imports the libraries for the check
 
 CAMERAS = ("action_path", "preset", "keys")
-"""The options that define a camera; at most one of them may be set."""
+"""The options that set the camera path. A run may set only one of them."""
 STDOUT = "-"
-"""The value of `output` for standard output."""
+"""The value of the option `output` that stands for standard output."""
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
-"""The error message for a web address in place of a path."""
+"""The end of the error message for a web address where a path is expected."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
-"""The command's syntax of a LoRA (see `lora_of`)."""
+"""The syntax of a LoRA on the command line. `lora_of` reads it."""
 POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
-"""The files of a pose folder."""
+"""The names of the files in a pose folder."""
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
-"""The options that name a part of the package that is stored elsewhere."""
+"""The options that name a file to use in place of a part of the package."""
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
-"""The options that a causal model does not use."""
+"""The options that only the base model uses, except that causal-pretrain uses those in GUIDED."""
 GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
-"""The options of BASE_ONLY that causal-pretrain does use."""
+"""The options in BASE_ONLY that the release causal-pretrain, a causal model with guidance, also uses."""
 FEW_STEPS_ONLY = ("schedule",)
-"""The options that causal-pretrain does not use."""
+"""The options that the release causal-pretrain does not use, unlike other causal models."""
 CAUSAL_ONLY = (
     "release",
     "chunk",
@@ -68,40 +68,46 @@ CAUSAL_ONLY = (
     "continue_from",
     "events",
 )
-"""The options that the base model's two experts do not use."""
+"""The options that only causal models use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
-    """The options of one run, named as in the official script and in the community's.
+    """The options of one run, named as in the official script and its community forks.
 
-    The video has at most `max_area` pixels in the image's aspect ratio, or exactly `width` times `height`, which must
-    be set together. `guide_scale` is one number or (low, high). None means: a random `seed`; the default `negative`
-    prompt; as `device` the GPU if there is one; as `dtype` bf16 on a GPU and fp32 on the CPU; as `high`, `low`,
-    `text_encoder`, `tokenizer` and `vae` the package's own parts; and as `shift` 5 for the base model, the release's
-    default for a causal one. `assets_dir` names a folder with text encoder, tokenizer and VAE. `lora` files are added
-    to the weights in use; stored weights do not change.
+    Input and output: `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. If `output` is None, no file is
+    written and the result contains the frames. An existing `output` or `save_state` raises an error unless `overwrite`
+    is set. The video has the image's aspect ratio and at most `max_area` pixels, or exactly `width` times `height`,
+    which must be set together.
 
-    The camera path comes from the folder `action_path`, from a `preset` of `camera.moves` at its defaults, or from held
-    `keys`, such as "w-10,iw-15". Without one the base model moves the camera freely, and a causal model's camera stands
-    still.
+    The camera path comes from the folder `action_path`, from a `preset` of `camera.moves` with its default values, or
+    from held `keys`, such as "w-10,iw-15". Without a path, the base model moves the camera freely, and the camera of a
+    causal model does not move.
 
-    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An existing `output` or `save_state` raises an error
-    unless `overwrite` is set. If `output` is None nothing is written, and the result contains the frames. With `shard`
-    several processes split the weights of an expert, whatever `residency` is.
+    Files: `assets_dir` is a folder with text encoder, tokenizer and VAE. `high`, `low`, `text_encoder`, `tokenizer` and
+    `vae` replace parts of the package. `lora` files are added to the weights at run time, and weight files do not
+    change. `release` is one of RELEASES, for a model whose release is not clear from its files.
 
-    Causal models (LingBot-World Fast and 2.0) use none of BASE_ONLY, causal-pretrain only GUIDED, and the base model
-    none of CAUSAL_ONLY. `release` names one of RELEASES if the model's files are ambiguous. `chunk` is the number of
-    latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps. `window` and `sink`
-    count latent frames; a window of 0 is the whole video. None means the values that the checkpoint was trained for.
-    `decoder_device` is another CUDA GPU than `device`, such as "cuda:1", which decodes a chunk while the next one is
-    made.
+    Defaults for None: `seed` is random. `negative` is the standard negative prompt. `device` is the GPU if there is
+    one. `dtype` is bf16 on a GPU and fp32 on the CPU. `shift` is 5 for the base model, and the release's own for a
+    causal one. `chunk`, `window`, `sink` and `schedule` are those that the model was trained with.
 
-    `continue_from` names a file that `save_state` wrote, or the folder of a walk. The video then contains the frames
-    after the state's, and the numbering of PNG files continues. `image` is not needed, and an empty `prompt` means the
-    state's last one. The path's first pose is placed where the camera stood, in the units of the first path that moved.
-    `events` names a file of sentences that extend the prompt from a second of this video on
-    (`live.worlds.events.read_events`)."""
+    `guide_scale` is one number or (low, high). With `shard` several processes split the weights of an expert, and
+    `residency` has no effect. Causal models (LingBot-World Fast and 2.0) do not use BASE_ONLY, except that
+    causal-pretrain uses GUIDED. The base model does not use CAUSAL_ONLY.
+
+    Causal models: `chunk` is the number of latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or the
+    indices of the steps. `window` and `sink` count latent frames; a window of 0 is the whole video. `decoder_device` is
+    another CUDA GPU than `device`, such as "cuda:1". It decodes a chunk while `device` makes the next one.
+
+    `continue_from` is a file that `save_state` wrote, or the folder of a walk. The new video contains only the frames
+    after the state's, and the numbers of PNG files continue. In this case `image` is not needed, and an empty `prompt`
+    means the state's last prompt. A new camera path begins at the last camera of the state, and has the units of the
+    first path that moved the camera.
+
+    `events` is a file of sentences that are added to the prompt from a given second of this video on (see
+    `live.worlds.events.read_events`).
+    """
 
     ckpt_dir: str | Path
     prompt: str
@@ -153,8 +159,8 @@ class GenerateOptions:
     vae: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for a value of a wrong type, and for a web address in place of a path. NumPy numbers are
-        converted to Python numbers, which torch requires."""
+        """Check the types of all values. Raises InputError for a wrong type, and for a web address where a path is
+        expected. NumPy numbers are converted to Python numbers, because torch requires these."""
         hints = get_type_hints(type(self))
         check_types(vars(self), hints)
         for name, value in vars(self).items():
@@ -171,17 +177,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
     for kind in (hint, *get_args(hint))
     if get_origin(kind) is Literal
 }
-"""The options with a fixed set of values, and those values."""
+"""The options that have a fixed set of values, each with these values."""
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is an address of the web or of a storage service."""
+    """Return whether a text is a URL of the web or of a storage service, such as hf:// or s3://."""
     return re.match(r"(https?|ftp|hf|s3|gs)://", text) is not None
 
 
 def lora_of(text: str) -> LoraFile:
-    """Return the LoRA for a text such as FILE, FILE:0.8 or high=FILE:0.8. A colon without a number after it is part of
-    the file's name. Raises ArgumentTypeError for an empty name and for an address."""
+    """Return the LoRA that a text such as FILE, FILE:0.8 or high=FILE:0.8 describes. A colon that no number follows
+    belongs to the file's name. Raises ArgumentTypeError for an empty name and for a web address."""
     expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
     name = text.removeprefix(f"{expert}=")
     if not name:
@@ -196,7 +202,7 @@ def lora_of(text: str) -> LoraFile:
 
 
 def two_sides(text: str) -> tuple[int, int]:
-    """Return the two numbers of a text such as 480*832 or 480x832. Raises ArgumentTypeError."""
+    """Return the two numbers in a text such as 480*832 or 480x832. Raises ArgumentTypeError for any other text."""
     sides = text.lower().replace("x", "*").split("*")
     if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
         raise ArgumentTypeError(f"{text!r} is not like 480*832")

@@ -1,4 +1,4 @@
-"""The plan of a run, made from its options: every check, and the open files."""
+"""The plan of a run. `make_plan` checks the options and opens all files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ from .rollout_plan import RolloutPlan, plan_causal
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingPlan(Plan):
-    """The plan of a run of the base model's two experts."""
+    """The plan of a run with the base model, which has two experts."""
 
     experts: PerExpert[Checkpoint]
     camera: PoseFolder | None
@@ -61,17 +61,17 @@ class SamplingPlan(Plan):
 
     @property
     def config(self) -> ModelConfig:
-        """The configuration of each expert."""
+        """The configuration that both experts share."""
         return self.experts.high.config
 
     @property
     def work(self) -> str:
-        """The amount of work as text, such as "40 steps"."""
+        """The number of steps as text, such as "40 steps"."""
         return many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the properties of the run that determine the memory of its steps. `together`: the division of a
-        forward among processes."""
+        """Return the properties of the run that determine the memory of its steps. `together`: how processes divide
+        each forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -86,7 +86,7 @@ class SamplingPlan(Plan):
 
     @property
     def guided(self) -> bool:
-        """Whether the negative prompt is used."""
+        """Whether guidance, and with it the negative prompt, is used."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
@@ -96,8 +96,9 @@ AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
 ) -> AnyPlan:
-    """Check the options, open every file, the cheapest first, and return the plan. Raises a LingBotError for the first
-    fault. `open_file(opener, path, *loras)` opens a file; a cache may return one that is open already."""
+    """Check the options, open all files, and return the plan. Small files are opened first, so that most errors come
+    early. `open_file(opener, path, *loras)` opens a file, or returns it from a cache. Raises a LingBotError for the
+    first invalid option or file."""
     options = with_state(options)
     check_settings(options)
     device = find_device(options.device)
@@ -148,8 +149,8 @@ def make_plan(
 
 
 def with_state(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with the state's file in place of a walk's folder, and the state's last prompt in place of an
-    empty one. Raises InputError."""
+    """Return the options with `continue_from` as the file of a state, even if it was the folder of a walk. An empty
+    prompt is replaced by the state's last prompt. Raises InputError for an invalid state."""
     if options.continue_from is None:
         return options
     state = state_of(options.continue_from)
@@ -169,7 +170,7 @@ def _experts_opener(dtype: torch.dtype) -> Callable[..., PerExpert[Checkpoint]]:
 
 
 def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
-    """Raise InputError if the text encoder's embeddings have another width than the model's."""
+    """Raise InputError if the text encoder's embeddings do not have the width that the model expects."""
     if encoder.config.dim != config.text_dim:
         raise InputError(
             f"`text_encoder` {encoder.path}: its embeddings have {encoder.config.dim} values, the model "

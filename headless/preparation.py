@@ -1,4 +1,5 @@
-"""The work of a causal run before its first chunk: encode the prompts and the image, load decoder and model."""
+"""The work of a causal run before its first chunk. It encodes the prompts and the image, and loads the decoder and the
+model."""
 
 import logging
 import threading
@@ -29,13 +30,14 @@ from .stages import RunContext, load_model
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 SETTLING = 500_000_000
-"""The bytes that CUDA's libraries allocate on the GPU in the first forwards."""
+"""The bytes of GPU memory that CUDA's libraries allocate during the first forwards."""
 
 
 class Prepared(NamedTuple):
-    """The inputs of a causal run's chunks. `contexts`: the embeddings [1, L, D] of the prompts, with a guided model the
-    negative one second. `image`: the latent [1, 16, n, h, w] of the image and grey frames, on the CPU; None in all
-    processes but the first. `decoder`: None in processes that do not decode."""
+    """The inputs of a causal run's chunks. `contexts`: the embeddings of the prompts, [1, L, D] each; for a guided
+    model the second one is that of the negative prompt. `image`: the latent [1, 16, n, h, w] of the start image
+    followed by grey frames, on the CPU. Only the first process has it, and it is None in others. `decoder`: None in
+    processes that do not decode."""
 
     memory: RolloutMemory
     contexts: list[Tensor]
@@ -45,10 +47,12 @@ class Prepared(NamedTuple):
 
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> Prepared:
-    """Return the inputs of the run's chunks. `prompts()` returns the embeddings. Each of several processes loads its
+    """Return the inputs of the run's chunks. `prompts()` returns the embeddings of the prompts. Each process loads its
     own model. Raises InputError if memory is too small.
 
-    Text encoder, VAE encoder and model use the GPU one after the other, or at the same time if they fit together."""
+    The text encoder, the VAE encoder and the model use the GPU one after the other, or at the same time if they all
+    fit.
+    """
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _with_room_for_all(plan, planner, free, run)
@@ -72,9 +76,9 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
 def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Encode the prompts while one thread loads the model and another encodes the image. Without `image_too` the image
-    is encoded before the prompts, because all three do not fit. After an error the threads end within a tenth of a
-    second."""
+    """Encode the prompts while one thread loads the model and another encodes the image. Unless `image_too`, the image
+    is encoded before the prompts, because GPU memory is too small for all three. After an error the threads end within
+    0.1 s."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
         loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -90,7 +94,8 @@ def _all_at_once(
 
 
 class _Aside(AbstractContextManager["_Aside"]):
-    """Two background threads of a run, with `gpu` as their CUDA device. They end with the context."""
+    """Two background threads of a run, which end with this context. `gpu`: the index of their CUDA device, None on a
+    CPU."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -101,8 +106,9 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, work: Callable[[Progress], T]) -> Callable[[], T]:
-        """Start `work(progress)` in a thread. Return a function that waits for the result and returns it, or raises the
-        work's error. Its first call begins the run's stage `stage`, which shows the progress in `unit`."""
+        """Start `work(progress)` in a thread, and return a function that waits for its result. This function returns
+        the result or raises the error of `work`. Its first call begins the stage `stage`, whose progress is counted in
+        `unit`."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
@@ -129,16 +135,16 @@ class _Aside(AbstractContextManager["_Aside"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the free bytes on the GPU and in host memory, the minimum over all processes, so that all processes make
-    the same choices."""
+    """Return the free bytes on the GPU and in host memory. Both are the minimum over all processes, so that all
+    processes make the same choices."""
     return Free(processes.least(free_memory(plan.device)), processes.least(available_host_memory()))
 
 
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return a memory plan with the whole model on the GPU, or None if that leaves too little room for the text encoder
-    or for the VAE encoder. Also return whether there is room for both encoders at once."""
+    """Return a memory plan with the whole model on the GPU next to the text encoder or the VAE encoder, or None if they
+    do not fit. Also return whether both encoders fit at the same time."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -154,15 +160,17 @@ def _with_room_for_all(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode stripes of each frame; ALONE if the VAE decodes in tiles."""
+    """Return the processes that decode, each a stripe of every frame. If the VAE decodes in tiles, return ALONE: only
+    one process decodes."""
     return ALONE if memory.vae_tiling else processes
 
 
 def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
-    """Return the image's latent (only in the first process) and the decoder (only in processes that decode). `alone`:
-    nothing else uses the GPU, so the image may be encoded in tiles if memory is short."""
+    """Return the latent of the image, None except in the first process, and the decoder, None in processes that do not
+    decode. `alone`: whether nothing else uses the GPU. In that case the image is encoded in tiles if memory is
+    short."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

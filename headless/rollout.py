@@ -1,4 +1,4 @@
-"""The run of a causal model: sample, decode and write a video chunk by chunk."""
+"""The run of a causal model. It samples, decodes and writes a video chunk by chunk."""
 
 import logging
 import time
@@ -27,18 +27,20 @@ from .stages import AGAIN, RunContext
 
 log = logging.getLogger(__name__)
 SECONDS_BETWEEN_STATES = 50
-"""The interval of saved states in seconds, so that a killed run loses about a minute of work."""
+"""The seconds between two saved states. A killed run loses about a minute of work."""
 
 
 def run_rollout(
     plan: RolloutPlan, prompts: Callable[[], list[Tensor]], noise: Tensor, generator: torch.Generator, run: RunContext
 ) -> Path:
-    """Make the video of `plan` and return its path. `prompts()` returns the embeddings [1, L, D]; `noise` is
-    [1, 16, f, h, w], and `generator` draws all later noise. Raises InputError if memory is too small.
+    """Make the video of a causal model, and return its path. `prompts()` returns the embeddings of the prompts, [1, L,
+    D] each. `noise`: [1, 16, f, h, w]. `generator` draws the noise of later steps. Raises InputError if memory is too
+    small.
 
-    Several processes compute each forward together and, unless the VAE is tiled, decode one stripe of the frames each.
-    The first process encodes the image and writes the video. If the run ends early, the video and the state of the
-    finished chunks stay."""
+    Several processes compute each forward together. Each of them decodes a stripe of the frames, unless the VAE decodes
+    in tiles. The first process encodes the image and writes the video. If the run ends early, the video and the state
+    of the finished chunks remain.
+    """
     spec, processes = plan.spec, run.processes
     memory, contexts, image, decoder, model = prepare(plan, prompts, run)
     image = processes.share(image, 0)
@@ -81,9 +83,9 @@ def run_rollout(
 
 
 def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
-    """Write the chunks into the video, in the first process, and save the state about every minute. After an interrupt
-    the last chunk and the end of the file are still written, and further interrupts are delayed until then. A pipe is
-    the exception, because its reader may have stopped."""
+    """Write the chunks into the video in the first process. `save()` writes the state, about every minute. After an
+    interrupt the last chunk and the end of the file are still written, and further interrupts are delayed until then.
+    For a pipe they are not delayed, because its reader may have stopped."""
     saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
     with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer:
@@ -104,9 +106,9 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 
 
 class _Frames:
-    """The decoding and delivery of a run's chunks. `decoding`: the processes that decode stripes of each frame.
-    `written()` returns the number of chunks in the video; a saved state has no more, so that the next video follows
-    without a gap."""
+    """The decoding and delivery of a run's chunks. `decoding`: the processes that decode, each a stripe of every frame.
+    `written()` returns the number of chunks in the video. A saved state has no more chunks than that, so that a later
+    video continues without a gap."""
 
     progress: Progress
 
@@ -121,12 +123,12 @@ class _Frames:
 
     @property
     def latents(self) -> list[Tensor]:
-        """The latents [1, 16, n, h, w] of the delivered chunks."""
+        """The latents, [1, 16, n, h, w] each, of the chunks that were delivered."""
         return self.delivery.latents
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
-        """Decode each chunk that `latents` yields. In the first process `write` receives its frames, uint8
-        [F, H, W, 3]. If the run is interrupted, a chunk that is made but not delivered is delivered too."""
+        """Decode each chunk of `latents`. In the first process `write` receives the chunk's frames, uint8 [F, H, W, 3].
+        After an interrupt, a finished chunk that was not yet delivered is still delivered."""
         self._write = write
         self._replay(latents)
         self.progress = self._stages.begin("chunks", "frame", keep=True)
@@ -141,8 +143,8 @@ class _Frames:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Run the cache updates of the continued state's chunks, one forward each, and decode its last chunks to
-        restore the decoder's state."""
+        """Restore the caches of a continued state. The model computes one forward for each of the state's chunks, and
+        the decoder decodes the last chunks."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -165,7 +167,7 @@ class _Frames:
             self._write(joined)
 
     def _checked(self, latent: Tensor, frames: Tensor | None) -> Tensor | None:
-        """Return the chunk's frames, decoded again if a value in the VAE was too large for fp16."""
+        """Return the chunk's frames. If a value in the VAE was too large for fp16, decode the chunk again in fp32."""
         if self._decoder is None:
             return None
         try:
@@ -177,7 +179,8 @@ class _Frames:
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Replace the decoder by one in fp32, tiled if memory is short, and run it on the preceding chunks."""
+        """Replace the decoder by one in fp32, which decodes in tiles if memory is short. It decodes the preceding
+        chunks first, to restore its state."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)
@@ -187,14 +190,14 @@ class _Frames:
         self._show([*self._before, *self.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
-        """Decode chunks only to restore the decoder's state."""
+        """Decode chunks without using the frames, only to restore the decoder's state."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
 
 
 def _finish_or_log(delivery: Delivery) -> None:
-    """Deliver the last chunk. A failure is only logged, so that the run ends with its original error."""
+    """Deliver the last chunk. If that fails, log the error, so that the run ends with its original error."""
     try:
         delivery.finish()
     except Exception as reason:

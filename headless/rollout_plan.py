@@ -1,4 +1,5 @@
-"""The plan of a causal model's run (LingBot-World Fast, 2.0): the engine's RolloutSpec plus the command's files."""
+"""The plan of a run with a causal model (LingBot-World Fast or 2.0). It adds the command's files to the engine's
+description of the video, RolloutSpec."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,8 +40,8 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """The plan of a causal model's run. `spec`: the engine's description of the video. `prompts`: each prompt as (first
-    chunk, text)."""
+    """The plan of a run with a causal model. `spec`: the engine's description of the video. `prompts`: each prompt as
+    (first chunk, text)."""
 
     checkpoint: Checkpoint
     spec: RolloutSpec
@@ -68,16 +69,17 @@ class RolloutPlan(Plan):
 
     @property
     def chunk_geometry(self) -> Geometry:
-        """The geometry of the frames of one chunk, which are decoded at a time."""
+        """The size and length of one chunk, the unit of decoding."""
         return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
     def frames_before(self) -> int:
-        """The number of frames of the continued state, from which on PNG files are numbered."""
+        """The number of frames of the continued state, 0 without one. It is also the number of the first new PNG
+        file."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
-        """Return the planner of the run's memory, for a run by `processes` processes."""
+        """Return the memory planner of the run. `processes`: the number of processes that compute the run together."""
         spec = self.spec
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
@@ -89,8 +91,8 @@ class RolloutPlan(Plan):
 
 
 def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | None) -> RolloutPlan:
-    """Return the plan of a causal model's run; `image` is uint8 [H, W, 3], or None to continue a state. Raises a
-    LingBotError for options that do not fit the model."""
+    """Return the plan of a run with a causal model. `image`: the start image, uint8 [H, W, 3], or None if the run
+    continues a state. Raises a LingBotError for options that do not fit the model."""
     options, release = inputs.options, checkpoint.release
     assert release is not None  # a causal model has a release
     if release.guided:
@@ -130,8 +132,8 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
 
 
 def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
-    """Raise InputError if the state cannot be written to `saved`, and if a file exists there and `overwrite` is false.
-    The state that the run continues may be replaced, because the new state contains it."""
+    """Check that a state can be written to `saved`. Raises InputError if not, and for an existing file unless
+    `overwrite` is set. The state that the run continues may always be replaced, because the new state contains it."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
     if saved.absolute() == target.path.absolute():
@@ -162,7 +164,8 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
-    """Return the camera path of the options, or None. Raises CameraError for fewer poses than a chunk needs."""
+    """Return the camera path of the options, or None without one. Raises CameraError if the path has fewer poses than a
+    chunk needs."""
     camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
@@ -174,8 +177,8 @@ def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> Pos
 
 
 def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None) -> Tensor | None:
-    """Return the image as the first frame [3, H, W] in the requested size; None if the run continues a state. Raises
-    InputError for another size than the state's."""
+    """Return the image as the first frame, [3, H, W], in the requested size, or None if the run continues a state.
+    Raises InputError if the requested size is not that of the state."""
     if state is None:
         return None if image is None else first_frame(image, geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
@@ -185,8 +188,8 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 
 
 def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts of the run, each as (first chunk, text), and notes on events without effect. Raises
-    InputError."""
+    """Return the prompts of the run, each as (first chunk, text). Also return notes on events without a start, because
+    they have no effect. Raises InputError for an invalid file of events."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

@@ -1,4 +1,4 @@
-"""One run from its plan to the written video, and `generate`, which makes the plan too."""
+"""One run, from its plan to the written video. `generate` makes the plan too."""
 
 import os
 import secrets
@@ -34,9 +34,9 @@ from .stages import RunContext, conditioning, draw_noise, encode_image, encode_p
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run: the path of the video or of the folder of PNG files, the seed of the noise, and the time and
-    memory of each stage. `model_steps`: the steps for which the base model ran, fewer than all with a
-    `reuse_threshold`. `frames`: the video, uint8 [F, H, W, 3], if `output` is None; then `path` is None."""
+    """The result of a run. `path`: the video or the folder of PNG files, None if `output` was None. `seed`: the seed of
+    the noise. `stages`: the time and memory of each stage. `model_steps`: the steps that the base model computed, fewer
+    than all with a `reuse_threshold`. `frames`: the video, uint8 [F, H, W, 3], if `output` was None."""
 
     path: Path | None
     seed: int
@@ -53,19 +53,21 @@ def generate(
     on_progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Result:
-    """Make a video and return its Result. Raises a LingBotError for a fault in `options` before weights are loaded.
+    """Make a video and return its Result. Raises a LingBotError for invalid `options`, before weights are loaded.
 
-    `on_progress(done, total)` is called after each step of the base model, or with numbers of frames after each chunk
-    of a causal model. `cancel()` is called there and during all other stages; if it returns true, the run ends with
-    CancelledError. A causal run then keeps the video and, with `save_state`, the state of the finished chunks.
-    `show(name, unit)` returns a context manager for the progress display of each stage."""
+    `show(name, unit)` returns a context manager for the progress display of each stage. `on_progress(done, total)` is
+    called after each step of the base model, or after each chunk of a causal model with numbers of frames. `cancel()`
+    is called then and during all other stages. If it returns true, the run ends with CancelledError, and a causal run
+    keeps the video of the finished chunks and, with `save_state`, their state.
+    """
     plan = make_plan(options)
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
-    """Run a plan and return its Result. Each of several `processes` calls this function with the same options.
-    `show(name, unit)` returns a context manager for the progress display of each stage. Raises a LingBotError."""
+    """Run a plan and return its Result. `show(name, unit)` returns a context manager for the progress display of each
+    stage. If several `processes` make the video, each of them calls this function with the same options. Raises a
+    LingBotError if memory is too small or an output cannot be written."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     reuse = StepReuse(plan.options.reuse_threshold)
     if processes.first:
@@ -86,8 +88,8 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return the plan with the record of its run for the video's metadata; without a record if no file is written, or
-    if the environment variable LINGBOT_WORLD_RECORD is empty."""
+    """Return the plan with the record of its run, which is stored in the video's metadata. The plan is unchanged if no
+    file is written, or if the environment variable LINGBOT_WORLD_RECORD is empty."""
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))
@@ -95,7 +97,7 @@ def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
 
 @contextmanager
 def take_outputs(plan: AnyPlan) -> Iterator[None]:
-    """Lock a plan's output files against other runs while the context is open. Raises InputError if another run has
+    """Lock the output files of a plan against other runs within this context. Raises InputError if another run has
     locked one of them, or has written it since the plan was made."""
     options, state = plan.options, plan.options.save_state
     image = options.image if isinstance(options.image, str | Path) else None
@@ -108,7 +110,8 @@ def take_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Run `take_outputs` in the first process; all processes raise its InputError."""
+    """Lock the output files (see `take_outputs`) in the first process. If that fails, raise the InputError in all
+    processes."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -122,15 +125,15 @@ def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
 
 
 def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
-    """Return the division of the run's forwards among the processes; each process must call this. Raises InputError if
-    the model cannot be divided by their number."""
+    """Return how the processes divide each forward of the model. Every process must call this function. Raises
+    InputError if the model cannot be divided by their number."""
     guided = isinstance(plan, SamplingPlan) and plan.guided
     return processes.divide(plan.config, guided, plan.options.shard)
 
 
 def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse) -> Path:
-    """Run all stages and return the video's path. Each stage frees its models before the next. The first of several
-    processes encodes the prompts while the second encodes the image."""
+    """Run all stages and return the path of the video. Each stage frees its models before the next one. If there are
+    several processes, the first encodes the prompts while the second encodes the image."""
     together = divided(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))
@@ -151,7 +154,8 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
 
 
 def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
-    """Return the prompts' embeddings [1, L, D] in the process that encodes these, None in the others."""
+    """Return the embeddings of the prompts, [1, L, D] each, in the process that encodes them, and None in the
+    others."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):
             return None

@@ -1,4 +1,5 @@
-"""The stages of a run: encode the prompts and the image, sample with both experts, decode."""
+"""The stages of a run with the base model: encoding of the prompts and the image, sampling with both experts, and
+decoding."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -28,12 +29,13 @@ from .process.profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
 AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
-"""The warning for values that are too large for fp16."""
+"""The warning if a value is too large for fp16. `%s` is the reason."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """The recorder of a run's stages, the processes of the run, and the division of a forward among these."""
+    """The context of a run. `stages`: the recorder of its stages. `processes`: the processes that make the video.
+    `together`: how these divide each forward."""
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -41,8 +43,8 @@ class RunContext:
 
 
 def prompts_of(plan: AnyPlan) -> list[str]:
-    """Return the texts to encode: the first prompt, the negative prompt if guidance uses it, and the prompts of later
-    chunks."""
+    """Return the texts that a run encodes, in this order: the first prompt, the negative prompt if guidance is used,
+    and the prompts of later chunks."""
     first, *later = [text for _, text in plan.spoken]
     if not plan.guided:
         return [first, *later]
@@ -50,7 +52,7 @@ def prompts_of(plan: AnyPlan) -> list[str]:
 
 
 def cut_prompts(plan: AnyPlan) -> list[str]:
-    """Return a warning for each prompt of the run that has more tokens than the text encoder accepts."""
+    """Return a warning for each prompt that has more tokens than the text encoder accepts, and is therefore cut."""
     tokenizer = load_tokenizer(plan.tokenizer) if isinstance(plan.tokenizer, Path) else plan.tokenizer
     warnings = list[str]()
     for prompt in prompts_of(plan):
@@ -59,8 +61,8 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Return each prompt's embedding, float32 [1, L, D] on the plan's device, from the cache or from the text
-    encoder."""
+    """Return the embedding of each prompt, float32 [1, L, D] on the plan's device. Cached embeddings are used, and new
+    ones are added to the cache."""
     found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -79,7 +81,8 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 
 def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
-    """Return the image conditioning [1, 20, f, h, w] of the plan's first frame: the mask and the image's latent."""
+    """Return the image conditioning, [1, 20, f, h, w]: a mask of 4 channels, and the latent of the plan's first frame.
+    `vae`: a loaded VAE, by default the plan's VAE is loaded."""
     vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
     return image_conditioning(
         _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
@@ -87,8 +90,9 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
-    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. The VAE runs in the plan's 16-bit dtype, and
-    in fp32 if `exact` or if a value is too large for 16 bits."""
+    """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. The VAE decodes in the plan's 16-bit dtype.
+    It uses fp32 if `exact`, or if a value is too large for 16 bits. `vae`: a loaded VAE, by default the plan's VAE is
+    loaded."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -100,7 +104,7 @@ def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = Non
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:
-    """Return `work()`. If the GPU runs out of memory, call it again with a tiled VAE."""
+    """Return `work()`. If the GPU runs out of memory, set the VAE to work in tiles and call `work` again."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
     try:
@@ -115,16 +119,16 @@ def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Te
 
 
 def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
-    """Return the noise of a latent, float32 [1, 16, f, h, w], drawn on the generator's device. A CPU generator gives
-    the same noise on every machine; the official code uses a CUDA generator."""
+    """Return the noise for a latent, float32 [1, 16, f, h, w], on the generator's device. A CPU generator draws the
+    same noise on every machine. The official code uses a CUDA generator."""
     shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
 def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
-    """Return the conditioning on the plan's device: image conditioning `y` [1, 20, f, h, w], the embeddings of the
-    prompt and, if guided, of the negative prompt, and the Pluecker map of the camera. For models that use keys, the map
-    includes the held keys."""
+    """Return the conditioning of a video on the plan's device. `y`: the image conditioning, [1, 20, f, h, w].
+    `prompts`: the embedding of the prompt and, if guided, that of the negative prompt, [1, L, D] each. The camera
+    becomes a map of Pluecker coordinates, which includes the held keys for models that use them."""
     path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
     if path is not None and path.actions is not None:
@@ -136,7 +140,8 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
 
 
 Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
-"""A function keep(plan, name, load) that returns the plan's expert "high" or "low", from a cache or from `load()`."""
+"""The type of a function keep(plan, name, load). It returns the plan's expert "high" or "low" from a cache, or else
+from `load()`."""
 
 
 def run_steps(
@@ -147,8 +152,9 @@ def run_steps(
     together: ParallelGroups = ONE_PROCESS,
     keep: Keep = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
-    """Return the sampled latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`.
-    `together`: the division of a forward among processes; `keep`: a cache of experts."""
+    """Return the sampled latents, [1, 16, f, h, w] each, of videos of one size. All use the experts and the settings of
+    `plan`. `residency`: the placement of experts in memory. `together`: how processes divide each forward. `keep`: a
+    cache of experts."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
         PerExpert(experts.high, experts.low),
@@ -161,8 +167,8 @@ def run_steps(
 
 
 class Experts:
-    """The loader of both experts for `sample_videos`, which calls `high` and `low` when an expert's steps begin. Each
-    load, and the steps of each expert, are recorded as stages."""
+    """The loader of both experts. `sample_videos` calls `high` and `low` when the steps of an expert begin. The loading
+    and the steps of each expert are recorded as stages."""
 
     def __init__(
         self,
@@ -182,8 +188,8 @@ class Experts:
         self._steps, self._done = videos * len(timesteps), 0
 
     def high(self) -> LingBotWorldModel:
-        """Return the high-noise expert. If both experts fit into memory, the low-noise one is loaded too; otherwise its
-        files are read into the page cache during the steps."""
+        """Return the high-noise expert. If memory is large enough for both experts, also load the low-noise one.
+        Otherwise read its files into the page cache during the steps."""
         model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
@@ -193,14 +199,14 @@ class Experts:
         return model
 
     def low(self) -> LingBotWorldModel:
-        """Return the low-noise expert, which is loaded unless `high` has loaded it."""
+        """Return the low-noise expert. It is loaded now, unless `high` has loaded it already."""
         model, self._low_ahead = self._low_ahead or self._load("low"), None
         self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model
 
     def step_done(self, _step: int, latent: Tensor, *_: object) -> None:
-        """Count a finished step and report the progress of its expert; the solver's callback. Raises InputError for a
-        latent with NaN or infinity, because all later steps would be in vain."""
+        """Report the progress after a step; the solver calls this method. Raises InputError if the latent contains NaN
+        or infinity, because further steps would be useless."""
         if not latent.isfinite().all():
             raise InputError(NOT_FINITE)
         self._done += 1
@@ -224,9 +230,9 @@ def load_model(
     resident_blocks: int | None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return the model of a checkpoint with the plan's device, dtype, arithmetic and attention. `resident_blocks`: the
-    number of blocks that stay on the device (None: all); `decoded_blocks`: the number of these with 4-bit weights that
-    are decoded in advance."""
+    """Return the model of a checkpoint on the plan's device, with its dtype, arithmetic and attention mode. `together`:
+    how processes divide the weights. `resident_blocks`: the number of blocks that stay on the device, or None for all.
+    `decoded_blocks`: the number of these blocks whose 4-bit weights are decoded in advance."""
     return load_expert(
         checkpoint,
         plan.device,

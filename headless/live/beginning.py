@@ -1,5 +1,5 @@
-"""The start of a walk by default: a package's example, or a state's prompt. Importing this module does not import
-torch."""
+"""The default start of a walk: the example of a package, or the end of a saved state. Importing this module does not
+import torch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 CAUSAL_FOLDER, EXAMPLE, EVENTS = "lingbot_world_fast", "example", "events.json"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
 WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
-"""The file in which a package's example may recommend options for a walk, and the options that it may set."""
+"""WISHES is the file in a package's example folder that recommends options for a walk. WISHED has the names of the
+options that this file may set."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk, and the options of the package's
+    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk, and the options in the package's
     example/live.json that are not `named`.
 
-    `ckpt` is the folder of a model or of a toy package. `named`: options of GenerateOptions, None for an unset one.
-    Raises a LingBotError."""
+    `ckpt`: the folder of a model or of a toy package. `named`: the options of GenerateOptions that the user set, by
+    name; None means unset. Raises a LingBotError if a file is missing or invalid.
+    """
     folder = Path(ckpt)
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
@@ -53,8 +55,8 @@ def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]
 
 
 def state_of(path: str | Path | None) -> Path | None:
-    """Return the path of a state's file: `path`, or the state in a walk's folder, which is written if it is missing.
-    Return None for None. Raises InputError."""
+    """Return the file of a saved state. `path`: this file, or the folder of a walk. If the walk's folder has no state
+    file, it is written. Return None if `path` is None. Raises InputError for an invalid folder."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
     from ...live.folder.reading import whole_state
@@ -63,9 +65,12 @@ def state_of(path: str | Path | None) -> Path | None:
 
 
 def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, state: Any) -> Start:
-    """Return the Start of a walk at an image (a file, a Pillow image or an array) or after a state (a file, the folder
-    of a walk, or a WorldState); the Start `default` if both are None. `prompt`: replaces its prompt. Raises
-    InputError."""
+    """Return the start of a walk at an image or after a state, or else `default`. `image`: a file, a Pillow image, an
+    array uint8 [H, W, 3] or None. `state`: a file, the folder of a walk, a WorldState or None.
+
+    `prompt`: a prompt that replaces that of the state or of `default`, None to use theirs. Raises InputError if both an
+    image and a state are given, and for an invalid file.
+    """
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame
     from ...pipeline.state import WorldState, load_state
@@ -91,8 +96,8 @@ def _text(file: Path) -> str:
 
 
 def _wishes(file: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options in a package's live.json that are not `named`; an empty dict for a continued state, which has
-    a size and a chunk of its own. Raises InputError for an invalid file."""
+    """Return the options in a package's live.json that the user did not set (`named`). The dict is empty for a walk
+    that continues a state, because the state determines size and chunk. Raises InputError for an invalid file."""
     if not file.is_file() or named.get("continue_from") is not None:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The start images that the live page shows for a new walk."""
+"""The start images that the live page offers for a new walk."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...toy.scene import PROMPT, landscape
 from .opening import Opened
 
 MOST = 12
-"""The largest number of a package's images that are shown."""
+"""The largest number of a package's example images that the page shows."""
 
 
 class Example(NamedTuple):
-    """A start image, `data` of the media type `kind`, and its prompt. `own`: the image is used for walks of clients
-    that send none."""
+    """A start image and its prompt. `data`: the image file, of the media type `kind`. `own`: whether this is the
+    server's default, for clients that send no image."""
 
     name: str
     prompt: str
@@ -28,13 +28,13 @@ class Example(NamedTuple):
     kind: str
 
     def facts(self) -> dict[str, Any]:
-        """Return the name, the prompt and `own`, for the page."""
+        """Return name, prompt and `own` as JSON values for the page."""
         return {"name": self.name, "prompt": self.prompt, "own": self.own}
 
 
 def examples(opened: Opened) -> list[Example]:
-    """Return the server's own start image, then the images in the package's example folder, or else a drawn
-    landscape."""
+    """Return the start images for the page. The first is the server's own image. Images from the package's example
+    folder follow, or else a drawn landscape."""
     start = opened.start
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
     own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
@@ -48,7 +48,7 @@ def examples(opened: Opened) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file, with the prompt from the text file of the same name, or else the prompt
+    """Return the example of a PNG file. Its prompt comes from the text file of the same name, or else is
     `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""

@@ -1,7 +1,8 @@
-"""`lingbot-world live --bench`: a client that walks, and measures the delay from a key to its first frame, the frame
-rate and late frames.
+"""The command `lingbot-world live --bench`. A test client walks and measures the frame rate, late frames, and the delay
+from a key press to the first frame that shows its effect.
 
-The first seconds are left out of every figure except the longest delay, which covers all keys."""
+The first seconds after the first frame count only for the longest delay. All other figures leave them out.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +29,14 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""The seconds after the first frames that are not measured, because the window fills and kernels are chosen then. A
-walk that ends earlier is measured as a whole."""
+"""The seconds after the first frames that are not measured, because kernels are still selected and the attention window
+is not full. A shorter walk is measured as a whole."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
-    """Run two walks of `seconds` seconds, one at 16 frames a second and one as fast as possible, and return the
-    settings and the figures of both. Raises KeyboardInterrupt for Ctrl-C, after the walk is saved."""
+    """Run two walks of `seconds` seconds each, one at 16 frames per second and one as fast as possible. Return the
+    settings and the measurements of both as JSON values. `folder`: the folder in which walks are saved. After Ctrl-C
+    the walk is saved, and KeyboardInterrupt is raised."""
     try:
         return asyncio.run(_unless_interrupted(_measure(opened, folder, seconds)))
     except asyncio.CancelledError:
@@ -42,7 +44,8 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. The first Ctrl-C cancels it; further ones are ignored, so that the walk is saved."""
+    """Return the result of the coroutine `work`. The first Ctrl-C cancels it. Further ones are ignored, so that the
+    walk can be saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     interrupts = count()
 
@@ -78,7 +81,8 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
 
 
 class Walker:
-    """A client that presses and releases keys at random times, and measures the frames for a playback at `fps`."""
+    """A test client that presses and releases keys at random times. It measures how well the frames arrive for a
+    playback at `fps` frames per second."""
 
     codec = MSGPACK
 
@@ -92,8 +96,8 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk for `seconds` seconds after the first frames, and return the figures by name. Raises RuntimeError with
-        the server's error message."""
+        """Walk for `seconds` seconds after the first frames, and return the measurements by name. Raises RuntimeError
+        with the server's message if the server reports an error."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -169,8 +173,8 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return how often a playback at `fps` had to wait for frames, and the number of late frames, both after the time
-    `since`. `arrived`: (time, number of frames) of each arrival."""
+    """Return how often a playback at `fps` frames per second had to wait, and how many frames came late. Only waits
+    after the time `since` count. `arrived`: (time in seconds, number of frames) for each arrival."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:
@@ -180,7 +184,7 @@ def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> t
 
 
 def _since_start() -> float | None:
-    """Return the seconds since this process began; None on systems without /proc."""
+    """Return the seconds since this process started, or None on systems without /proc."""
     try:
         import os
 

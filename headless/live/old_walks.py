@@ -1,4 +1,4 @@
-"""The list of saved walks, and the removal of old ones."""
+"""The list of saved walks, and the deletion of old ones."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ...options import FPS
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
-    """Return the `name`, `time`, `seconds`, `prompt` and `megabytes` of the walks in a folder, the newest first."""
+    """Return the `name`, `time`, `seconds`, `prompt` and `megabytes` of each saved walk in a folder. The newest walk
+    comes first."""
     return [_facts(walk) for walk in reversed(kept_walks(folder))]
 
 
 def describe_walks(folder: Path) -> str:
-    """Return a line of text for each walk in a folder, the newest first, and a line with their number."""
+    """Return a line of text for each saved walk in a folder, the newest first. The last line has their number."""
     rows = list_walks(folder)
     lines = [
         f"{row['name']:10} {row['time']} {row['seconds']:7.1f} s {row['megabytes']:8.1f} MB  {row['prompt'][:60]}"
@@ -28,8 +29,8 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int) -> list[str]:
-    """Delete all walks in a folder but the newest `keep`, and return the names of the deleted ones. Folders without a
-    walk.json stay. Raises InputError if a walk cannot be deleted."""
+    """Delete the old walks in a folder, and return their names. The newest `keep` walks stay, and so do folders without
+    a walk.json. Raises InputError if a walk cannot be deleted."""
     old = kept_walks(folder)
     removed = old[: max(0, len(old) - keep)]
     for walk in removed:

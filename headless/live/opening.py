@@ -1,4 +1,4 @@
-"""The opening of a model for walks: from options to an Engine and a Start."""
+"""The loading of a model for walks. It makes an Engine and the Start of a walk from a user's options."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from .recording import Recording
 log = logging.getLogger(__name__)
 
 KEPT_PROMPTS = 32
-"""The number of prompts with cached embeddings."""
+"""The number of prompts whose embeddings a server keeps in memory."""
 
 
 class WalkSettings(NamedTuple):
-    """The settings of a client's walk; None means the server's own. `size`: height and width in pixels. `window` and
-    `sink` count latent frames."""
+    """The settings that a client may choose for its walk; None means the server's. `size`: height and width in pixels.
+    `window`, `sink` and `chunk`: numbers of latent frames."""
 
     size: tuple[int, int] | None = None
     window: int | None = None
@@ -65,10 +65,13 @@ class WalkSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """The settings of all walks of a server. `speed`: the speed of W as a fraction of the longest step. `moving`:
-    chunks are made also without input. `decoder`: the tiny decoder for the shown frames, as a file or a name.
-    `restart_on_drift`: a degraded video restarts from its image. `events`: the events of the world.
-    `stop_when_stuck`: steps end when the frames no longer move."""
+    """The settings of a server for all of its walks. `speed`: the forward speed of the key W, as a fraction of the
+    longest step that the model knows. `moving`: chunks are also made while no key is pressed. `decoder`: a tiny decoder
+    for the shown frames, by file or name, or None for the VAE.
+
+    `restart_on_drift`: a walk restarts from its image when the video degrades. `events`: the events that may change the
+    prompt. `stop_when_stuck`: a step ends when the frames no longer change, as in front of a wall.
+    """
 
     speed: float = WALKING_SPEED
     moving: bool = False
@@ -86,12 +89,13 @@ def open_live(
     decoder: str | Path | None = None,
     **options: Any,
 ) -> tuple[Engine, Start]:
-    """Load a model and return the arguments of a `live.Session`: an engine, and the start of a walk.
+    """Load a model and return an engine and the start of a walk, which are the arguments of `live.Session`.
 
-    `image` and `prompt` default to the package's example, and size, chunk and schedule to its live.json. `options`:
-    other fields of GenerateOptions, such as `width`, `height`, `seed` and `device`. With `continue_from`, a state or
-    the folder of a walk, no image is needed. `decoder`: a tiny decoder for previews, as a file or by the name taew2_1.
-    Raises a LingBotError."""
+    `image` and `prompt` default to the package's example; its live.json sets the default size, chunk and schedule.
+    `decoder`: a tiny decoder for previews, by file or by the name taew2_1. `options`: other fields of GenerateOptions,
+    such as `width`, `height`, `seed` and `device`. `continue_from`, a state or the folder of a walk, may replace the
+    image. Raises a LingBotError for invalid options and files.
+    """
     given = {**options, "image": image, "prompt": prompt}
     values = {**given, **find_beginning(ckpt_dir, given)}
     opened = Opened(plan_live(GenerateOptions(output=None, **values)))
@@ -100,7 +104,8 @@ def open_live(
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Check the options of a walk, open the files and return the plan. Raises a LingBotError."""
+    """Check the options of a walk, open its files and return the plan. Raises a LingBotError for invalid options and
+    files."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -118,27 +123,29 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
 
 
 def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[WorldEvent, ...]:
-    """Return the events of the file `named`, or else of the package's example/events.json; an empty tuple if neither
-    exists. Raises InputError."""
+    """Return the events in the file `named`, or else in the package's example/events.json. The tuple is empty without
+    such a file. Raises InputError for an invalid file."""
     return read_events(named or _example_file(ckpt_dir, EVENTS))
 
 
 def find_map(ckpt_dir: str | Path) -> WorldMap | None:
-    """Return the map in the package's example/map.json, or None without that file. Raises InputError."""
+    """Return the map in the package's example/map.json, or None without this file. Raises InputError for an invalid
+    file."""
     file = _example_file(ckpt_dir, MAP)
     return None if file is None else read_map(file)
 
 
 def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
-    """Return the file `name` of the example folder, which is in the model's folder or next to it; None if the file does
-    not exist."""
+    """Return the file `name` in the example folder, which lies in the model's folder or next to it. Return None if
+    there is no such file."""
     folder = Path(ckpt_dir)
     files = (package / EXAMPLE / name for package in (folder, folder.absolute().parent))
     return next((file for file in files if file.is_file()), None)
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with bf16 as default dtype of the model and the VAE, for a CPU that multiplies bf16."""
+    """Return the options with bf16 in place of the default dtypes of model and VAE, on CPUs with instructions for bf16.
+    On other devices the options are unchanged."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -146,10 +153,10 @@ def _quick(options: GenerateOptions) -> GenerateOptions:
 
 
 class Opened:
-    """A loaded model with the settings of its walks, and a factory of engines."""
+    """A loaded model, with the server's settings. It makes the engines of walks, which share the model."""
 
     def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
-        """Load the model of a plan. Raises a LingBotError."""
+        """Load the model of a plan. `show` makes progress bars. Raises a LingBotError if memory is too small."""
         self.plan, self.settings = plan, LiveSettings()
         with StageRecorder(plan.device, show) as stages:
 
@@ -162,15 +169,15 @@ class Opened:
 
     @property
     def start(self) -> Start:
-        """The default start of a walk: the image, or the end of the continued state."""
+        """The default start of a walk: the plan's image, or the end of the state that the plan continues."""
         spec, options = self.plan.spec, self.plan.options
         if spec.state is not None:
             return Start.after(spec.state, options.prompt, options.seed or 0)
         return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, settings: WalkSettings | None = None) -> Engine:
-        """Return an engine with these settings. Raises InputError for a size, a window or a chunk that is larger than
-        the plan's, for which memory was planned."""
+        """Return an engine for a walk with these settings, by default the server's. Raises InputError for a size, a
+        window or a chunk that is larger than the server's, because memory was planned for these."""
         spec, wish = self.plan.spec, settings or WalkSettings()
         height, width = wish.size or (spec.geometry.height, spec.geometry.width)
         chunk = wish.chunk or spec.chunk
@@ -208,8 +215,8 @@ class Opened:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return an engine with the settings of the saved walk in a folder. Raises InputError if the walk's settings
-        are larger than the plan's."""
+        """Return an engine with the settings of the saved walk in the folder `walk`. Raises InputError if these
+        settings need more memory than was planned."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.head["cells"])
         window, sink, chunk = (replay.head[name] for name in ("window", "sink", "chunk"))
@@ -217,7 +224,7 @@ class Opened:
         return replace(self.engine(settings), schedule=replay.schedule())
 
     def _preview(self) -> PreviewDecoder:
-        """Return a tiny decoder in its initial state; all share the weights."""
+        """Return a new tiny decoder. All of these decoders share their weights."""
         if self._tiny is None:
             device, half = self.plan.decoding_device, self.plan.half
             file = find_tiny_decoder(self.settings.decoder or TINY_DECODER, self.plan.options.ckpt_dir)
@@ -229,7 +236,8 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a decoder of the loaded VAE or, with `exact`, of a VAE in fp32, which decodes in tiles on a GPU."""
+        """Return a decoder of the loaded VAE. With `exact` the VAE is loaded again in fp32, and decodes in tiles on a
+        GPU."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder
@@ -247,8 +255,8 @@ class Opened:
 
 
 class TextEncoder:
-    """An encoder of prompts to embeddings [1, L, D] on the CPU with a cache, which begins with `first`, the embedding
-    of the plan's prompt. It may be called during a walk, from any thread."""
+    """A function from a prompt to its embedding, [1, L, D] on the CPU, with a cache. `first`: the embedding of the
+    plan's prompt. Any thread may call the function during a walk."""
 
     def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
         self._plan, self._lock = plan, Lock()

@@ -1,4 +1,4 @@
-"""Reading of the images that a client sends, with limits."""
+"""Reading of images that clients send. Formats and sizes are limited."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ READ = ("PNG", "JPEG", "WEBP")
 
 
 def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of a PNG, JPEG or WebP. With `crop` the image is cropped around its centre to
-    the aspect ratio of `size` (height, width). Raises InputError for other data and for more than MOST_PIXELS
-    pixels."""
+    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. With `crop` the image is cropped
+    around its centre to the aspect ratio of `size` (height, width). Raises InputError for other data and for images
+    above MOST_PIXELS."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:

@@ -1,4 +1,4 @@
-"""The file of a tiny decoder, which decodes previews of a walk's frames."""
+"""The search for the file of a tiny decoder, with which a walk's frames are shown."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from ...errors import InputError
 
 FOLDER = "vae_approx"
-"""ComfyUI's folder of small decoders, next to its folders of models."""
+"""ComfyUI's folder for small decoders, within its folder `models`."""
 SUFFIXES = (".safetensors", ".pth")
 
 
 def find_tiny_decoder(decoder: str | Path, ckpt: str | Path) -> Path:
-    """Return the file of a tiny decoder, given by its path or by a name such as taew2_1. A name is searched in the
-    model's folder, in the folders `vae_approx` in and above that, and in `models/vae_approx` of the current folder.
-    Raises InputError."""
+    """Return the file of a tiny decoder. `decoder`: this file, or a name such as taew2_1. A name is searched in the
+    folder `ckpt` of the model, in `vae_approx` folders within it and its parents, and in models/vae_approx of the
+    current folder. Raises InputError if no file is found."""
     path = Path(decoder).expanduser()
     if path.is_file():
         return path

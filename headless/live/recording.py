@@ -1,4 +1,4 @@
-"""The video file of a walk, which is written during the walk, and cut if the user goes back."""
+"""The video file of a walk. It grows during the walk, and its end is cut off if the user goes back."""
 
 from __future__ import annotations
 
@@ -21,25 +21,29 @@ from ..files.encoding import VideoParts
 
 log = logging.getLogger(__name__)
 PART = 16
-"""The number of frames in a part of the file, which begins with a key frame and can be played once it is written."""
+"""The number of frames in a part of the video file. Each part begins with a key frame and can be played as soon as it
+is written."""
 PRESET = "veryfast"
-"""The preset of libx264. With `ultrafast`, `camera measure` misjudged two of six walks that follow their path, for an
-unknown reason: its frames are 2 dB closer to the originals (48.4 dB). A frame of 464x832 takes 4 ms on one core, with
-`ultrafast` 1 ms, but 43 % of its bytes."""
+"""The preset of libx264. Its files have 43 % of the size of those by `ultrafast`, and a frame of 464x832 takes 4 ms on
+one core in place of 1 ms. With `ultrafast`, `camera measure` wrongly reported that two of six walks do not follow their
+paths."""
 MOST_WAITING = 24
-"""The limit of batches of frames in the queue. Further batches are dropped, so that the walk never waits."""
+"""The largest number of batches of frames that wait for encoding. Further batches are dropped, so that the walk itself
+never waits."""
 
 
 class Recording:
-    """A video file that can be played at any time, also after the process is killed. After `close` it has a frame for
-    each frame of the walk; a dropped frame is replaced by the next one. A full disk ends the video but not the walk;
-    `failure` is the reason. `tell(reason)` is called for the first dropped frame and for a failure. `left_out`: the
-    number of dropped frames."""
+    """A video file of a walk that can be played at any time, even if the process is killed. Each frame that was dropped
+    is replaced by a copy of the next one, so that the complete video has a frame for each frame of the walk.
+
+    If the disk is full, the video ends but the walk continues, and `failure` is the reason. `tell(reason)` is called
+    for the first dropped frame and for a failure. `left_out`: the number of dropped frames.
+    """
 
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the thread that writes. `first`: the number in the walk of the first frame of the video."""
+        """Start the thread that writes the video. `first`: the number of the video's first frame within the walk."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame
@@ -48,7 +52,7 @@ class Recording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames. If the queue is full they are dropped; with `wait` the call waits instead."""
+        """Queue frames for encoding. If the queue is full, the frames are dropped, or with `wait` the call waits."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
@@ -60,12 +64,12 @@ class Recording:
             self._say(f"frames come faster than the video {self.path} is written: some are replaced by later ones")
 
     def cut(self, number: int) -> None:
-        """Remove all frames of the walk from `number` on."""
+        """Remove the frame with this number in the walk, and all later frames, from the video."""
         self._ends = number
         self._queue.put(number)
 
     def close(self) -> None:
-        """Write the queued frames and end the thread."""
+        """Wait until all queued frames are written, and end the thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -112,17 +116,16 @@ class _Film:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append RGB frames, uint8 [n, H, W, 3]. The first one has the number `at`, counted from 0 at the start of the
-        file.
+        """Append frames, uint8 [n, H, W, 3]. The first of them is frame number `at` of the file, counted from 0.
 
-        If frames before `at` are missing, the first given frame is repeated in their place.
+        If frames before `at` are missing, copies of the first new frame replace them.
         """
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 
     def cut(self, frames: int) -> None:
-        """Keep only the first `frames` frames. Complete parts are copied unchanged; the remaining frames of a cut part
-        are decoded, and encoded again with later frames."""
+        """Keep only the first `frames` frames of the file. Complete parts are copied unchanged. The kept frames of an
+        incomplete part are decoded, and encoded again together with later frames."""
         written = self._parts.frames
         del self._waiting[max(0, frames - written) :]
         if frames >= written:
@@ -138,7 +141,8 @@ class _Film:
         self._parts.go_on_in(self._file)
 
     def close(self, frames: int) -> None:
-        """Pad the video to `frames` frames with its last one, write all frames, and close the file."""
+        """Write the remaining frames and close the file. If the video has fewer than `frames` frames, its last frame is
+        repeated."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:
@@ -160,7 +164,7 @@ class _Parts(VideoParts):
     """A writer of parts that can also copy the parts of another video."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames, which must be complete parts, of a video written by this class."""
+        """Copy the first `frames` frames of another video that this class has written. They must be complete parts."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):
@@ -174,7 +178,7 @@ class _Parts(VideoParts):
         self.frames = frames
 
     def go_on_in(self, file: IO[bytes]) -> None:
-        """Write later parts to `file`, which replaces the current file."""
+        """Write all later parts to `file` in place of the current file."""
         self._pipe = file
 
 

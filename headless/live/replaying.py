@@ -1,4 +1,4 @@
-"""`lingbot-world live --replay`: repeat a saved walk and compare the results."""
+"""The command `lingbot-world live --replay`: repeat a saved walk and compare both results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .opening import Opened
 
 
 def replay(opened: Opened, walk: Path, folder: Path) -> str:
-    """Repeat the walk of the folder `walk` in a new folder in `folder`, and return a message on the difference between
-    both. Raises InputError."""
+    """Repeat the saved walk in the folder `walk`, and save the result in a new folder within `folder`. Return a message
+    with the difference between the latents of both. Raises InputError for an invalid walk, and if the disk is full."""
     engine = opened.engine_of(walk)
     with Session.replay(engine, walk, folder=folder, fps=0) as session:
         for _ in session:

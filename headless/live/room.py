@@ -1,4 +1,4 @@
-"""The server's model with one client at a time: the current walk, the waiting line, and reconnection."""
+"""A server's model and its clients: the current walk, the queue of waiting clients, and reconnection."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .visit import Visit
 
 T = TypeVar("T")
 LINE = 8
-"""The largest number of clients that wait."""
+"""The largest number of clients that may wait for the model."""
 MANY_THREADS = 4
 
 
 class Room:
-    """A loaded model and its clients, of which one walks and up to LINE wait. All methods run in the event loop; slow
-    work runs in threads."""
+    """A loaded model and its clients. One client walks, and up to LINE clients wait in a queue. All methods run in the
+    event loop, and slow work runs in threads."""
 
     def __init__(self, opened: Opened, folder: Path, rules: Rules) -> None:
         self.opened, self.folder, self.rules = opened, folder, rules
@@ -42,8 +42,9 @@ class Room:
         self._held: asyncio.TimerHandle | None = None
 
     async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
-        """Serve a client from its init message to its end. Raises InputError for impossible settings, for a full line,
-        and if the walk to resume has ended."""
+        """Serve a client from its first message `init` until it disconnects. `inbox`: the connection from which its
+        messages are read. Raises InputError for impossible settings, if too many clients wait, and if the client wants
+        to resume a walk that has ended."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
@@ -62,8 +63,8 @@ class Room:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the walk that a client resumes by its token, or None for a new walk. Raises InputError if that walk
-        has ended."""
+        """Return the walk that a client resumes with its token, or None if the client wants a new walk. Raises
+        InputError if the walk has ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -77,8 +78,8 @@ class Room:
         return visit
 
     async def _wait_for_turn(self, client: Client, inbox: Connection) -> None:
-        """Wait in line until the model is free. Raises InputError if the line is full, and for a client that is not
-        `ours`, because SGLang's protocol has no message for waiting."""
+        """Wait until the model is free. Raises InputError if too many clients wait. Also raises InputError for a client
+        of SGLang's protocol, because that protocol has no message for waiting."""
         if not self._taken:
             self._taken = True
             return
@@ -108,7 +109,7 @@ class Room:
             client.tell({"type": "status", "content": "waiting", "place": place})
 
     def _next(self) -> None:
-        """Give the model to the first client in line, or mark it as free."""
+        """Give the model to the first waiting client. Without waiting clients the model is free."""
         self._taken = bool(self._line)
         if self._line:
             self._line.popleft()[0].set_result(None)
@@ -153,9 +154,10 @@ class Room:
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
-        """Return the status of the current walk. During a restart, wait for the new walk.
+        """Return the first status message of a walk. If the walk is just restarting, wait for the new walk.
 
-        Raises InputError if no walk is left."""
+        Raises InputError if the session has ended.
+        """
         while True:
             try:
                 return visit.facts()
@@ -197,8 +199,11 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send figures every second. Pause a walk without input after `rules.idle`. Return, which ends the walk, after
-        `rules.gone`, or if other clients wait for an idle one."""
+        """Send status figures to the client every second, and pause a walk that had no input for `rules.idle` seconds.
+
+        This coroutine returns, which ends the walk, after `rules.gone` seconds without input. It returns earlier if the
+        walk is paused in this way and another client waits.
+        """
         while True:
             await asyncio.sleep(1)
             quiet = quiet_since(visit.session)
@@ -218,7 +223,8 @@ class Room:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause a walk after its connection broke, and end it after `rules.back` unless the client reconnects."""
+        """Pause a walk whose connection was lost. The walk ends after `rules.back` seconds unless the client
+        reconnects."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()
         visit.session.pause()
@@ -226,7 +232,7 @@ class Room:
         self._held = loop.call_later(self.rules.back, lambda: loop.create_task(self._free()))
 
     async def _free(self) -> None:
-        """End the walk, free its memory, and give the model to the next client."""
+        """End the current walk, free its memory, and give the model to the next client."""
         visit, self.visit, self._held, self._leaving = self.visit, None, None, True
         try:
             if visit is not None:
@@ -239,7 +245,8 @@ class Room:
             self._next()
 
     async def close(self) -> None:
-        """Save and end the walk because the server ends, and send its client the folder."""
+        """End the current walk at the shutdown of the server. The walk is saved, and its client receives the name of
+        the folder."""
         self._line.clear()
         if self._held is not None:
             self._held.cancel()

@@ -1,4 +1,4 @@
-"""The live server from its start to its shutdown."""
+"""The run of the live server, from its start until a signal ends it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,13 @@ def serve(
     show_page: bool = False,
     host: str = "",
 ) -> None:
-    """Serve the page and its walks, which are saved in `folder`, until the process receives a signal. The page's
-    address is printed. With a `token` other machines may connect. `host`: the address to listen on; an empty one means
-    this machine only, or all addresses if there is a token. Raises InputError for a port that is in use."""
+    """Serve the live page and its walks until the process receives a signal. The address of the page is printed. Walks
+    are saved in `folder`. `token`: a secret with which other machines may connect. `origins`: the addresses of other
+    pages that may connect. `show_page`: open the page in a browser.
+
+    `host`: the address to listen on. An empty `host` means this machine only, or all addresses if there is a token.
+    Raises InputError for a port that is in use.
+    """
     asyncio.run(_serve(opened, folder, port, token, origins, show_page, host))
 
 
@@ -60,17 +64,18 @@ async def _serve(
 
 
 def bracketed(host: str) -> str:
-    """Return a host as it is written in a URL."""
+    """Return a host as in a URL, which needs brackets around an IPv6 address."""
     return f"[{host}]" if ":" in host else host
 
 
 def is_here(host: str) -> bool:
-    """Return whether only this machine can connect to an address."""
+    """Return whether `host` is an address to which only this machine can connect."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
-    """Raise InputError for a port that is invalid or in use, and for a host that is not an address of this machine."""
+    """Check that the server can listen on a port. `everywhere`: on all addresses of this machine, if `host` is empty.
+    Raises InputError for a port that is invalid or in use, and for a host that is not an address of this machine."""
 
     async def listen() -> None:
         loop = asyncio.get_running_loop()
@@ -83,7 +88,7 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int, host: str = "") -> Iterator[None]:
-    """Convert errors in this context about a port or a host that cannot be used to InputError."""
+    """Raise InputError for any error in this context that says that the port or the host cannot be used."""
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:
@@ -105,7 +110,9 @@ async def running(
     rules: Rules | None = None,
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
-    """Run a server while the context lasts; yield its port and its room. Raises InputError."""
+    """Run a live server within this context, and yield its port and its Room. `port`: 0 selects a free port. `rules`:
+    the time limits for clients. See `serve` for the other arguments. Raises InputError for a port or a host that cannot
+    be used."""
     rules = rules or Rules()
     site = Site(Room(opened, folder, rules), token, origins)
     runner = web.AppRunner(

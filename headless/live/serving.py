@@ -1,7 +1,9 @@
-"""The web application of the live server: the page, SGLang's endpoint, and access control for both.
+"""The web application of the live server. It has the page, the endpoint of SGLang's protocol, and the access control
+for both.
 
-By default the server listens on this machine only; otherwise a client needs the token in the address. Requests of
-other sites' pages are rejected by their origin. No client input is used as a path."""
+By default only this machine can connect; other machines need the token in the address. Requests from pages of other
+sites are rejected by their origin. No input from a client is used as a path.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".
 
 @dataclass
 class Site:
-    """The served room and its access rules. `token`: the token that a client must send, empty if only this machine may
-    connect. `origins`: the origins of other pages that may connect, such as http://localhost:8000."""
+    """A server's room with its access rules. `token`: the secret that a client must send; it is empty if only this
+    machine can connect. `origins`: the addresses of other pages that may connect, such as http://localhost:8000."""
 
     room: Room
     token: str = ""
@@ -53,7 +55,7 @@ class Site:
     connections: int = field(default=0, init=False)
 
     def refused(self, request: web.Request) -> str:
-        """Return the reason to reject a request; an empty text if it is allowed."""
+        """Return the reason why a request is not allowed, or an empty text if it is."""
         given = request.query.get("token", request.cookies.get(_cookie(request), ""))
         if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
@@ -68,7 +70,7 @@ class Site:
 
 
 def make_app(site: Site) -> web.Application:
-    """Return the web application. Its shutdown ends the walk."""
+    """Return the web application of a site. When the application shuts down, it ends the current walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     opened = site.room.opened
     model = {
@@ -123,8 +125,8 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the token's cookie, with the port, because servers on one machine receive each other's
-    cookies."""
+    """Return the name of the cookie with the token. The name contains the port, because browsers share cookies between
+    the servers of one machine."""
     return f"lingbot_world_{request.url.port}"
 
 
@@ -158,8 +160,8 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return the current walk so far as a state, a zip file of poses and lens, or a video, to the walk's client
-    only."""
+    """Return a file of the current walk: its state, its video, or a zip file of its camera poses and intrinsics. Only
+    the client of the walk may request it."""
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

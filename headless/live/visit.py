@@ -1,4 +1,4 @@
-"""The session of a client of the live server, which survives a broken connection."""
+"""The session of one client of the live server. It continues if the client's connection breaks and is restored."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from .pictures import read_picture
 
 
 class Visit:
-    """The session of one client. It may outlive the client's connection. Threads may create and close it."""
+    """The session of one client. It may continue after the client's connection breaks. It may be created and closed in
+    any thread."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
-        """Open the session with the settings of `init`; its walk is saved in `folder`. Raises InputError for impossible
-        settings."""
+        """Open a session with the settings in the client's first message `init`. The walk is saved in `folder`. Raises
+        InputError for impossible settings."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
@@ -64,7 +65,8 @@ class Visit:
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], tell: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        """Start the session's thread. `deliver(frames)` and `tell(kind, facts)` are called in the event loop `loop`."""
+        """Start the session's thread. `deliver(frames)` receives frames, and `tell(kind, facts)` receives status
+        messages. Both are called in the event loop `loop`."""
 
         def in_the_loop(function: Callable[..., None], *arguments: Any) -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -73,7 +75,7 @@ class Visit:
         self.session.start(partial(in_the_loop, deliver), partial(in_the_loop, tell))
 
     def do(self, event: Event) -> None:
-        """Apply an event of the client to the session. Raises a LingBotError."""
+        """Apply an event from the client, such as a key, to the session. Raises a LingBotError for an invalid event."""
         if event.kind == "restart":
             again = replace(event.payload, ours=self.init.ours)
             self.session.restart(_start(self.opened, again, self._engine.size))
@@ -81,11 +83,13 @@ class Visit:
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
-        """Return the first status message, with the token for reconnection. Raises InputError between walks."""
+        """Return the first status message for the client. It includes the token with which the client can reconnect.
+        Raises InputError between walks."""
         return facts(self.session, self.init.fps) | {"resume": self.token}
 
     def figures(self) -> dict[str, Any]:
-        """Return the status message with figures that is sent every second. Raises InputError between walks."""
+        """Return the status message with measurements that the client receives every second. Raises InputError between
+        walks."""
         return figures(self.session, self.client)
 
     def close(self) -> None:
@@ -94,7 +98,8 @@ class Visit:
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """Return the engine and the session for the replay of the saved walk `init.replay`. Raises InputError."""
+    """Return an engine and a session that replay the saved walk called `init.replay`. Raises InputError if there is no
+    such walk."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
@@ -103,8 +108,8 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the start of a client's walk, with the server's own values for fields of `init` that are None. `size`:
-    height and width."""
+    """Return the start of a client's walk. Fields of `init` that are None take the server's values. `size`: height and
+    width in pixels."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

@@ -1,1 +1,2 @@
-"""Batches of videos: a list of jobs, caches between jobs, and distribution over machines by Ray."""
+"""Batches of videos. The modules read a list of jobs, cache models between jobs, and distribute jobs over machines with
+Ray."""

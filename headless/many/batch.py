@@ -1,5 +1,8 @@
-"""`lingbot-world batch`: many videos with one manifest. Videos of one size are made together, so that each expert is
-loaded once for all of them. Finished jobs are skipped. A failed job is recorded, and the batch continues."""
+"""The command `lingbot-world batch`: make many videos, with one manifest file for their outcomes.
+
+Videos of one size are made together, so that each expert is loaded only once for them. Jobs that are already done are
+skipped. If a job fails, the manifest records this, and the batch continues.
+"""
 
 import json
 import secrets
@@ -34,15 +37,16 @@ from .kept import ModelCache, OpenFiles
 from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
-"""The number of videos sampled before the first of them is written. A stopped run loses at most this many."""
+"""The number of videos that are sampled together before the first of them is decoded and written. If the batch is
+stopped, at most these are lost."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
-"""The number of job names that a shared note lists."""
+"""The largest number of job names in a note that concerns several jobs."""
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """A job with the seed of its noise, drawn at random if none was given."""
+    """A job and the seed of its noise. The seed is random if the job does not set one."""
 
     job: Job
     seed: int
@@ -50,7 +54,7 @@ class Seeded:
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers of jobs that a batch has finished (`done`), skipped because they were finished before, and failed."""
+    """The numbers of jobs in a batch: `done` in this run, `skipped` because they were done before, and `failed`."""
 
     done: int
     skipped: int
@@ -58,7 +62,8 @@ class Counts:
 
 
 RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
-"""The type of a function that makes the videos of several groups and yields each job's outcome when the job ends."""
+"""The type of a function that makes the videos of groups of jobs in a folder. It yields the outcome of each job when
+the job ends."""
 
 
 def run_batch(
@@ -68,10 +73,13 @@ def run_batch(
     run_groups: RunGroups | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Counts:
-    """Make the missing videos and write a row into the folder's manifest for each job. `run_groups` makes the videos,
-    by default in this process. `show` makes progress bars. `tell` receives notes and the reasons of failures.
+    """Make all missing videos of a batch, and return the numbers of jobs. Each outcome is written to the manifest in
+    `folder`.
 
-    Raises InputError if another batch uses the folder, and if the folder contains videos that no batch has made."""
+    `show` makes progress bars. `run_groups`: the function that makes the videos, by default in this process. `tell`
+    receives notes and the reasons of failures. Raises InputError if another batch uses the folder, and if a video in
+    the folder is not in the manifest.
+    """
     _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
@@ -95,8 +103,8 @@ def run_batch(
 
 @contextmanager
 def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
-    """Record unfinished videos as failed when the context ends, so that the next run may replace them. A causal model
-    leaves such a video if it is interrupted."""
+    """Record each unfinished video as failed at the end of this context, so that the next run of the batch may replace
+    it. An interrupted causal run leaves such a video."""
     try:
         yield
     finally:
@@ -106,8 +114,8 @@ def _note_unfinished(waiting: Sequence[Job], manifest: Manifest) -> Iterator[Non
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
-    """Check every job and return the counts that `run_batch` would return; nothing is written. `tell` receives the jobs
-    of each group. Raises InputError as `run_batch` does."""
+    """Check every job of a batch without writing anything. Return the expected result of `run_batch`. `tell` receives a
+    line for each group of jobs. Raises the InputErrors of `run_batch`."""
     _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
@@ -127,8 +135,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs without a finished video, with `overwrite` set. Raises InputError for a video that no batch has
-    made."""
+    """Return the jobs whose video has to be made, with the option `overwrite` set. Raises InputError for a video in the
+    folder that is not in the manifest."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -144,8 +152,8 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Return groups of jobs that are made together, each with the plan of one of its jobs, and the outcomes of jobs
-    that cannot start. Pose folders are written below `folder`."""
+    """Return groups of jobs whose videos are made together, each group with the plan of one of its jobs. Also return
+    the outcomes of jobs that cannot start. Pose folders are written within `folder`."""
     alike: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
@@ -178,7 +186,8 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return the job's options. The path of a preset or of keys is first written as a pose folder below `folder`."""
+    """Return the options of a job. A camera path from a preset or from keys is first written as a pose folder within
+    `folder`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -189,8 +198,8 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
 
 
 def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress = silent) -> Iterator[Outcome]:
-    """Make the videos of a group and yield each job's outcome. `cache` has the models of the group before. If an error
-    ends the group, each remaining job is tried alone."""
+    """Make the videos of a group of jobs, and yield the outcome of each job. `cache`: the models and files of earlier
+    groups. After an error, each remaining job of the group runs alone."""
     left, begun = list(group), time.perf_counter()
     try:
         for seeded in _videos(group, folder, cache, show):
@@ -208,7 +217,8 @@ def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowPr
 
 
 def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[Seeded]:
-    """Yield each job of a group when its video is written. A causal model makes the videos one after the other."""
+    """Make the videos of a group, and yield each job when its video is written. Causal models make one video after the
+    other."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
@@ -229,7 +239,7 @@ def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProg
 
 
 def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache) -> list[Tensor]:
-    """Return the sampled latents of all plans, [1, 16, f, h, w] on the CPU."""
+    """Return the sampled latent of each plan, [1, 16, f, h, w] on the CPU."""
     first = plans[0]
     prompts = _prompts(plans, stages)
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), cache.vae(plan)).cpu() for plan in plans]
@@ -244,7 +254,7 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, cache: ModelCache
 
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
-    """Return the embeddings [1, L, D] of all prompts and negative prompts of the plans, each text once."""
+    """Return the embeddings, [1, L, D] on the CPU, of all prompts and negative prompts of the plans, by text."""
     texts = list(dict.fromkeys(text for plan in plans for text in prompts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):

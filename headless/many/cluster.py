@@ -1,6 +1,8 @@
-"""`lingbot-world batch --ray`: the groups of a batch on Ray actors, one per GPU of a cluster or of this machine.
+"""The option `lingbot-world batch --ray`. It runs the groups of a batch on Ray actors, one for each GPU of a cluster or
+of this machine.
 
-All machines must have the files at the same paths. If an actor is lost, another one makes its unfinished videos."""
+All machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished videos.
+"""
 
 import gc
 import logging
@@ -19,21 +21,22 @@ from .kept import ModelCache
 from .manifest import Outcome
 
 LOCAL = "local"
-"""The address for a new cluster on this machine only. Ray uses the same name; without an address Ray reads
-RAY_ADDRESS."""
+"""The address that stands for a new Ray cluster on this machine. Ray uses the same name."""
 ANSWER_SECONDS = 5
-"""The timeout of a cluster's response in seconds, after the 10 s that Ray takes to connect."""
+"""The seconds within which a cluster must respond, after the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
-"""The timeout in seconds for each thread that distributes groups to end."""
+"""The seconds that the batch waits at its end for each of its threads."""
 MOST_TRIES = 3
-"""The number of lost actors after which a job fails."""
+"""The number of attempts to make a video. If an actor is lost in each of them, the job fails."""
 
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
-    """Connect to the cluster at `address` ("local" starts one here), and return a function that runs groups on it.
-    `workers`: the number of actors; None means one per GPU, or per CPU unless `on_gpus`.
+    """Connect to a Ray cluster, and return a function that runs groups of jobs on it. `address`: HOST:PORT, or "local"
+    to start a cluster on this machine. `workers`: the number of actors, by default one for each GPU, or one for each
+    CPU unless `on_gpus`.
 
-    Raises DependencyError without Ray, and InputError if no cluster responds or it has no room for an actor."""
+    Raises DependencyError without Ray. Raises InputError if no cluster responds or the cluster has no free GPU or CPU.
+    """
     try:
         import ray
     except ImportError as error:
@@ -63,8 +66,9 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 
 def _ask(address: str) -> None:
-    """Raise Ray's error within 15 s if no cluster responds at HOST:PORT, because ray.init would try for minutes. Other
-    addresses are not checked, and none if Ray lacks the internal names used here."""
+    """Check within 15 s whether a cluster responds at HOST:PORT, because ray.init would wait for minutes. Raises Ray's
+    error if none responds. Other kinds of addresses are not checked, nor is any address if this version of Ray lacks
+    the internal functions used here."""
     if "://" in address or ":" not in address:
         return
     with suppress(ImportError, AttributeError, TypeError):
@@ -83,19 +87,18 @@ class Worker:
         self._cache = ModelCache()
 
     def ready(self) -> bool:
-        """Return True. Ray runs the call once the actor has a place in the cluster."""
+        """Return True. Ray answers this call as soon as the actor has started on the cluster."""
         return True
 
     def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
-        """Make the videos of a group and yield the outcomes of its jobs."""
+        """Make the videos of a group of jobs, and yield the outcome of each job."""
         yield from run_group(group, folder, self._cache)
 
 
 def _run_groups(
     new_worker: Callable[[], Any], count: int, groups: list[list[Seeded]], folder: Path
 ) -> Iterator[Outcome]:
-    """Distribute the groups to `count` workers, with a thread for each worker, and yield the outcomes as they
-    arrive."""
+    """Run groups of jobs on `count` workers, each with its own thread, and yield the outcomes as they arrive."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
     waiting: queue.Queue[_Try | None] = queue.Queue()
     done = threading.Event()
@@ -126,8 +129,8 @@ class _Try:
 def _serve(
     new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
 ) -> None:
-    """Run groups on a worker until all are done, and replace a lost worker. A group is taken from the queue only when
-    the worker has a place in the cluster, because another thread's worker may have one earlier."""
+    """Run groups of jobs on one worker until all are done, and replace a lost worker. A group is taken from the queue
+    only after the worker has started, because the worker of another thread may start earlier."""
     import ray
 
     worker = None
@@ -159,7 +162,7 @@ def _serve(
 
 
 def _placed(worker: Any, done: threading.Event) -> Any:
-    """Wait until the worker has a place in the cluster and return it; return None if everything is done before. Raises
+    """Wait until a worker has started on the cluster, and return it. Return None if all groups are done before. Raises
     Ray's error for a lost worker."""
     import ray
 

@@ -1,4 +1,4 @@
-"""Hashes of the files that a job uses, by which a later run of the batch detects changes."""
+"""Hashes of the input files of jobs. From these hashes a later run of the batch detects changed files."""
 
 import hashlib
 import json
@@ -12,19 +12,19 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The size in bytes of the largest file that is hashed by content. For larger files, such as models, size and
+"""The size in bytes up to which the content of a file is hashed. Of larger files, such as models, the size and the
 modification time are hashed."""
 
 
 class Inputs:
-    """A calculator of hashes that change with the files of a job. Each content is read once."""
+    """A calculator of hashes for the input files of jobs. Each file is read only once."""
 
     def __init__(self) -> None:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return a hash for each option that names files and each part of the package, by name. Missing files are left
-        out, because the job itself reports these."""
+        """Return hashes of a job's input files, by the name of the option or of the package's part. Missing files are
+        left out, because the job itself reports them."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):
@@ -43,7 +43,8 @@ class Inputs:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of the options `image`, `continue_from`, `events`, `lora` and `action_path`, by option."""
+    """Return the input files of the options `image`, `continue_from`, `events`, `lora` and `action_path`, by the name
+    of the option."""
     given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
@@ -56,8 +57,8 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of the package's models, text encoder, VAE and tokenizer, by part; an empty dict if the package
-    cannot be read."""
+    """Return the files of a package's models, text encoder, VAE and tokenizer, by the name of the part. The dict is
+    empty if the package cannot be read."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}

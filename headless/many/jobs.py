@@ -1,4 +1,4 @@
-"""The jobs of `lingbot-world batch`: a .jsonl or .csv file with one job per line."""
+"""The jobs of `lingbot-world batch`, read from a .jsonl or .csv file with one job in each line."""
 
 import csv
 import json
@@ -34,25 +34,27 @@ FOR_ALL = (
     "save_state",
     "overwrite",
 )
-"""The options that a batch sets once for all jobs."""
+"""The options that the command line sets for all jobs of a batch. A single job cannot set them."""
 _NUMBERS = {
     name: kind
     for name, hint in get_type_hints(GenerateOptions).items()
     for kind in (int, float)
     if kind in (hint, *get_args(hint))
 }
-"""The options that are numbers, each with its type, int or float."""
+"""The options whose values are numbers, each with its type, int or float."""
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
-"""The names that Windows reserves for devices."""
+"""The file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""The limit of a name in bytes; file systems allow 255, including the suffixes of an unfinished video."""
+"""The largest length of a job's name in bytes. File systems allow 255 bytes, but the suffixes of unfinished files need
+some."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One video of a batch. `camera`: the name of one of CAMERAS and its value, or None without a camera."""
+    """One video of a batch. `name`: the name of its file, without the suffix. `camera`: an option in CAMERAS with its
+    value, or None."""
 
     name: str
     options: GenerateOptions
@@ -63,15 +65,16 @@ class Job:
         return folder / f"{self.name}.mp4"
 
     def settings(self) -> dict[str, Any]:
-        """Return the options that determine the video as JSON values, for the manifest; a random seed is None."""
+        """Return the options that determine the video, as JSON values for the manifest. If the seed is random, its
+        value is None."""
         left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
-    """Return the jobs of a .jsonl or .csv file, with videos in `folder`. Options that a job does not name come from
-    `defaults`. Paths are relative to the file. Raises InputError with file and line."""
+    """Return the jobs in a .jsonl or .csv file. Their videos go to `folder`. `defaults`: the options that a job does
+    not set. Relative paths start at the file's folder. Raises InputError, with file and line, for an invalid job."""
     jobs: dict[str, Job] = {}
     for line, given in _lines(path):
         try:
@@ -109,8 +112,9 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield each row's last line number and its values that are not empty. Raises InputError, also for an unclosed
-    quote, which would merge all later rows into one text, and for columns without names of their own."""
+    """Yield (line number, values) for each row of a .csv file, where empty values are left out. Raises InputError for
+    repeated columns, for more values than columns, and for an unclosed quote, which would join all later rows into one
+    text."""
     rows = csv.DictReader(StringIO(text), strict=True)
     try:
         names = rows.fieldnames or ()
@@ -167,7 +171,8 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
 
 
 def _path(base: Path, given: str) -> str:
-    """Return a job's path joined to `base`; ~ is the home folder. Backslashes separate folders on every system."""
+    """Return a job's path, relative to `base`, with ~ expanded. Backslashes separate folders on every system, so that
+    lists from Windows work. Raises InputError for an empty path."""
     if not given:
         raise InputError("a path is empty; name one, or leave it out")
     path, windows = base / os.path.expanduser(given), PureWindowsPath(given)
@@ -177,7 +182,8 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return a job's value, a text in a .csv file, in the type of the GenerateOptions field. Raises InputError."""
+    """Return the value of a job's option in the type of the GenerateOptions field. Values from a .csv file are texts.
+    Raises InputError for a value of another type."""
     expected = "a number"
     try:
         if name == "guide_scale":
@@ -197,8 +203,8 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """Return a number of type `kind`, int or float, from a number or a text. Raises TypeError, ValueError and
-    OverflowError."""
+    """Return `given`, a number or a text, as a number of type `kind` (int or float). Raises TypeError, ValueError or
+    OverflowError if that is impossible."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError
@@ -206,7 +212,7 @@ def _number(given: Any, kind: type) -> Any:
 
 
 def _text(given: Any) -> str:
-    """Return a text, or a number as text. Raises TypeError for any other value."""
+    """Return `given`, a text or a number, as text. Raises TypeError for any other value."""
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise TypeError
     return str(given)

@@ -1,4 +1,4 @@
-"""Caches of open files and models between the groups of a batch."""
+"""Caches of open files and of models, which last from one group of a batch to the next."""
 
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
@@ -20,13 +20,14 @@ T = TypeVar("T")
 
 
 class OpenFiles:
-    """A cache of opened files by path. A file that has changed on the disk is opened again."""
+    """A cache of open files by path. A file that has changed on the disk is opened again."""
 
     def __init__(self) -> None:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths, *loras)`, or its earlier result if the files are unchanged."""
+        """Return `opener(paths, *loras)`. If none of these files has changed since an earlier call, return its
+        result."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -38,8 +39,9 @@ class OpenFiles:
 
 
 class ModelCache:
-    """A cache of both experts, the VAE and open files between groups of videos. Models are cached if they fit into GPU
-    memory next to the rest of a run; on the CPU they are memory-mapped and always fit."""
+    """A cache of both experts, the VAE and open files, which lasts from one group of videos to the next. On a GPU,
+    models stay in the cache only if they fit into its memory together with the rest of a run. On a CPU they always
+    stay, because they are memory-mapped."""
 
     def __init__(self) -> None:
         self.files = OpenFiles()
@@ -48,7 +50,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Drop the models of other plans than `plan`, and all models if memory is short for its runs."""
+        """Remove models from the cache that do not belong to `plan`. If memory is short for the plan's runs, remove all
+        models."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]
@@ -60,11 +63,11 @@ class ModelCache:
         release(plan.device)
 
     def drop(self) -> None:
-        """Drop the cached models."""
+        """Remove all models from the cache."""
         self._experts, self._vae = {}, None
 
     def vae(self, plan: SamplingPlan) -> VAE:
-        """Return the plan's VAE, without tiling, from the cache or from its file."""
+        """Return the plan's VAE from the cache, or else from its file. Tiling is off."""
         vae = load_vae(plan.vae, device=plan.device) if self._vae is None else self._vae[1]
         if self._keeping:
             self._vae = plan.vae, vae
@@ -72,7 +75,7 @@ class ModelCache:
         return vae
 
     def expert(self, plan: SamplingPlan, name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-        """Return the plan's expert `name`, "high" or "low", from the cache or from `load()`."""
+        """Return an expert of the plan from the cache, or else from `load()`. `name`: "high" or "low"."""
         if name in self._experts:
             model = self._experts[name][1]
             model.set_arithmetic(choose_arithmetic(plan.options.arithmetic, plan.device, model.config))
@@ -84,7 +87,7 @@ class ModelCache:
         return model
 
     def free(self, device: torch.device) -> int:
-        """Return the bytes on the device that are free or used by cached experts."""
+        """Return the number of bytes on the device that are free, plus those of cached experts."""
         return free_memory(device) + sum(checkpoint.nbytes for checkpoint, _ in self._experts.values())
 
     def _has_room(self, plan: SamplingPlan) -> bool:

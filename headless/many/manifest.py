@@ -1,4 +1,5 @@
-"""The manifest of a batch, OUT/manifest.jsonl, with the outcome of each job, and the lock of its folder."""
+"""The manifest of a batch, a file manifest.jsonl with the outcome of each job. The module also has the lock of the
+batch's folder."""
 
 import hashlib
 import json
@@ -21,14 +22,15 @@ MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
 FILES = "files"
-"""The key in a row for the hashes of a job's files."""
+"""The key of the hashes of a job's input files, in a row of the manifest."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
-"""The start of a row, with the job's name, which is readable in an incomplete line too."""
+"""A pattern for the beginning of a row, from which the job's name can be read even if the row is incomplete."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job: a written video, or an `error`. `seconds`: the time since the previous video was done."""
+    """The outcome of a job. `error`: the reason of a failure, or None if the video was written. `seconds`: the time
+    since the previous video of the group was written."""
 
     job: Job
     seed: int
@@ -38,8 +40,8 @@ class Outcome:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock the folder against other batches while the context is open. The operating system releases the lock of a dead
-    process. Raises InputError if another batch has locked the folder."""
+    """Lock a batch's folder against other batches within this context. If the process dies, the operating system
+    releases the lock. Raises InputError if another batch has locked the folder."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             yield
@@ -50,8 +52,8 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """The manifest of a batch's folder: a file with a row for each finished or failed job. A later row of a job
-    replaces the earlier ones."""
+    """The manifest in a batch's folder. The file has a row for each job that has finished or failed. If a job has
+    several rows, the last one counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -64,8 +66,8 @@ class Manifest:
         return job.name in self._rows
 
     def why(self, job: Job) -> str | None:
-        """Return the reason to make the job's video again, an empty text if the video is missing, or None if the video
-        is unchanged and was made with the same settings and files."""
+        """Return None if the job's video exists and was made from the same settings and files. Otherwise return the
+        reason to make the video again, which is an empty text if there is no video."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
@@ -82,18 +84,20 @@ class Manifest:
         return None if as_written else f"{file} is no longer the file that was written, so it is made again"
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Compute the hashes of the jobs' files before the jobs run, so that a change during a run is detected."""
+        """Compute the hashes of the jobs' input files. Call this method before the jobs run, so that a change during
+        the run is detected later."""
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the hashes of finished jobs' files to rows of older versions, which lack them."""
+        """Add the hashes of input files to the rows of finished `jobs` that lack them, because an older version wrote
+        these rows."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
                 self._add(row | {FILES: self._inputs.of(job.options)})
 
     def note(self, outcome: Outcome) -> None:
-        """Write a row with a job's outcome. Raises InputError if the manifest cannot be written."""
+        """Append a row with the outcome of a job. Raises InputError if the manifest cannot be written."""
         found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
         if outcome.error is None:
             video = outcome.job.video(self.folder)
@@ -114,7 +118,8 @@ class Manifest:
             ) from error
 
     def _read(self) -> dict[str, dict]:
-        """Return the last row of each job. The last line may be incomplete after a kill, even within a character."""
+        """Return the last row of each job, by name. The last line of the file may be incomplete, because a process was
+        killed."""
         if not self.path.is_file():
             return {}
         text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -122,8 +127,8 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line. For an incomplete one return a row with the job's name and the status FAILED, or None
-    if the name cannot be read."""
+    """Return the row in a line of the manifest. For an incomplete line, return a row with the job's name and the status
+    FAILED. Return None if even the name cannot be read."""
     try:
         row = json.loads(line)
         name = row["name"]
@@ -138,7 +143,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
-    """Return the names of the settings that differ, separated by commas."""
+    """Return the names of the settings that differ between `before` and `given`, separated by commas."""
     changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
     if not changed and before.keys() - given.keys():
         return "its settings"
@@ -146,7 +151,8 @@ def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    """Return a setting's value with absolute paths resolved, because `..` or a link may name the same file."""
+    """Return a setting's value with links and `..` in absolute paths resolved, because different paths may name one
+    file."""
     if isinstance(value, list):
         return [_resolved(name, each) for each in value]
     if isinstance(value, dict):

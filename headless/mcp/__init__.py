@@ -1,1 +1,2 @@
-"""`lingbot-world mcp`: an assistant walks through a world, by the Model Context Protocol over stdio."""
+"""The command `lingbot-world mcp`. It lets an AI assistant walk through a world, by the Model Context Protocol
+(MCP)."""

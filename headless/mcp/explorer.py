@@ -1,6 +1,7 @@
-"""The walk of an assistant. Each call makes chunks and returns a description and the last frame.
+"""The walk of an AI assistant. Each call makes some chunks of video, and returns a description and the last frame.
 
-Importing this module does not import torch, so that a client's first request is answered at once."""
+Importing this module does not import torch, so that a client's first request is answered without delay.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +23,19 @@ if TYPE_CHECKING:
     from ...live import Engine, Session, Start
 
 LONGEST = 10.0
-"""The limit of one action in seconds, because the client waits for its frames."""
+"""The largest length of one action, in seconds of video. It is limited because the client waits for the frames."""
 Seen = tuple[str, bytes]
-"""A description of the walk, and the last frame as JPEG."""
+"""A description of the walk's current state, and its last frame as a JPEG file."""
 
 
 class Explorer:
-    """A model and at most one walk. The model is opened with the first walk. Concurrent calls run one after the other.
-    Methods raise a LingBotError for bad input and leave the walk unchanged."""
+    """A model and at most one current walk. The model is loaded at the first walk. Calls from several threads run one
+    after the other. All methods raise a LingBotError for invalid input, and leave the walk unchanged in that case."""
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
-        """Store the model's folder, the `options` of `open_live`, the folder for walks, and a file of events that
-        replaces the package's own. Nothing is opened."""
+        """Store the arguments; nothing is loaded yet. `ckpt`: the model's folder. `options`: the arguments of
+        `open_live`. `walks`: the folder in which walks are saved. `events`: a file of events that replaces the
+        package's own."""
         self._ckpt, self._options, self._walks, self._events = ckpt, options, walks, events
         self._opened: tuple[Engine, Start] | None = None
         self._session: Session | None = None
@@ -41,7 +43,9 @@ class Explorer:
         self._pose, self._frames, self._lock = np.eye(4), 0, Lock()
 
     def start(self, image: str | None, prompt: str | None, seed: int, continue_from: str | None) -> Seen:
-        """End the current walk, begin one at an image file or from a state's file, and make its first chunk."""
+        """End the current walk, begin a new one, and make its first chunk. `image`: the start image's file, or None for
+        the example. `continue_from`: a state's file or the folder of a walk, in place of an image. `seed`: the seed of
+        the noise."""
         from ...live import Session
         from ..live.opening import find_events, open_live
 
@@ -60,7 +64,8 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold the keys for `seconds` of video, and turn by `yaw` degrees to the right and `pitch` degrees up."""
+        """Hold keys for `seconds` seconds of video, and also turn the camera by `yaw` degrees to the right and `pitch`
+        degrees up. Return the description and the last frame."""
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
@@ -74,27 +79,28 @@ class Explorer:
                 session.hold(())
 
     def look(self) -> Seen:
-        """Return the description and the last frame again."""
+        """Return the current description and the last frame, without making a chunk."""
         with self._lock:
             return self._describe(self._walk())
 
     def prompt(self, text: str, at_once: bool) -> str:
-        """Set the prompt from the next action on; `at_once` also updates the keys and values of past frames. Return a
-        message with the full prompt."""
+        """Set the prompt of all later chunks, and return a message with the full prompt. `at_once`: also recompute the
+        cached keys and values of past frames with this prompt, so that the image changes sooner."""
         with self._lock:
             session = self._walk()
             session.prompt(text, refresh=at_once)
             return f"From the next action on: {session.events.say(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin (`on` true) or end an event of the world; None toggles it. Return a message with the active events."""
+        """Begin or end one of the world's events, and return a message with the active events. `on`: true to begin,
+        false to end, None to toggle."""
         with self._lock:
             session = self._walk()
             session.event(name, on)
             return f"Events from the next action on: {', '.join(sorted(session.events.active)) or 'none'}"
 
     def save(self) -> str:
-        """Write the walk's state and camera path into its folder, and return a message with the folder."""
+        """Write the state and the camera path into the walk's folder, and return a message with the folder's name."""
         from ...live.folder.reading import save_whole
 
         with self._lock:
@@ -105,7 +111,7 @@ class Explorer:
             )
 
     def close(self) -> None:
-        """End the walk. Its folder stays."""
+        """End the walk. Its folder remains."""
         with self._lock:
             self._end()
 

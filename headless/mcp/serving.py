@@ -1,4 +1,5 @@
-"""A server of the Model Context Protocol with the tools of an Explorer. Importing this module needs the package mcp."""
+"""A server of the Model Context Protocol (MCP) that offers the methods of an Explorer as tools. Importing this module
+needs the package mcp."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def _shown(seen: Seen) -> list[Any]:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the tool with each LingBotError raised as a ToolError, so that the assistant receives its message."""
+    """Return the tool with each LingBotError converted to a ToolError, whose message reaches the assistant."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:

@@ -1,1 +1,1 @@
-"""The processes of a run: their start, interrupts, times and memory, several of them together."""
+"""The processes of a run. The modules start and connect them, handle interrupts, and measure times and memory."""

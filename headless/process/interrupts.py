@@ -1,4 +1,5 @@
-"""The signals that end a run: Ctrl-C, SIGTERM and SIGHUP. Importing this module does not import torch."""
+"""The handling of the signals that end a run: Ctrl-C, SIGTERM and SIGHUP. Importing this module does not import
+torch."""
 
 import signal
 import threading
@@ -9,14 +10,17 @@ from types import FrameType, TracebackType
 from typing import Any
 
 ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""The signals that end a run; Windows has no SIGHUP."""
+"""The signals that end a run. Windows lacks SIGHUP."""
 
 
 @contextmanager
 def told_by_signals(own_process: bool) -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt for SIGTERM and SIGHUP too, if this is the command's own process, and yield the list of
-    received signals. A signal that is ignored, as after `nohup`, stays ignored. After the context these signals end the
-    process silently, because Python would print a traceback for a signal during its exit."""
+    """Raise KeyboardInterrupt for SIGTERM and SIGHUP too within this context, and yield the list of received signals.
+    `own_process`: whether this is the command's own process; otherwise nothing changes.
+
+    Signals that are ignored, as after `nohup`, stay ignored. After the context these signals end the process silently,
+    because Python would print a traceback for a signal during its exit.
+    """
     received: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -36,16 +40,16 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
 
 
 def end_at_further_ones() -> None:
-    """Restore the default action of SIGINT, SIGTERM and SIGHUP, which ends the process at once. Ignored signals stay
-    ignored."""
+    """Restore the default action of SIGINT, SIGTERM and SIGHUP, so that the next such signal ends the process at once.
+    Ignored signals stay ignored."""
     for number in ENDING if _in_main_thread() else ():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 
 
 class Written:
-    """A watcher of files, which is true if any of them was created or changed since its construction. As text it is a
-    message that lists these files."""
+    """A watcher of files. It is true if any of the files was created or changed after its construction. Its text is a
+    message with the names of these files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
@@ -70,9 +74,9 @@ def _mark(file: Path) -> tuple[int, int, int] | None:
 
 
 class LaterInterruptsWait:
-    """A context in which the first interrupt is raised as usual and further ones are delayed until its end, so that
-    they cannot stop the saving of a run's work. With `hold` the first one is delayed too. Signals arrive in the main
-    thread; in other threads the context has no effect."""
+    """A context in which only the first interrupt is raised at once. Further ones are delayed until the end of the
+    context, so that they do not stop the saving of a run's work. With `hold` the first one is delayed too. The context
+    has an effect only in the main thread, where Python handles signals."""
 
     def __init__(self, hold: bool = False) -> None:
         self._holds = hold
@@ -97,7 +101,7 @@ class LaterInterruptsWait:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Raise a delayed interrupt, unless another interrupt or exit already ends the run."""
+        """Raise a delayed interrupt now, unless another interrupt already ends the run."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._waiting is not None and (error is None or isinstance(error, Exception)):

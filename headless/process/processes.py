@@ -1,7 +1,9 @@
-"""Several processes that generate one video together, one per GPU: start, division of work, communication and end.
+"""Several processes, one for each GPU, that make one video together. The module starts them, divides the work, and
+transfers data between them.
 
-`torchrun` starts them, or `--gpus N`, which uses torchrun's engine. The first process encodes the prompts and writes
-the video; all processes load the experts and compute the steps."""
+The processes are started by `torchrun`, or by `--gpus N`, which uses torchrun's library. The first process encodes the
+prompts and writes the video. All processes load the experts and compute the steps together.
+"""
 
 import atexit
 import contextlib
@@ -27,34 +29,36 @@ from ...pipeline.two_experts import ParallelGroups
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=24)
-"""The timeout of communication, which is long because the first process may decode and write an hour of video.
-torchrun detects a dead process at once."""
+"""The timeout of communication between processes. It is long because the first process may decode and write for an
+hour. torchrun detects a dead process at once."""
 ENDED_WITH_THE_OTHERS = 1
-"""The exit code of a process that reports no error, because torchrun's engine or another process does."""
+"""The exit code of a process that ends because of another one, without reporting an error itself."""
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-"""The exit code of a process that torchrun ended because another one failed."""
+"""The exit code of a process that torchrun has ended because another process failed."""
 PATIENCE = 30  # seconds to wait for the error report of the process that failed first
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The `rank` of this process and the number of all processes (`size`), with their communication."""
+    """The processes of a run, as seen from one of them. `rank`: the number of this process, from 0. `size`: the number
+    of processes. The methods transfer data between the processes."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that shows progress and writes the video."""
+        """Whether this is the first process, which shows progress and writes the video."""
         return self.rank == 0
 
     def takes(self, task: int) -> bool:
-        """Return whether this process does task number `task` for all; tasks are assigned by turns."""
+        """Return whether this process does task number `task`. The tasks are assigned to the processes in turn."""
         return self.rank == task % self.size
 
     def share(self, made: T | None, task: int) -> T:
-        """Return the result `made` of the process that did `task` in all processes. Tensors must be on the CPU."""
+        """Return the result of task number `task` in all processes. `made`: this result in the process that did the
+        task, None in the others. Tensors must be on the CPU."""
         if self.size == 1:
             assert made is not None
             return made
@@ -65,7 +69,7 @@ class Processes:
         return value
 
     def least(self, value: int) -> int:
-        """Return the minimum of `value` over all processes, so that all make the same choice."""
+        """Return the minimum of `value` over all processes, so that all processes make the same choice."""
         if self.size == 1:
             return value
         values = torch.tensor(value, dtype=torch.int64)
@@ -73,15 +77,16 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return the tensors of all processes in the first process, None in the others. The tensors must be on the CPU
-        and have one shape."""
+        """Return the tensors of all processes in the first process, and None in the others. The tensors must be on the
+        CPU and have the same shape."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
 
     def device(self, asked: str | None) -> str | None:
-        """Return the device of this process for the user's option `asked`: "cuda:" with the local rank, or "cpu".
-        Raises InputError if `asked` is a single GPU."""
+        """Return the device of this process: "cuda:" with the process's number on this machine, "cpu" if the user wants
+        it, or None without CUDA. `asked`: the option `device`. If there is only one process, it is returned unchanged.
+        Raises InputError if several processes should use one GPU."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):
@@ -89,10 +94,12 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Return the division of a forward among the processes. If `guided`, one half computes the prompt and the other
-        half the negative prompt; each half divides the tokens equally. With `shard` all processes divide the weights.
+        """Return how the processes divide each forward of the model. If `guided`, one half computes the prompt and the
+        other half the negative prompt. The processes of a half divide the tokens equally. With `shard` all processes
+        also divide the weights.
 
-        Raises InputError if the model's heads cannot be divided, and for `shard` with one process."""
+        Raises InputError if the number of attention heads is not divisible, and for `shard` with one process.
+        """
         if self.size == 1:
             if shard:
                 raise InputError("`shard` divides the weights among several GPUs: give `gpus` too")
@@ -113,10 +120,11 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """Yield the `Processes` of a run under torchrun, or ALONE without torchrun.
+    """Yield the `Processes` of a run that torchrun started, or ALONE without torchrun.
 
-    The process that fails first raises its error. The others exit without a message, also if they fail because another
-    process died."""
+    The first process that fails raises its error. The others exit without a message, even if they fail as a
+    consequence.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE
@@ -146,14 +154,15 @@ def joined() -> Iterator[Processes]:
 
 
 def _leave() -> None:
-    """End the process at exit, because gloo's threads, which may still run, would sometimes abort the interpreter."""
+    """End the process immediately at exit. Otherwise gloo's threads, which may still run, would sometimes crash the
+    interpreter."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)
 
 
 def _join() -> Any:
-    """Join the process group and return its store."""
+    """Join the group of processes, and return the store that they share."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed before the exit
     backend = "gloo"
     if torch.cuda.is_available():
@@ -164,8 +173,8 @@ def _join() -> Any:
 
 
 def check_gpus(count: int, device: str | None) -> None:
-    """Raise InputError for more processes (`count`) than GPUs, or than CPU cores for processes on the CPU. `device`:
-    the option of this name."""
+    """Check that `count` processes can run on this machine. `device`: the option of this name. Raises InputError for
+    more processes than GPUs, or for more than CPU cores if they use the CPU."""
     found = torch.cuda.device_count()
     if device != "cpu" and found < count and (found or device is not None):
         fewer = f"`gpus` {found}" if found else "`device` cpu"
@@ -176,8 +185,8 @@ def check_gpus(count: int, device: str | None) -> None:
 
 
 def start(count: int, arguments: list[str], device: str | None = None) -> int:
-    """Run `python -m lingbot_world ARGUMENTS` in `count` processes and return the exit code. Raises InputError for too
-    few GPUs, and LingBotError if a process was killed."""
+    """Run `python -m lingbot_world ARGUMENTS` in `count` processes, and return the exit code. `device`: the option of
+    this name. Raises InputError for too few GPUs, and LingBotError if a process was killed."""
     import logging
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -210,8 +219,8 @@ def start(count: int, arguments: list[str], device: str | None = None) -> int:
 
 
 def _exit_code(failures: dict[int, int], count: int) -> int:
-    """Return the exit code of the process that reported the error. Raises LingBotError if none did, because it was
-    killed."""
+    """Return the exit code of the process that reported the error. `failures`: the exit code of each failed process, by
+    rank. Raises LingBotError if a process was killed and none reported an error."""
     for code in failures.values():
         if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
             return code

@@ -1,4 +1,4 @@
-"""The time and peak GPU memory of each stage of a run."""
+"""Measurement of the time and the peak GPU memory of each stage of a run."""
 
 import gc
 import time
@@ -14,7 +14,7 @@ from ...options import Progress, ShowProgress
 
 @dataclass(frozen=True)
 class Stage:
-    """A finished stage of a run. `gpu_peak`: the peak of allocated GPU memory in bytes, None on a CPU."""
+    """A finished stage of a run. `gpu_peak`: the highest allocated GPU memory in bytes, or None on a CPU."""
 
     name: str
     seconds: float
@@ -30,8 +30,8 @@ def silent(_name: str, _unit: str) -> Iterator[Progress]:
 def observed(
     show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
 ) -> ShowProgress:
-    """Return a progress display like `show` that also calls `on_progress` and `cancel`, as `run.generate` documents.
-    `steps`: the number of the base model's steps."""
+    """Return a progress display like `show` that also calls `on_progress` and `cancel` (see `run.generate`). `steps`:
+    the number of steps of the base model."""
 
     @contextmanager
     def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
@@ -52,8 +52,9 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A recorder of a run's stages, as a context manager. Its exit ends the last stage. `show(name, unit)` returns the
-    context manager of a stage's progress display. `running`: the name of the current stage."""
+    """A recorder of the stages of a run. The end of its context ends the last stage. `show(name, unit)` returns the
+    context manager of a stage's progress display. `stages`: the finished stages. `running`: the name of the current
+    stage."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
@@ -65,8 +66,8 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """End the current stage, start the stage `name` and return its progress callback. Unless `keep`, garbage is
-        collected in between, which takes 0.2 s."""
+        """End the current stage, begin the stage `name`, and return its progress callback. `unit`: the unit of
+        progress. Unless `keep`, garbage is collected between both stages, which takes 0.2 s."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)
@@ -86,7 +87,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
         return progress
 
     def end(self, keep: bool = False) -> None:
-        """End the current stage, if there is one, and collect garbage unless `keep`."""
+        """End the current stage, if any. Unless `keep`, collect garbage."""
         if self._end is not None:
             self._end()
             if not keep:
@@ -94,14 +95,14 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
 
 
 def release(device: torch.device) -> None:
-    """Collect Python's garbage, and return torch's unused memory on a GPU to the driver."""
+    """Collect garbage in Python. On a GPU, also return the memory that torch has reserved but does not use."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def table(stages: list[Stage]) -> str:
-    """Return the stages as a table of text, with the total time and the highest peak in the last row."""
+    """Return the stages as a table of text. The last row has the total time and the highest peak of memory."""
     peaks = [stage.gpu_peak for stage in stages if stage.gpu_peak is not None]
     total = Stage("all", sum(stage.seconds for stage in stages), max(peaks, default=None))
     rows = [("stage", "seconds", "peak GPU GB")]

@@ -1,4 +1,4 @@
-"""The start of slow libraries in background threads. Importing this module does not import torch."""
+"""The loading of slow libraries in background threads. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ if TYPE_CHECKING:
 
 
 def let_waiting_threads_sleep() -> None:
-    """Let OpenMP's threads sleep while they wait, unless the environment sets their policy. By default they spin for
-    milliseconds, so that a run on two busy cores takes ten times as long. The call has an effect only before torch is
-    imported."""
+    """Make OpenMP's threads sleep while they wait, unless the environment sets another policy. By default they spin for
+    milliseconds, and a run on two busy cores takes ten times as long. Call this function before torch is imported."""
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def start_cuda() -> None:
-    """Start CUDA's driver (0.3 s) in a thread while the caller imports torch, then cuDNN (0.5 s) and, in another
-    thread, Triton (1 s). Nothing happens without a CUDA driver, and in one of several processes. A process that forks
-    later must not call this function."""
+    """Start CUDA (0.3 s) in a thread while the caller imports torch. Afterwards the thread starts cuDNN (0.5 s), and
+    another thread starts Triton (1 s). Nothing happens without a CUDA driver, and if several processes make the video.
+    Do not call this function in a process that forks later."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
 
 
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
-    """Disable garbage collection for the imports in this context, in the command's own process only, and exempt the
-    imported objects from later collections. A run collects garbage after each stage, which took 1.9 of the toy's 4.9 s.
-    In another program's process this would exempt that program's objects too."""
+    """Disable garbage collection while modules are imported within this context, and exclude the imported objects from
+    later collections. A run collects garbage after each stage, and these collections took 1.9 s of a 4.9 s run of the
+    toy model.
+
+    `own_process`: whether this is the command's own process. In another program's process nothing changes, because that
+    program's objects would be excluded too.
+    """
     if not own_process:
         yield
         return
@@ -59,7 +62,7 @@ def _start_cuda() -> None:
 
 
 def _start_driver() -> bool:
-    """Create the CUDA context of the first GPU, which torch reuses, and return whether there is a GPU."""
+    """Create the CUDA context of the first GPU, which torch will use. Return whether there is a GPU."""
     import ctypes
 
     cuda = ctypes.CDLL("libcuda.so.1")
@@ -71,8 +74,8 @@ def _start_driver() -> bool:
 
 @contextmanager
 def triton_starting(device: torch.device) -> Iterator[None]:
-    """Start Triton in a thread while this context is open, and wait for it at the end. Its start takes a second, mostly
-    for a hash of its own files."""
+    """Start Triton in a thread at the beginning of this context, and wait for it at the end. The start takes a second,
+    mostly for a hash of Triton's own files."""
     if device.type == "cuda":
         _triton(device.index or 0)
     try:
@@ -82,15 +85,15 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started, if `device` is a GPU. Otherwise two threads might both compute the hash of its
-    files."""
+    """Wait until Triton has started, if `device` is a GPU. This prevents two threads from computing the hash of
+    Triton's files."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 
 
 @cache
 def _triton(gpu: int) -> Thread:
-    """Return the thread that starts Triton; a process has one per GPU."""
+    """Return the thread that starts Triton on the GPU with this index. Each process has one such thread per GPU."""
     thread = Thread(target=_start_triton, args=(gpu,))
     thread.start()
     return thread
