@@ -1,4 +1,5 @@
-"""Measurement of a video's camera and of how well it follows a path: point tracking, mapping, verdict and reports."""
+"""Measurement of finished videos: how well a video's camera follows a path (`measurement`), and how its look drifts
+over time (`drift`)."""
 
 from .found import VideoCamera, find_camera, video_path
 from .mapping import pycolmap

@@ -17,23 +17,30 @@ image, which camera rotation also changes, and to tracked scene content. The sha
 threshold, BLURRED_PLACES.
 """
 BLURRED_PLACES = 0.35
-"""The bound of sharpness for tracked scene content, which loses some detail as the camera comes closer."""
+"""The threshold of drift in the sharpness of tracked scene content: a fraction of the initial sharpness. It is below
+BLURRED, because content loses some detail as the camera comes closer."""
 SURE_S = 5.0
-"""The accumulated change of tracked content grows less exact with time. At t seconds it must exceed its bound by the
-factor 1 + t / SURE_S, unless the full image exceeds its bound as well."""
+"""The time in seconds after which the threshold of tracked content has doubled, because its accumulated changes grow
+less exact. At t seconds the threshold is multiplied by 1 + t / SURE_S, unless the full image exceeds its own threshold
+as well."""
 STILL = 0.02
-"""A frame is frozen if it differs from the one before by less than this fraction of the usual difference."""
+"""The fraction of the video's usual difference between consecutive frames (the third quartile). A frame with a smaller
+difference is frozen."""
 FROZEN_S = 0.4
 FLICKER = 1.0
-"""The frame-to-frame alternation of brightness, of 255, that counts as flicker."""
+"""The alternation of brightness from frame to frame that counts as flicker, in grey levels from 0 to 255."""
 JERK, UNLIKE = 2.0, 1.8
-"""A seam: the motion differs from the neighbours' by JERK pixels, or the residual after motion compensation is UNLIKE
-times theirs."""
+"""The thresholds of a seam between chunks. JERK: the difference, in pixels, of a frame's motion from the motion in
+neighbouring frames. UNLIKE: the ratio of the residual after motion compensation to the residual in neighbouring
+frames."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
-"""The chunk lengths, in frames, at which seams are searched for."""
+"""The chunk lengths, in video frames, at which seams are searched for."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""A repeat: frames differ from those at least APART_S seconds earlier by less than SAME times the usual difference of
-two consecutive frames, which exceeds MOVES of 255."""
+"""The thresholds of a repeat.
+
+A frame repeats an earlier one if their difference is below SAME times the usual difference of consecutive frames. That
+usual difference must exceed MOVES, in grey levels from 0 to 255. The frames must be at least APART_S seconds apart.
+"""
 
 
 class Fault(NamedTuple):
@@ -45,7 +52,7 @@ class Fault(NamedTuple):
 
 
 def find_faults(figures: Figures) -> list[Fault]:
-    """Return the faults of a video, ordered by their beginning."""
+    """Return the faults of a video, sorted by their beginning. `figures` are the metrics of its frames."""
     found = [*_drifts(figures), *_frozen(figures), *_flickers(figures), *_seams(figures), *_repeats(figures)]
     return sorted(found, key=lambda fault: fault.begins_s)
 
@@ -71,8 +78,11 @@ def _drifts(figures: Figures) -> list[Fault]:
 
 
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
-    """Yield for each kind of drift: its name, the change of tracked content in each frame [f], a mask [f] of frames in
-    which the full image exceeds its bound, the bound of the change, and a message."""
+    """Yield a tuple for each kind of drift.
+
+    It holds the name, the change of tracked content in each frame [f], a mask [f] of frames in which the full image
+    exceeds its threshold, the threshold of the change, and the end of a message.
+    """
     second = max(round(figures.fps), 2)
 
     def since(values: np.ndarray) -> np.ndarray:
@@ -112,8 +122,8 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
-    """Return the frame at which a change begins that exceeds its bound at frame `passed`. Between the two frames every
-    step is at least a quarter of the steepest recent one."""
+    """Return the frame at which a change begins. `passed` is the frame at which it exceeds its threshold. From the
+    result to `passed`, every step is at least a quarter of the largest step just before `passed`."""
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)
@@ -150,7 +160,8 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Find evenly spaced frames at which the motion, or the residual after it, differs from the neighbours'."""
+    """Return a fault if regularly spaced frames differ from their neighbours in motion, or in the residual after motion
+    compensation."""
     if len(figures) < 8:
         return []
     around = [
@@ -172,7 +183,7 @@ def _seams(figures: Figures) -> list[Fault]:
 
 
 def _repeats(figures: Figures) -> list[Fault]:
-    """Find half a second of a moving video that repeats an earlier stretch frame by frame."""
+    """Return a fault if half a second of a moving video repeats earlier frames one by one."""
     small = figures.thumbnails.reshape(len(figures), -1)
     small = small - small.mean(1, keepdims=True)  # flicker does not count as motion
     run, apart = max(round(figures.fps / 2), 2), max(round(figures.fps * APART_S), 2)

@@ -1,4 +1,5 @@
-"""Metrics of each frame of a video, and its changes against earlier frames in the same scene content."""
+"""Metrics of each frame of a video, and its changes from earlier frames in scene content that is tracked by optical
+flow."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,23 +15,26 @@ LONGER_SIDE = 480
 THUMBNAIL = (32, 18)
 """The width and height of the thumbnails in which repeats are searched for."""
 STRIDE = 4
-"""The number of frames between two frames that are compared in sharpness and colour."""
+"""The interval, in frames, over which changes of sharpness and colour are measured."""
 SEEN = 0.05
-"""The fraction of the image that two frames must share to be compared."""
+"""The smallest fraction of the image that two frames must share for a comparison."""
 
 
 @dataclass(frozen=True)
 class Figures:
     """The metrics of a video, [f] each, and thumbnails float32 [f, 18, 32] of the grey values, 0 to 255.
 
-    `sharpness`: variance of the Laplacian over the variance of the grey values, so that contrast cancels.
-    `colourfulness`: as defined by Hasler and Suesstrunk (2003). `brightness`: mean grey value. `hue`: mean red minus
-    mean blue. `change`: mean absolute difference of grey values to the frame before, 0 for the first.
-
-    Accumulated changes of scene content that is tracked by optical flow (Kroeger and others, 2016), 0 in the first
-    frame: `sharper` and `livelier` (logarithms of the ratio of sharpness and of colourfulness), `redder` (red minus
-    blue) and `lighter`. `motion` [f, 2]: median pixels, columns and rows, by which the image moved from the frame
-    before. `unlike`: mean absolute difference to the frame before after motion compensation."""
+    sharpness: the variance of the Laplacian divided by the variance of the grey values, so that contrast cancels.
+    colourfulness: as defined by Hasler and Suesstrunk (2003).
+    brightness: the mean grey value.
+    hue: the mean of red minus blue.
+    change: the mean absolute difference of grey values from the previous frame; 0 for the first.
+    sharper, livelier: accumulated changes of tracked content since the first frame, as logarithms of the ratios of
+    sharpness and of colourfulness. Tracking is by optical flow (Kroeger and others, 2016).
+    redder, lighter: the same for red minus blue and for brightness, as differences.
+    motion: [f, 2], the median motion of pixels, columns and rows, from the previous frame.
+    unlike: the mean absolute difference from the previous frame after motion compensation.
+    """
 
     sharpness: np.ndarray
     colourfulness: np.ndarray
@@ -51,8 +55,8 @@ class Figures:
 
 
 class _Frame(NamedTuple):
-    """A frame: colours float32 [h, w, 3], denoised grey values float32 [h, w], and both at half the size, the grey
-    values there as uint8."""
+    """A frame: colours float32 [h, w, 3] and denoised grey values float32 [h, w]. Both also exist at half the size,
+    with grey values in uint8."""
 
     colours: np.ndarray
     grey: np.ndarray
@@ -77,8 +81,10 @@ class _Frame(NamedTuple):
 
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
-    """Return the metrics of frames uint8 [H, W, 3], which are read once. Raises InputError for fewer than two frames,
-    DependencyError without OpenCV."""
+    """Return the metrics of RGB frames, uint8 [H, W, 3], which are read once. `fps` is the number of frames per second.
+
+    Raises InputError for fewer than two frames, and DependencyError without OpenCV.
+    """
     cv2 = opencv()
     rows, small, steps, shares = [], [], [], []
     for number, (frame, before, earlier) in enumerate(_with_previous(map(_Frame.of, frames))):
@@ -111,7 +117,7 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame, the previous one, and the last earlier one with a number that is a multiple of STRIDE. An
+    """Yield each frame with the previous frame and with the last earlier frame whose number is a multiple of STRIDE. An
     earlier frame of another size is None."""
     before: _Frame | None = None
     earlier: _Frame | None = None
@@ -124,14 +130,15 @@ def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | 
 
 
 def colourfulness(colours: np.ndarray) -> float:
-    """Return the colourfulness of a picture float32 [h, w, 3], after Hasler and Suesstrunk (2003)."""
+    """Return the colourfulness of an RGB image, float32 [h, w, 3], as defined by Hasler and Suesstrunk (2003)."""
     red, green, blue = (colours[..., channel] for channel in range(3))
     one, two = red - green, (red + green) / 2 - blue
     return float(np.hypot(one.std(), two.std()) + 0.3 * np.hypot(one.mean(), two.mean()))
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return a frame's change of brightness, its motion (columns, rows), and the residual after motion compensation."""
+    """Return a frame's change of brightness, its motion (columns, rows) in pixels, and the residual after motion
+    compensation."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < SEEN:
@@ -142,17 +149,18 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
 
 
 def _shared(one: _Frame, two: _Frame) -> np.ndarray:
-    """Return the log ratios of sharpness and colourfulness of `two` to `one`, and the change of red minus blue, in
-    their common scene content.
+    """Return three changes [3] from `one` to `two` in their shared scene content: the log ratios of sharpness and of
+    colourfulness, and the difference of red minus blue.
 
-    Warping blurs an image, so each frame is warped onto the other and the two results are averaged."""
+    Warping blurs an image. So each frame is warped onto the other, and the two results are averaged.
+    """
     there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
     return (_gains(one, two, there, back) - _gains(two, one, back, there)) / 2
 
 
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Compare `other`, warped by the flow `there`, with the frame `onto`, as in `_shared`. Pixels that the flow `back`
-    does not return to within half a pixel are not compared."""
+    """Return the changes [3] of `_shared` from the frame `onto` to `other`, which is warped by the flow `there`. A
+    pixel is skipped if the flow `back` returns to a point more than half a pixel away from it."""
     cv2 = opencv()
     returned, inside = _warp(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)
@@ -178,8 +186,8 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image float32 [h, w, ...] warped by a flow [h, w, 2], and a mask [h, w] of the pixels that the flow
-    takes from inside the image."""
+    """Return an image float32 [h, w, ...] warped by a flow [h, w, 2], and a mask [h, w] of the pixels whose source is
+    inside the image."""
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

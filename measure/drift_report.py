@@ -20,8 +20,8 @@ def words(figures: Figures, faults: list[Fault]) -> list[str]:
 
 
 def table(figures: Figures) -> list[str]:
-    """Return a header and a line for each second with the means of its frames. Sharpness is relative to the first
-    second's."""
+    """Return the lines of a table: a header and one row per second with the means over its frames. Sharpness is
+    relative to the first second."""
     values = np.stack([values for _, values in _series(figures)], 1)
     seconds = (np.arange(len(figures)) / figures.fps).astype(int)
     rows = [values[seconds == second].mean(0) for second in range(seconds[-1] + 1)]
@@ -36,7 +36,7 @@ def table(figures: Figures) -> list[str]:
 
 
 def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
-    """Return the metrics of each frame and the faults as JSON values."""
+    """Return the metrics of each frame and the faults as a dict for JSON."""
     return {
         "frames": len(figures),
         "fps": figures.fps,
@@ -46,8 +46,8 @@ def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
 
 
 def render_drift(figures: Figures, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Draw a chart of each metric over time, and the messages on faults. `size` is in pixels, 400x250 to 4096x4096.
-    Returns an RGB image. Raises CameraError for another size."""
+    """Return a chart, RGB, of each metric over time with the messages on faults. `size` is width and height in pixels,
+    400x250 to 4096x4096. Raises CameraError for another size."""
     sheet = Sheet(size)
     sheet.header(f"{len(figures)} frames, {len(figures) / figures.fps:.1f} s", "left to right: the video's time")
     columns = 120  # as many as are distinguishable

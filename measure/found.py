@@ -1,4 +1,5 @@
-"""Estimation of a video's camera: a camera that only rotates is fitted directly, a moving one by the mapper."""
+"""Estimation of a video's camera. A camera that only rotates is fitted directly, a moving one by the mapper of
+mapping.py."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,35 +15,46 @@ from .mapping import NEAR, map_cameras, pycolmap
 from .tracks import SHORTER_SIDE, Tracks, follow, opencv, resize
 
 STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
-"""The usual stride of keyframes in frames, and the bounds on the number of keyframes that change it."""
+"""STRIDE is the usual distance of keyframes, in frames. It is reduced for a video with fewer than FEWEST_KEYFRAMES, and
+increased for one with more than MOST_KEYFRAMES."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_AGREEING = 0.4
-"""The fraction of points that must agree with a rotation; otherwise no camera is found."""
+"""The smallest fraction of points that must agree with a rotation between two keyframes; with fewer no rotation is
+found."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
-"""A camera moves if a rotation between keyframes FAR_APART leaves a residual above LEAST_PARALLAX pixels: the third
-quartile over points, the median over pairs. On known clips: at most 0.5 for rotations, 1.4 or more for moves."""
+"""The test of whether a camera moves. Rotations are fitted to pairs of keyframes that are FAR_APART keyframes apart.
+The camera moves if the points' residual is above LEAST_PARALLAX pixels.
+
+The residual is the third quartile over points and the median over pairs. On known clips it is at most 0.5 for
+rotations, and 1.4 or more for moving cameras.
+"""
 LEAST_GAIN = 3.0
-"""A camera also counts as moving only if the residual of a rotation is at least this multiple of the residual of a
-rotation with a translation: noise on a pure rotation gives 2 to 2.6."""
+"""The smallest ratio, for a moving camera, between two residuals: that of a pure rotation and that of a rotation with
+translation. Noise on a pure rotation gives ratios of 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
-"""An estimated lens is used if its focal length is within these image widths (118 to 19 degrees) and the camera rotates
-by LEAST_TURN_DEG: translation alone does not reveal the lens. On known clips the error is 0.3 to 3.6 %, 50 % without
-rotation."""
+"""The conditions for using an estimated lens. FOCALS: the range of the focal length, in image widths (fields of view
+from 118 to 19 degrees). LEAST_TURN_DEG: the smallest rotation of the camera.
+
+Translation alone does not determine the lens. On known clips the error of the focal length is 0.3 to 3.6 %, and 50 %
+without rotation.
+"""
 ON_A_PLANE = 0.9
-"""The fraction of points on one plane above which a scene counts as flat."""
+"""The fraction of points on one plane above which the whole scene counts as flat."""
 LENS_PAIRS = 6
-"""The number of keyframe pairs from which the lens of a rotating camera is estimated."""
+"""The number of keyframe pairs from which the lens of a purely rotating camera is estimated."""
 DRAWS = 200
-"""The number of random point pairs that are tried as a first estimate of a rotation."""
+"""The number of random point pairs in the RANSAC search for a rotation."""
 
 
 @dataclass(frozen=True)
 class VideoCamera:
-    """The camera of a video: `c2w` [k, 4, 4] of its keyframes in an arbitrary unit of length, NaN where it was not
-    found; whether it `moves`; the `lens` [4] in pixels of the tracked frames; and the `tracks`.
+    """The camera of a video, measured at k keyframes.
 
-    `frames`, `height` and `width` are the video's. `lens_found`: the lens was estimated from the points."""
+    Its fields are `c2w` [k, 4, 4], in an arbitrary unit of length and NaN where no camera was found; whether the camera
+    `moves`; the `lens` [4] (fx, fy, cx, cy in pixels of the tracked frames); and the tracked points, `tracks`.
+    `frames`, `height` and `width` are those of the video. `lens_found` is True if the lens was estimated.
+    """
 
     c2w: np.ndarray
     moves: bool
@@ -55,7 +67,7 @@ class VideoCamera:
 
     @property
     def registered(self) -> np.ndarray:
-        """A mask [k] of the keyframes with a camera."""
+        """A mask [k] of the keyframes for which a camera was found."""
         return ~np.isnan(self.c2w[:, 0, 0])
 
     @property
@@ -64,21 +76,25 @@ class VideoCamera:
 
     @property
     def turned_deg(self) -> float:
-        """The largest angle between the viewing directions of the first camera that was found and any other, in
-        degrees; a roll does not count."""
+        """The largest angle, in degrees, between the viewing direction of the first camera found and that of any other.
+        Roll does not count."""
         views = self.c2w[self.registered, :3, 2]
         return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
 
     def parallax(self, first: int, last: int) -> float:
-        """Return the parallax between two keyframes: the third quartile of the points' residual after the rotation, in
-        pixels."""
+        """Return the parallax between the keyframes `first` and `last`: the third quartile of the points' residual
+        after the best rotation, in pixels."""
         turn = np.eye(4)
         turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
         return self.left(first, last, turn, 0.75)
 
     def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
-        """Return the quantile `share` of the points' residual in pixels under a motion [4, 4] between two keyframes:
-        the distance after a pure rotation, otherwise the distance to the epipolar plane."""
+        """Return the quantile `share` of the points' residual in pixels, if the camera moves by `motion` [4, 4] from
+        the keyframe `first` to `last`.
+
+        The residual is the distance from the rotated point if `motion` is a pure rotation, otherwise the distance from
+        the epipolar plane.
+        """
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
             return float(np.quantile(_apart(before, after, motion[:3, :3]), share)) * self.focal
@@ -88,8 +104,8 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """True if the camera moves and all tracked points lie on one plane. Two motions explain such a scene: the true
-        one, and one along the plane's normal (Faugeras and Lustman, 1988)."""
+        """True if the camera moves and most tracked points lie on one plane. For such a scene the motion is ambiguous:
+        a second motion, along the plane's normal, explains the points as well (Faugeras and Lustman, 1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.both(first, first + apart)]
@@ -100,8 +116,12 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
-        """Return the residual of the points in pixels under the camera's motion over FAR_APART keyframes: the third
-        quartile over points, the median over pairs; infinity if no pair can be used."""
+        """Return the residual of the points in pixels under the camera's motion, between pairs of keyframes FAR_APART
+        apart.
+
+        The residual is the third quartile over points and the median over pairs. The result is infinity if no pair has
+        enough points.
+        """
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
@@ -113,11 +133,13 @@ class VideoCamera:
 def find_camera(
     frames: Iterable[np.ndarray], lens: np.ndarray | float | None = None, stride: int | None = None
 ) -> VideoCamera:
-    """Find the camera of a video of uint8 [H, W] `frames`, with keyframes `stride` frames apart (None: by length).
+    """Estimate the camera of a video from grey frames, uint8 [H, W].
 
-    `lens` is the known lens: fx, fy, cx, cy [4] at 832x480, or the horizontal field of view in degrees with square
-    pixels; None estimates it. Raises CameraError for a video of one frame, of more than 4000, or of frames of several
-    sizes; DependencyError without OpenCV or pycolmap."""
+    `lens` is the known lens: fx, fy, cx, cy [4] in pixels of an 832x480 image, or the horizontal field of view in
+    degrees. None estimates it. `stride` is the distance of keyframes in frames (None: chosen by the video's length).
+    Raises CameraError for a video of one frame, of more than 4000 frames, or with frames of several sizes. Raises
+    DependencyError without OpenCV or pycolmap.
+    """
     opencv(), pycolmap()
     pictures, (height, width) = _resize_all(frames)
     stride = stride or max(min(STRIDE, (len(pictures) - 1) // (FEWEST_KEYFRAMES - 1)), 1)
@@ -143,8 +165,8 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Fit a camera that only rotates. `any_lens` also estimates its lens. The result's `moves` is True if the fit is
-    poor."""
+    """Return a camera that only rotates, fitted to the points. `any_lens` also estimates its lens. In the result
+    `moves` is True if rotations fit poorly."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:
@@ -156,7 +178,7 @@ def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
 
 
 def _fit_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
-    """Return `lens` with the focal length for which rotations fit the points best."""
+    """Return `lens` [4] with the focal length for which pure rotations have the smallest residual."""
     from scipy.optimize import minimize_scalar  # slow to import
 
     apart = min(FAR_APART, len(tracks.frames) - 1)
@@ -192,8 +214,8 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return camera-to-world [k, 4, 4] of a camera that only rotates, NaN from the first keyframe at which the points
-    fit no rotation, and whether the points show that the camera moves."""
+    """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the points show that the
+    camera moves. From the first keyframe for which no rotation is found, the matrices are NaN."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
@@ -211,8 +233,8 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
 
 
 def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rotation [3, 3] between two keyframes that fits most points, and each point's residual angle [n]; None
-    for too few points."""
+    """Return the rotation [3, 3] from the keyframe `first` to `last` that fits most points, and each point's residual
+    angle [n] in radians. Return None for too few points."""
     one, two = _shared_rays(tracks, lens, first, last)
     if len(one) < FEWEST_TRACKS:
         return None
@@ -230,12 +252,14 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the small angle [n] in radians between the two rays of each point after the rotation."""
+    """Return the angle [n] in radians between the rays `before` [n, 3] and the rotated rays `after` [n, 3] of the same
+    points, for small angles."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 
 def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the unit rays [n, 3] of the points visible in both keyframes, in the axes of each."""
+    """Return the unit rays to the points visible in both keyframes: [n, 3] in the axes of the first and [n, 3] in those
+    of the last."""
     points = tracks.points[:, tracks.both(first, last)]
     ahead = np.ones((points.shape[1], 1))
     before, after = (unit(np.concatenate([(points[at] - lens[2:]) / lens[:2], ahead], 1)) for at in (first, last))
@@ -243,8 +267,11 @@ def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tup
 
 
 def video_path(found: VideoCamera) -> CameraPath:
-    """Return the found camera as a path with a pose for every frame. The first pose is the identity, and the longest
-    step between latent frames has length 1. Raises CameraError if fewer than half of the keyframes have a camera."""
+    """Return the estimated camera as a path with one pose per frame. The first pose is the identity, and the longest
+    step between latent frames has length 1.
+
+    Raises CameraError if a camera was found for fewer than half of the keyframes.
+    """
     known = found.registered
     if known.mean() < 0.5:
         raise CameraError(

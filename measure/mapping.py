@@ -13,19 +13,21 @@ from ..errors import require
 from .tracks import Tracks
 
 REACHES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""The distances, in keyframes, of the pairs that are matched."""
+"""The distances, in keyframes, between the two keyframes of each pair that is matched."""
 FEWEST_SHARED = 20
 LEAST_ANGLE_DEG = 0.2
-"""The smallest angle between two rays to a point: a video's cameras are closer together than those of photographs, for
-which pycolmap's default is 1 degree."""
+"""The smallest accepted angle between two rays to a point. pycolmap's default, 1 degree, is for photographs, which are
+farther apart than a video's keyframes."""
 NEAR = 1.0
-"""The residual, in pixels, within which a point agrees with two views."""
+"""The largest residual, in pixels, of a point that agrees with two views."""
 
 
 def pycolmap() -> ModuleType:
-    """Import pycolmap with its log silenced. SIGTERM takes effect after the current pycolmap call, usually seconds.
+    """Return the module pycolmap, with its log silenced.
 
-    Raises DependencyError, with the install command, if pycolmap is missing."""
+    SIGTERM is handled after the current pycolmap call, usually within seconds. Raises DependencyError, with the install
+    command, if pycolmap is missing.
+    """
     module = require("pycolmap")
     module.logging.minloglevel = 3
     if threading.current_thread() is threading.main_thread():  # pycolmap's handler would print a stack trace
@@ -34,10 +36,12 @@ def pycolmap() -> ModuleType:
 
 
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return camera-to-world [k, 4, 4] of the keyframes, NaN for unregistered ones, and the lens [4] in pixels.
+    """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4] (fx, fy,
+    cx, cy in pixels of the tracked frames).
 
-    A `known` lens is kept; otherwise the mapper refines the focal length, starting from `lens`. The unit of length is
-    arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024."""
+    `lens` [4] is unchanged if it is `known`; otherwise it is the initial value, and the mapper refines the focal
+    length. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_database(folder, tracks, lens, known)
@@ -65,7 +69,8 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Write an image and a frame for each keyframe, with one camera and one rig for all. Return the images' ids."""
+    """Write an image and a frame for each keyframe into the database, all with one camera and one rig. Return the ids
+    of the images."""
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])

@@ -13,32 +13,40 @@ from ..errors import CameraError
 from .found import FEWEST_TRACKS, VideoCamera, find_camera
 
 EVERY = 8
-"""The distance of a pair's keyframes, in frames."""
+"""The default distance between the two keyframes of a pair, in frames."""
 MOVING = 0.25
-"""A pair's direction is judged if its step exceeds this fraction of the path's longest step."""
+"""The smallest step at which a pair's direction of motion is judged, as a fraction of the path's longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The largest errors of a pair that follows: of its rotation, in degrees or as a fraction of the requested rotation,
-and of its direction. A camera that stands still is off by the full rotation, and a reversed one by 180 degrees."""
+"""The largest accepted errors of a pair.
+
+The error of its rotation must be at most TURN_DEG degrees, or the fraction TURN_SHARE of the requested rotation. The
+error of its direction of motion must be at most DIRECTION_DEG degrees. If the camera stands still, the first error is
+the full rotation; if it moves backwards, the second is 180 degrees.
+"""
 UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
-"""The largest parallax of a pair that follows where the path only rotates: in pixels of the tracked frames, or as a
-fraction of the rotation in pixels, because a lens other than the path's looks like a little parallax."""
+"""The largest accepted parallax of a pair for which the path only rotates: UNASKED_PARALLAX pixels of the tracked
+frames, or the fraction UNASKED_SHARE of the rotation in pixels. The fraction allows for a lens that differs from the
+path's, since that looks like a small parallax."""
 ALIKE = 3.0
-"""A faulty pair is not judged if the residual under the path's motion is at most this multiple of the residual under
-the motion that was found, because the points fit both."""
+"""A pair with a fault is not judged if the path's motion fits the points almost as well as the measured motion does.
+ALIKE is the largest ratio of the two residuals for which this holds."""
 FOLLOWING = 0.75
-"""The fraction of pairs with a motion found that must follow."""
+"""The fraction of pairs with a measured motion that must have no fault, if the video is to count as following its
+path."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of keyframes: the frames number `first` and `last`.
+    """The comparison of the motion between two keyframes, the frames number `first` and `last`, with the path.
 
-    `asked` [4, 4] is the relative pose of the two frames on the path. `goes`: its translation is long enough to judge
-    the direction. `tracks` is the number of points visible in both frames.
-
-    `found` [4, 4] is the measured relative pose in an arbitrary unit of length; None: no camera was found. `parallax`
-    and the focal length `focal` are in pixels. `left` is the points' residual in pixels under the measured motion, and
-    `asked_left` under the path's."""
+    asked: [4, 4], the relative pose of the two frames on the path.
+    goes: whether the path's translation is long enough to judge the direction.
+    tracks: the number of points visible in both frames.
+    found: [4, 4], the measured relative pose in an arbitrary unit of length; None if no camera was found.
+    parallax, focal: the measured parallax, and the focal length, in pixels of the tracked frames.
+    left: the points' residual under the measured motion, in pixels.
+    asked_left: the same under the path's motion.
+    """
 
     first: int
     last: int
@@ -57,19 +65,20 @@ class Pair:
 
     @property
     def turn_found_deg(self) -> float:
-        """The angle of the rotation that was found, in degrees; NaN if none was found."""
+        """The angle of the measured rotation, in degrees; NaN if no motion was found."""
         return np.nan if self.found is None else float(angle_deg(self.found[None, :3, :3])[0])
 
     @property
     def turn_error_deg(self) -> float:
-        """The angle between the rotation that was found and the path's, in degrees; NaN if none was found."""
+        """The angle between the measured rotation and the path's, in degrees; NaN if no motion was found."""
         if self.found is None:
             return np.nan
         return float(angle_deg((self.asked[:3, :3].T @ self.found[:3, :3])[None])[0])
 
     @property
     def direction_error_deg(self) -> float:
-        """The angle between the direction that was found and the path's, in degrees; NaN if it is not judged."""
+        """The angle between the measured direction of motion and the path's, in degrees; NaN if the direction is not
+        judged."""
         if not self.goes or self.found is None or not self.found[:3, 3].any():
             return np.nan
         cosine = unit(self.asked[:3, 3]) @ unit(self.found[:3, 3])
@@ -77,7 +86,8 @@ class Pair:
 
     @property
     def fault(self) -> str:
-        """A message on the motion's difference from the path; empty if the pair follows or no motion was found."""
+        """A message on how the measured motion differs from the path; empty if the differences are accepted or no
+        motion was found."""
         if self.found is None:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
@@ -92,14 +102,14 @@ class Pair:
 
     @property
     def fits_both(self) -> bool:
-        """True if the motion that was found has a fault, but the points fit the path's motion about as well."""
+        """True if the measured motion has a fault, but the path's motion fits the points almost as well (see ALIKE)."""
         if not self.fault or self.found is None or (self.goes and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
         return self.asked_left <= ALIKE * self.left and not self.direction_error_deg > 90
 
     @property
     def note(self) -> str:
-        """A message with the pair's fault, or the reason why it was not judged; usually empty."""
+        """A message with the pair's fault, or with the reason why the pair was not judged; usually empty."""
         if self.found is not None:
             return "cannot be told, the path fits the tracks about as well" if self.fits_both else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
@@ -108,7 +118,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The measurement of a video against `path`: its pairs of keyframes and its `camera`."""
+    """The measurement of a video: its pairs of keyframes, compared with `path`, and its measured `camera`."""
 
     path: CameraPath
     pairs: tuple[Pair, ...]
@@ -116,12 +126,12 @@ class Measurement:
 
     @cached_property
     def found(self) -> tuple[Pair, ...]:
-        """The pairs in which a motion was found."""
+        """The pairs for which a motion was found."""
         return tuple(pair for pair in self.pairs if pair.found is not None)
 
     @cached_property
     def judged(self) -> tuple[Pair, ...]:
-        """The pairs with a motion for which the points decide whether the pair follows."""
+        """The pairs for which a motion was found and is not ambiguous (see `Pair.fits_both`)."""
         return tuple(pair for pair in self.found if not pair.fits_both)
 
     @property
@@ -131,8 +141,11 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """The verdict: True if the video follows its path. None if a motion was found in fewer than half of the pairs,
-        or if the undecided pairs could change the verdict."""
+        """The verdict: True if the video follows its path, else False.
+
+        The verdict is None if a motion was found for fewer than half of the pairs, or if the pairs that are not judged
+        could change it.
+        """
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following
@@ -141,8 +154,12 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The frame numbers [m] of keyframes with a camera, the path's poses there, and the found poses, both
-        [m, 4, 4] relative to the first. The found ones are scaled to the path's unit by least squares."""
+        """Three arrays: the frame numbers [m] of the keyframes for which a camera was found, the path's poses [m, 4, 4]
+        there, and the measured poses [m, 4, 4].
+
+        Both are relative to their first pose. The measured ones are scaled to the path's unit of length by least
+        squares.
+        """
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
         if not len(frames):
@@ -154,33 +171,37 @@ class Measurement:
 
     @cached_property
     def rotation_errors_deg(self) -> np.ndarray:
-        """The RotErr [m] of each frame in `poses`, in degrees: the angle between the found rotation and the path's, as
-        in CamI2V's evaluation/glomap_evaluation.py, which reports the sum in radians."""
+        """The RotErr [m] of each frame in `poses`: the angle in degrees between the measured rotation and the path's.
+
+        CamI2V's evaluation/glomap_evaluation.py defines the same angle, but reports the sum over frames in radians.
+        """
         _, asked, found = self.poses
         return angle_deg(np.swapaxes(asked[:, :3, :3], 1, 2) @ found[:, :3, :3]) if len(asked) else np.empty(0)
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The TransErr [m] of each frame in `poses`, in the path's world units: the distance between the found position
-        and the path's."""
+        """The TransErr [m] of each frame in `poses`: the distance between the measured position and the path's, in the
+        path's world units."""
         _, asked, found = self.poses
         return np.linalg.norm(asked[:, :3, 3] - found[:, :3, 3], axis=1)
 
 
 def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Return the median errors of rotation and direction in degrees; NaN if no pair was judged."""
+    """Return the median error of the rotation and of the direction of motion over `pairs`, in degrees; NaN without a
+    judged pair."""
     errors = np.array([(pair.turn_error_deg, pair.direction_error_deg) for pair in pairs]).reshape(-1, 2).T
     turn, direction = (float(np.median(known)) if len(known := each[~np.isnan(each)]) else np.nan for each in errors)
     return turn, direction
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
-    """Measure how well a video follows `path`. `frames` are uint8 [H, W] each and are read once; frame i was made with
-    pose i of the path.
+    """Return the measurement of how well a video follows `path`. `frames` are grey, uint8 [H, W] each, and are read
+    once; frame i was generated with pose i of the path.
 
-    The keyframes of a pair are `every` frames apart, None: 8. The lens is the path's first one, scaled to the frames as
-    in `generate`. Raises CameraError for a video of one frame, of more frames than poses or of frames of several sizes,
-    and for `every` below 1; DependencyError without OpenCV or pycolmap."""
+    `every` is the distance in frames between the two keyframes of a pair (None: 8). The lens is the path's first one,
+    scaled to the frames as in `generate`. Raises CameraError for a video of one frame, of more frames than poses or
+    with frames of several sizes, and for `every` below 1. Raises DependencyError without OpenCV or pycolmap.
+    """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
 
@@ -197,7 +218,8 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
 
 
 def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
-    """Compare a camera that was found with a path of at least as many frames."""
+    """Return the comparison of an estimated camera with a path of at least as many frames. `every` is the distance in
+    frames between the two keyframes of a pair."""
     keys = camera.tracks.frames
     starts = range(0, keys[-1], every)
     chosen = np.unique([np.abs(keys - frame).argmin() for frame in (*starts, keys[-1])])
@@ -208,7 +230,8 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
-    """Compare keyframes `first` and `last`; the direction is judged if the path's step is longer than `least`."""
+    """Return the comparison of the keyframes `first` and `last`. The direction of motion is judged if the path's step
+    is longer than `least`."""
     frames = camera.tracks.frames
     asked = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     goes = bool(np.linalg.norm(asked[:3, 3]) > least)

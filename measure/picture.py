@@ -1,4 +1,4 @@
-"""A chart of a measurement: the requested path, the path that was found, and the errors of each pair."""
+"""A chart of a measurement: the path, the measured camera, and the errors of each pair of keyframes."""
 
 import numpy as np
 from PIL import Image
@@ -11,8 +11,11 @@ from .words import error_words, summary
 
 
 def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
-    """Draw both paths from above and from the side, charts of the errors, and the verdict. `size` is in pixels, 400x250
-    to 4096x4096. Returns an RGB image. Raises CameraError for another size."""
+    """Return a drawing, RGB, of the path and the measured camera from above and from the side, charts of the errors,
+    and the verdict.
+
+    `size` is width and height in pixels, 400x250 to 4096x4096. Raises CameraError for another size.
+    """
     sheet = Sheet(size)
     sheet.header(
         f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",

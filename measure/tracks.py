@@ -9,19 +9,24 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The shorter side, in pixels, to which frames are resized. All pixels in this package refer to that size."""
+"""The shorter side, in pixels, to which frames are resized before tracking. Unless stated otherwise, pixels in this
+package are those of the resized frames."""
 MOST_POINTS, APART = 500, 6
-"""The largest number of points tracked at a time, and the least distance of new points in pixels."""
+"""MOST_POINTS is the largest number of points tracked at a time. APART is the smallest distance of a new point from
+other points, in pixels."""
 LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
-"""The largest forward-backward tracking error, in pixels."""
+"""The largest error, in pixels, between a point and its position after tracking forwards and back again."""
 
 
 @dataclass(frozen=True)
 class Tracks:
-    """The tracked points: `points` [k, n, 2] in pixels of an image of `size` (width, height), NaN where a point is not
-    visible; `frames` [k] are the keyframes' numbers. Pixel centres are at .5, as in the intrinsics. `blown` is the
-    factor, 1 or more, by which the frames were enlarged: subpixel errors grow by it."""
+    """The tracked points of a video.
+
+    `points` [k, n, 2] are in pixels of an image of `size` (width, height), NaN where a point is not visible. `frames`
+    [k] are the frame numbers of the keyframes. Pixel centres are at .5, as in the intrinsics. `blown` is the factor, 1
+    or more, by which the frames were enlarged; subpixel errors grow by this factor.
+    """
 
     frames: np.ndarray
     points: np.ndarray
@@ -29,17 +34,17 @@ class Tracks:
     blown: float = 1.0
 
     def both(self, first: int, last: int) -> np.ndarray:
-        """Return a mask [n] of the points visible in both keyframes."""
+        """Return a mask [n] of the points visible in both keyframes, `first` and `last`."""
         return ~np.isnan(self.points[[first, last], :, 0]).any(0)
 
 
 def opencv() -> ModuleType:
-    """Import OpenCV. Raises DependencyError, with the install command, if it is missing."""
+    """Return the module OpenCV. Raises DependencyError, with the install command, if it is missing."""
     return require("cv2", "opencv-python-headless")
 
 
 def resize(frame: np.ndarray) -> np.ndarray:
-    """Resize a frame uint8 [H, W] to a shorter side of SHORTER_SIDE pixels."""
+    """Return a grey frame, uint8 [H, W], resized to a shorter side of SHORTER_SIDE pixels."""
     cv2 = opencv()
     scale = SHORTER_SIDE / min(frame.shape)
     size = [round(side * scale) for side in frame.shape[::-1]]
@@ -48,10 +53,12 @@ def resize(frame: np.ndarray) -> np.ndarray:
 
 
 def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
-    """Track points through `frames` (uint8 [H, W], of one size). Keyframes are `stride` apart, plus the last frame.
+    """Return points tracked through `frames`, uint8 [H, W], all of one size. Every `stride`-th frame and the last one
+    are keyframes.
 
-    Points are tracked frame by frame, then refined from keyframe to keyframe and back: points with a large
-    forward-backward error are dropped. Every keyframe adds new points in free areas."""
+    Points are tracked from frame to frame, and then refined between keyframes, forwards and back. Points with a large
+    forward-backward error are dropped. At every keyframe new points are added in areas without any.
+    """
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
     numbers, total = np.arange(len(here)), len(here)
@@ -69,7 +76,7 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
 
 
 def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Return new corners float32 [n, 2] away from the existing points `taken`."""
+    """Return new corners of an image, float32 [n, 2], at a distance from the existing points `taken` [m, 2]."""
     cv2 = opencv()
     free = np.full(picture.shape, 255, np.uint8)
     for column, row in taken.astype(int):
@@ -80,8 +87,8 @@ def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 
 def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Track points float32 [n, 2] from the first frame to the last. Returns the points that were found [m, 2], and the
-    mask [n] of them."""
+    """Track the points `began` float32 [n, 2] from the first frame to the last. Return the final positions [m, 2] of
+    those that were found, and a mask [n] of them."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

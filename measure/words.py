@@ -1,4 +1,4 @@
-"""Reports of a measurement: a summary, a table, and JSON values."""
+"""Reports of a measurement: messages, a table, and values for JSON."""
 
 from collections import Counter
 from typing import Any
@@ -23,7 +23,8 @@ VERDICTS = {
 
 
 def error_words(measured: Measurement) -> str:
-    """Return a message with the means and sums of RotErr and TransErr over all keyframes with a camera."""
+    """Return a message with the mean and the sum of RotErr and TransErr over all keyframes for which a camera was
+    found."""
     known = measured.camera.registered
     coverage = f"The camera was found in {known.sum()} of {len(known)} keyframes"
     if not known.any():
@@ -34,7 +35,11 @@ def error_words(measured: Measurement) -> str:
 
 
 def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """Return messages on a video's camera as a path: the coverage, scale, axes and lens."""
+    """Return messages on the estimated camera as a path: how many keyframes it covers, its scale, its axes and its
+    lens.
+
+    `path` is the estimated path. `lens_given`: the user stated the lens.
+    """
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     messages = [f"{found}; the poses between them are interpolated."]
@@ -58,12 +63,12 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
 
 
 def table(measured: Measurement) -> list[str]:
-    """Return a header and a line for each pair."""
+    """Return the lines of a table: a header and one row per pair of keyframes."""
     return [HEADER, *(_line(pair) for pair in measured.pairs)]
 
 
 def summary(measured: Measurement) -> list[str]:
-    """Return messages: the verdict first, then the median errors, the faults, and pairs that were not judged."""
+    """Return messages: first the verdict, then the median errors, the faults, and the pairs that were not judged."""
     judged, found, pairs = measured.judged, measured.found, measured.pairs
     messages = [
         f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
@@ -102,7 +107,8 @@ def _line(pair: Pair) -> str:
 
 
 def as_values(measured: Measurement) -> dict[str, Any]:
-    """Return the measurement as JSON values: angles in degrees, parallax in pixels, null where nothing was judged."""
+    """Return the measurement as a dict for JSON. Angles are in degrees, parallax is in pixels, and null marks what was
+    not measured or judged."""
     turn, direction = median_errors_deg(measured.found)
     return {
         "follows": measured.follows,
