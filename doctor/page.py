@@ -1,4 +1,4 @@
-"""A checkup formatted as a page of text, and as a row of docs/cards.md."""
+"""A text page with the results of a checkup, and a row with them for the table in docs/cards.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "r
 
 
 def page(found: Checkup) -> str:
-    """Return a checkup as a page of text."""
+    """Return the results of a checkup as a page of text."""
     parts = [
         _machine(found),
         _trials(found),

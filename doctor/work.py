@@ -67,7 +67,7 @@ class Setting(NamedTuple):
 
     @property
     def keys(self) -> int:
-        """The number of tokens in a full window."""
+        """The number of tokens in a full attention window."""
         return self.window * self.tokens // self.frames
 
 

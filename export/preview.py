@@ -1,4 +1,5 @@
-"""The preview of an export in a 3D viewer: its points, and its cameras drawn in red, as one point cloud."""
+"""The preview of an exported scene for a 3D viewer. It is one point cloud with the scene's points and its cameras,
+which are drawn in red."""
 
 from __future__ import annotations
 
@@ -11,20 +12,22 @@ from ..camera.poses import LENS_HEIGHT, LENS_WIDTH
 from ..camera.rotation import OPENGL_TO_OPENCV
 
 CAMERAS = 24
-"""The largest number of cameras that are drawn."""
+"""The largest number of cameras that are drawn in a preview."""
 DEPTH, BACK = 0.08, 0.75
-"""The depth of a drawn camera, and the distance of the view behind the first camera, as fractions of the median
-distance from the first camera to the points."""
+"""Two lengths, as fractions of the median distance from the first camera to the points. DEPTH: the depth of a drawn
+camera. BACK: the distance from the first camera back to the viewpoint of the preview."""
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1))
-"""The edges of a drawn camera, between its centre, 0, and the corners of its image."""
+"""The edges of a drawn camera as pairs of points. Point 0 is the camera's centre, and 1 to 4 are the corners of its
+image."""
 ALONG = np.linspace(0, 1, 16)[:, None]
-"""The places of an edge's points."""
+"""The positions of the points that draw an edge, from 0 to 1 along the edge, [16, 1]."""
 RED = (255, 0, 0)
 
 
 class Preview(NamedTuple):
-    """A binary PLY file of points and cameras, with y up, and a `view` of them from behind the first camera. `centre`
-    [3] and `radius` are the bounding sphere that ComfyUI's viewer moves to the origin and scales to 1."""
+    """The preview of an exported scene. `cloud`: a binary PLY file of points and cameras, with y up. `view`: a camera
+    that sees them from behind the first camera. `centre` [3] and `radius`: the bounding sphere, which ComfyUI's viewer
+    moves to the origin and scales to radius 1."""
 
     cloud: bytes
     view: CameraPath
@@ -33,7 +36,8 @@ class Preview(NamedTuple):
 
 
 def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> Preview:
-    """Return the preview of points [n, 3] with y up, with `colours` uint8 [n, 3], and of a path's cameras."""
+    """Return the preview of a scene. `points`: [n, 3], with y up. `colours`: uint8 [n, 3]. `path`: the cameras to draw,
+    in OpenCV axes."""
     away = np.linalg.norm(points - OPENGL_TO_OPENCV[:3, :3] @ path.c2w[0, :3, 3], axis=1)
     unit, chosen = float(np.median(away)), np.unique(np.linspace(0, len(path) - 1, CAMERAS).astype(int))
     drawn = [_draw_camera(path.c2w[at], path.intrinsics[at], DEPTH * unit) for at in chosen]
@@ -55,7 +59,8 @@ def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> P
 
 
 def _draw_camera(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return points [n, 3], with y up, on the edges from a camera to the corners of its image at `depth`."""
+    """Return points, [n, 3] with y up, on the edges of a drawn camera. `pose`: camera-to-world [4, 4]. `lens`: fx, fy,
+    cx, cy in pixels of an 832x480 image. `depth`: the distance from the camera's centre to its image."""
     sides = np.array([[0, 0], [LENS_WIDTH, 0], [LENS_WIDTH, LENS_HEIGHT], [0, LENS_HEIGHT]])
     corners = np.concatenate([(sides - lens[2:]) / lens[:2], np.ones((4, 1))], 1)
     spots = np.concatenate([np.zeros((1, 3)), depth * corners]) @ pose[:3, :3].T + pose[:3, 3]

@@ -1,4 +1,4 @@
-"""The action spaces of the environment, and their mapping to the controls of a walk."""
+"""The action spaces of the gymnasium environment, and the conversion of an action to held keys or to a joystick."""
 
 from __future__ import annotations
 

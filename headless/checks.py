@@ -85,7 +85,7 @@ class Plan(RunInputs):
 
     @property
     def cells(self) -> tuple[int, int]:
-        """The height and the width of the latent."""
+        """The height and the width of the latent, in latent pixels."""
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property

@@ -78,7 +78,7 @@ class SamplingPlan(Plan):
 
     @property
     def schedule(self) -> TwoExpertSchedule:
-        """The schedule of the steps of both experts."""
+        """The schedule of steps for both experts."""
         options = self.options
         return TwoExpertSchedule(
             options.sampling_steps, self.shift, options.boundary, options.guide_scale, options.solver

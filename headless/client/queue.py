@@ -25,7 +25,7 @@ MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 
 def add_queue_command(commands: Any) -> None:
-    """Add the `queue` command, which sets `run(arguments)`."""
+    """Add the `queue` command. It sets its function as `arguments.run`."""
     parser = commands.add_parser("queue", help="run a workflow on a ComfyUI server and save its video")
     parser.set_defaults(run=queue)
     add = parser.add_argument
@@ -43,7 +43,8 @@ def add_queue_command(commands: Any) -> None:
 
 
 def queue(options: argparse.Namespace) -> None:
-    """Run the workflow on the server, save its first video or image, and print that file's path. Raises InputError."""
+    """Run the workflow on the server, save its first video or image, and print the path of that file. Raises InputError
+    for invalid options, and if the workflow fails or saves neither."""
     workflow = load_workflow(options.workflow)
     if options.list:
         print(describe(workflow))
@@ -103,7 +104,7 @@ def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None
 
 
 def describe(workflow: dict) -> str:
-    """Return a text that lists every node of a workflow with the values of its inputs."""
+    """Return a text that lists each node of a workflow with the plain values of its inputs."""
     lines = []
     for key, node in workflow.items():
         lines.append(f"{key} {_title(node)} ({node['class_type']})")

@@ -1,4 +1,4 @@
-"""The connection of `lingbot-world queue` to a ComfyUI server."""
+"""The connection of the command `lingbot-world queue` to a ComfyUI server."""
 
 import hashlib
 import json

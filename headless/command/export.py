@@ -69,8 +69,8 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export and print their agreement. If that fails, print the reason; for a point cloud raise
-    the InputError or DependencyError, because nothing else is exported."""
+    """Add points to the export, and print how well they agree with the camera poses. If that fails, print the reason.
+    For a point cloud raise the InputError or DependencyError, because such an export has nothing else."""
     from ...export import add_points
 
     try:

@@ -12,7 +12,7 @@ from ...pipeline.colours import tag_bt709, video_frame
 from .video_reader import on_disk
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
-"""FFmpeg's container for each suffix of a video file."""
+"""The name of FFmpeg's container format for each suffix of a video file."""
 RECIPE = "lingbot_world"
 """The key in the metadata of a video or PNG file under which the record of its run is stored as JSON."""
 

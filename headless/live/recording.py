@@ -102,7 +102,7 @@ class Recording:
 
 
 class _Film:
-    """A video file that is written in parts of PART frames."""
+    """A video file that is written in parts of PART frames and can be cut."""
 
     def __init__(self, path: Path, fps: int) -> None:
         self._path, self._fps = path, fps
@@ -161,7 +161,7 @@ class _Film:
 
 
 class _Parts(VideoParts):
-    """A writer of parts that can also copy the parts of another video."""
+    """A writer of a video in parts. It can also copy the parts of another video."""
 
     def copy(self, video: Any, frames: int) -> None:
         """Copy the first `frames` frames of another video that this class has written. They must be complete parts."""

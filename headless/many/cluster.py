@@ -80,7 +80,7 @@ def _ask(address: str) -> None:
 
 
 class Worker:
-    """A Ray actor that makes the videos of groups, with a cache of open files and models."""
+    """A Ray actor that makes the videos of groups of jobs. It keeps a cache of open files and models."""
 
     def __init__(self) -> None:
         gc.freeze()  # a run collects garbage after each stage; scanning the imported modules would take 0.1 s

@@ -20,7 +20,8 @@ left, down, right, shift runs. Places that you left are forgotten after a while.
 
 
 def build_server(explorer: Explorer) -> MCPServer:
-    """Return a server with the tools start_walk, act, look, prompt, event and save of `explorer`."""
+    """Return an MCP server with the tools start_walk, act, look, prompt, event and save, which call the methods of
+    `explorer`."""
     server: MCPServer = MCPServer("lingbot-world", instructions=ABOUT, version=__version__, log_level="WARNING")
 
     def start_walk(
@@ -28,15 +29,18 @@ def build_server(explorer: Explorer) -> MCPServer:
     ) -> list[Any]:
         """Begin a walk and return its first frame; the last walk ends and stays in its folder.
 
-        image: a file on this machine in which the walk begins; left out: the model's example. prompt: what the world
-        shows. continue_from: a state, or the folder of a walk, in place of an image."""
+        image: a file on this machine with the first frame of the walk, by default the model's example. prompt: a
+        description of the world. seed: the seed of the noise. continue_from: the file of a saved state, or the folder
+        of a walk, in place of an image.
+        """
         return _shown(explorer.start(image, prompt, seed, continue_from))
 
     def act(keys: list[str] | None = None, seconds: float = 1.0, yaw: float = 0.0, pitch: float = 0.0) -> list[Any]:
         """Hold keys for some seconds (at most 10) and return the last frame.
 
-        keys: of w a s d (walk), i j k l (look up, left, down, right), shift (run). yaw, pitch: degrees to turn right
-        and up, in addition."""
+        keys: any of w a s d (walk), i j k l (look up, left, down, right) and shift (run). yaw and pitch: additional
+        degrees to turn right and up.
+        """
         return _shown(explorer.act(keys or [], seconds, yaw, pitch))
 
     def look() -> list[Any]:
@@ -44,13 +48,13 @@ def build_server(explorer: Explorer) -> MCPServer:
         return _shown(explorer.look())
 
     def prompt(text: str, at_once: bool = False) -> str:
-        """Change what the world shows, from the next action on. at_once: the frames that the model looks back on are
-        updated too, so that the image changes immediately."""
+        """Change what the world shows, from the next action on. text: the new prompt. at_once: also update the model's
+        memory of past frames, so that the image changes immediately."""
         return explorer.prompt(text, at_once)
 
     def event(name: str, on: bool | None = None) -> str:
-        """Begin or end an event of this world, such as rain: its sentence is added to the prompt. Without
-        `on`, begin the event, or end it if it has begun."""
+        """Begin or end an event of this world, such as rain: its sentence is added to the prompt. Without `on`, an
+        inactive event begins and an active one ends."""
         return explorer.event(name, on)
 
     def save() -> str:
