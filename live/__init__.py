@@ -1,7 +1,8 @@
-"""Walks: videos of a causal model that a user steers while they are generated, by keys, mouse and gamepad.
+"""Walks: videos of a causal model that a user steers by keys, mouse and gamepad while they are generated.
 
-A `Session` runs walks; an `Engine` provides model, text encoder and VAE. This package imports neither aiohttp (outside
-of `wire`) nor ComfyUI."""
+A `Session` runs walks. An `Engine` provides the model, the text encoder and the VAE. This package needs neither ComfyUI
+nor, except in `wire`, aiohttp.
+"""
 
 from .controls import Controls
 from .engine import Engine, Start

@@ -1,4 +1,4 @@
-"""The camera of a walk, which turns inputs into poses, one per video frame."""
+"""The camera of a walk (a steered video). It turns the user's inputs into camera poses, one per video frame."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from .controls import FRAMES_OF_ONE, RUNNING, Wishes
 from .worlds.walls import Standing
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
-"""The unit of a walk that continues no path: the distance of a latent frame at full speed. Translations are divided by
-the unit, so that this distance becomes 1, the longest step that a model knows."""
+"""The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. Translations
+are divided by it, so this distance becomes 1. It is the longest step that the model knows."""
 FRAMES_TO_SPEED = 3
-"""The number of video frames from standing to full speed, and back, so that a tap gives a small move."""
+"""The number of video frames in which the camera accelerates to full speed, or brakes. A short tap on a key thus gives
+a small move."""
 FASTEST_LOOK_DEG = 6.0
-"""The largest rotation by the mouse in a video frame, in degrees; the remainder follows in the next frames."""
+"""The largest rotation by the mouse in one video frame, in degrees. The remaining rotation follows in later frames."""
 WALKING_SPEED = 0.5
-"""The walking speed of a key, as a fraction of the longest step; Shift doubles it. In the official examples the median
-latent frame moves 0.19 to 0.78 of its clip's longest step."""
+"""The default speed of a walking key, as a fraction of the longest step that the model knows; Shift doubles it. In the
+official examples the median latent frame moves by 0.19 to 0.78 of the clip's longest step."""
 PITCH_DEG = 1.5
-"""The largest pitch in a video frame, in degrees: 6 in a latent frame. The official examples have 0.3 to 1.0 on
-average, and at most 6.8."""
+"""The largest change of pitch in one video frame, in degrees, so 6 in a latent frame. The official examples have 0.3 to
+1.0 degrees per frame on average, and at most 6.8."""
 
 
 class WalkingCamera:
-    """A steered camera with position, yaw, pitch and their speeds. Poses are computed from these numbers, so they stay
-    rigid on a walk of any length. `unit`: see WALKING_UNIT."""
+    """A steered camera: its position, yaw and pitch, and their speeds. Poses are computed from these numbers, so they
+    have no accumulated error. `unit` is the unit of length; see WALKING_UNIT."""
 
     def __init__(
         self,
@@ -40,15 +41,19 @@ class WalkingCamera:
         pitch_deg: float = math.inf,
         walls: Standing | None = None,
     ) -> None:
-        """Start without motion at a `pose` [4, 4]. `speed`: a key's speed as a fraction of the longest step; Shift
-        doubles it, up to the longest step. `pitch_deg`: the largest pitch in a video frame, in degrees. `walls`: the
-        position in a map with walls that stop the camera, or None."""
+        """Place the camera without motion at the pose [4, 4]; None is the identity.
+
+        unit: the unit of length.
+        speed: the speed of a walking key as a fraction of the longest step; Shift doubles it, up to the longest step.
+        pitch_deg: the largest change of pitch in a video frame, in degrees.
+        walls: the position in a map whose walls stop the camera, or None.
+        """
         self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls
         self.place(np.eye(4) if pose is None else pose)
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
-        """Move the camera, without motion, to a pose [4, 4], the pose of video frame `_frame`."""
+        """Move the camera to the pose [4, 4] and stop its motion. The number of the video frame is ignored."""
         self._yaw, self._pitch, self._roll = to_angles(pose[:3, :3])
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # fractions of full speed: forward, right, yaw, pitch
@@ -56,17 +61,17 @@ class WalkingCamera:
 
     @property
     def moves(self) -> bool:
-        """Whether the camera still moves without further input."""
+        """Whether the camera still moves without further input, because it has not yet come to rest."""
         return bool(self._speeds.any() or self._look.any())
 
     @property
     def pose(self) -> np.ndarray:
-        """The current camera-to-world pose, float64 [4, 4], OpenCV axes."""
+        """The current camera-to-world pose, float64 [4, 4], in OpenCV axes."""
         rotation = from_angles("YXZ", [[self._yaw, self._pitch, self._roll]])
         return rigid(rotation, self._position[None])[0]
 
     def walk(self, wishes: Wishes) -> np.ndarray:
-        """Advance the camera by the inputs of n video frames and return their poses, float64 [n, 4, 4]."""
+        """Move the camera by the inputs of n video frames, and return their poses, float64 [n, 4, 4]."""
         self._look += wishes.look
         return np.stack([self._advance(axes) for axes in wishes.axes]) if len(wishes.axes) else np.empty((0, 4, 4))
 
@@ -94,12 +99,15 @@ class WalkingCamera:
 
 
 class RecordedCamera:
-    """A camera that follows a given path and ignores inputs. `left`: the number of remaining video frames. `unit`: the
-    unit of the continued video, else the path's longest step, as for a Rollout."""
+    """A camera that follows a given path and ignores inputs. `left` is the number of remaining video frames. `unit` is
+    the unit of length: that of the continued video, else the path's longest step."""
 
     def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
-        """Follow the poses `path`, c2w [n, 4, 4]. If the walk continues a video, `pose` is that video's last pose, at
-        which the path then begins, and `unit` that video's unit; otherwise None and 0."""
+        """Start at the first of the poses `path`, camera-to-world [n, 4, 4].
+
+        If the walk continues a video, the path is moved to begin at `pose` [4, 4], the video's last pose, and `unit` is
+        the video's unit of length. Otherwise they are None and 0.
+        """
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0
         latents = self._path[::FRAMES_OF_ONE]
@@ -107,7 +115,7 @@ class RecordedCamera:
 
     @property
     def moves(self) -> bool:
-        """Whether the path has frames left."""
+        """Whether the path has remaining frames."""
         return self.left > 0
 
     @property
@@ -119,26 +127,28 @@ class RecordedCamera:
         return self._path[self._at]
 
     def place(self, _pose: np.ndarray, frame: int) -> None:
-        """Continue from the path's pose of video frame `frame`."""
+        """Go to the path's pose of video frame number `frame`. The pose argument is ignored."""
         self._at = frame
 
     def walk(self, wishes: Wishes) -> np.ndarray:
-        """Return the path's poses [n, 4, 4] of the next n video frames, the length of `wishes`."""
+        """Return the path's poses [n, 4, 4] for the next n video frames. `wishes` only determines n."""
         first, self._at = self._at + 1, self._at + len(wishes.axes)
         return self._path[first : self._at + 1]
 
 
 def whole_numbers(poses: np.ndarray) -> list[list[int]]:
-    """Return [x, y, z, yaw, pitch] of each pose c2w [n, 4, 4] as integers, in 1/1000 unit and 1/100 degree, for a
-    message."""
+    """Return integers [x, y, z, yaw, pitch] for each camera-to-world pose [n, 4, 4], for a message. Positions are in
+    1/1000 of the unit, angles in 1/100 degree."""
     angles = np.array([to_angles(pose[:3, :3])[:2] for pose in poses]).reshape(-1, 2)
     return np.rint(np.concatenate([1000 * poses[:, :3, 3], 100 * angles], axis=1)).astype(int).tolist()
 
 
 def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
-    """Return the model's camera input for the poses `world` [f, 4, 4] of latent frames: each pose relative to the one
-    before, with translations divided by `unit`. `before`: the pose of the previous latent frame; for None the first
-    result is the identity."""
+    """Return the model's camera input [f, 4, 4] for the poses `world` [f, 4, 4] of latent frames. Each result is a pose
+    relative to the previous one, with its translation divided by `unit`.
+
+    before: the pose [4, 4] of the previous latent frame. For None the first result is the identity.
+    """
     if before is None:
         rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])

@@ -1,8 +1,9 @@
-"""The inputs of a walk: keys, mouse and gamepad, from any thread, at any time.
+"""The user's inputs for a walk (a steered video): keys, mouse and gamepad. Any thread may send inputs at any time.
 
-The thread that generates the world reads the inputs as late as possible, for the video frames of one chunk at a time. A
-key that is held at that time applies to all these frames, so that the delay is short. A key that was pressed and
-released since the last read (a tap) applies to the matching frames, for the same duration."""
+The generating thread reads the inputs of a chunk as late as possible. A key that is held at that time applies to all
+video frames of the chunk, so that its effect comes soon. A key that was pressed and released since the last chunk (a
+tap) applies to the matching frames only.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +21,27 @@ from ..camera.moves.keys import LOOK_KEYS, MOVE_KEYS
 from ..errors import InputError
 
 KEYS = MOVE_KEYS + LOOK_KEYS
-"""The keys: w a s d walk, i j k l look up, left, down, right."""
+"""The keys that move the camera: w, a, s, d walk; i, j, k, l look up, left, down, right."""
 RUN, RUNNING = "shift", 2.0
-"""The key that is held to run, and the factor by which it raises the speed."""
+"""RUN is the key that is held to run. RUNNING is the factor by which it raises the walking speed."""
 FRAMES_OF_ONE = 4
 """The number of video frames in a latent frame."""
 MOST_TAPS, MOST_ROWS = 256, 4096
-"""The largest number of taps that wait for the next chunk, and of latent frames in a script."""
+"""MOST_TAPS is the largest number of taps that wait for the next chunk. MOST_ROWS is the largest number of latent
+frames in a script of keys."""
 FURTHEST_LOOK = 720.0
-"""The largest rotation by the mouse, in degrees, that waits for the camera."""
+"""The limit, in degrees, of mouse rotation that has not been applied to the camera yet."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
 
 
 class Heard(NamedTuple):
-    """An input: its `kind` (hold, look, stick, script, prompt, event, time, back), the `event` number that its sender
-    gave, and the time at which it `arrived` (time.monotonic). `row`: the first video frame of the chunk that includes
-    the input."""
+    """One input of the user.
+
+    kind: hold, look, stick, script, prompt, event, time or back.
+    event: the number that its sender gave it, or None.
+    arrived: the time of its arrival (time.monotonic).
+    row: the index of the first video frame, in its chunk, that includes it.
+    """
 
     kind: str
     event: int | None
@@ -44,10 +50,14 @@ class Heard(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """The inputs for n video frames. `axes` float64 [n, 4]: forward, right, yaw, pitch, -1 to 1 each; forward and right
-    are doubled while Shift is held. `look`: additional degrees of yaw and pitch from the mouse. `event`: the number of
-    the last included input. `heard`: the inputs that arrived since the previous frames. `waited`: the seconds since the
-    last of these, None if there are none."""
+    """The inputs for n video frames.
+
+    axes: float64 [n, 4], the speeds forward, right, yaw and pitch, each -1 to 1; Shift doubles the first two.
+    look: additional degrees of (yaw, pitch) from the mouse.
+    event: the number of the last included input, or None.
+    waited: the seconds since that input arrived, None if no input arrived since the previous frames.
+    heard: the inputs that arrived since the previous frames.
+    """
 
     axes: np.ndarray
     look: tuple[float, float]
@@ -57,7 +67,7 @@ class Wishes(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A copy of the inputs before `take`, for `put_back`."""
+    """A copy of the inputs before `Controls.take`, from which `Controls.put_back` restores them."""
 
     down: dict[str, float]
     taps: list[tuple[str, float, float]]
@@ -70,9 +80,12 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """The keys, mouse and gamepad of one walk. Methods raise InputError for an unknown key, a value that is not a
-    finite number, and an invalid script. `event`: a number from the sender, by which it recognizes the frames that
-    include the input."""
+    """The state of keys, mouse and gamepad of one walk. Methods raise InputError for an unknown key, a number that is
+    not finite, and an invalid script.
+
+    The argument `event` of the methods is a number from the sender. The first frames that include the input carry this
+    number.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, Lock()
@@ -91,15 +104,15 @@ class Controls:
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key."""
+        """Press a key, in addition to the held ones. `event`: see Controls."""
         self.hold({*self._down, key}, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key."""
+        """Release a key. `event`: see Controls."""
         self.hold({*self._down} - {key}, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys from now on, and end a running script."""
+        """Hold exactly these keys from now on, and end a running script. `event`: see Controls."""
         wanted = _checked(keys)
         with self._hearing("hold", event) as now:
             self.turns += wanted != self._down.keys()
@@ -113,12 +126,12 @@ class Controls:
 
     @property
     def down(self) -> frozenset[str]:
-        """The keys that are held."""
+        """The keys that are currently held."""
         with self._lock:
             return frozenset(self._down)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Add a mouse movement: degrees of yaw to the right and of pitch upwards."""
+        """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards. `event`: see Controls."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
         with self._hearing("look", event):
             self._look = [
@@ -127,7 +140,8 @@ class Controls:
             ]
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of a gamepad's sticks, -1 to 1 each, until the next call."""
+        """Set the positions of the gamepad's sticks, -1 to 1 each. They hold until the next call. `event`: see
+        Controls."""
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
         with self._hearing("stick", event):
             stick = forward, right, yaw, pitch
@@ -135,7 +149,8 @@ class Controls:
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys that are held in each of the next latent frames; after the last one no key is held."""
+        """Set the held keys for the next latent frames, one collection of keys per latent frame. No key is held after
+        the last one. `event`: see Controls."""
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_checked(row) for row in rows]
@@ -146,12 +161,12 @@ class Controls:
             self._script = deque(checked)
 
     def hear(self) -> None:
-        """Record that the user is active without moving the camera."""
+        """Record that the user is active, without an input for the camera."""
         with self._lock:
             self.heard = self._clock()
 
     def let_go(self) -> None:
-        """Release all keys and sticks, and end a script, because the user has left."""
+        """Release all keys and sticks and end a script, for a user who has left."""
         with self._lock:
             self._down.clear()
             self._taps.clear()
@@ -160,20 +175,20 @@ class Controls:
 
     @property
     def asks(self) -> bool:
-        """Whether an input moves the camera."""
+        """Whether some held key, stick, script or mouse movement would move the camera."""
         with self._lock:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
             return bool(held or self._taps or any(self._look))
 
     @property
     def changes(self) -> bool:
-        """Whether the next frames have other inputs than the last ones."""
+        """Whether the inputs have changed since the last chunk, or a script is running."""
         with self._lock:
             return self._arrived is not None or bool(self._script)
 
     def take(self, frames: int) -> Wishes:
-        """Return the inputs for the next `frames` video frames. Taps and mouse movements are returned once; held keys,
-        sticks and a running script as long as they last."""
+        """Return the inputs for the next `frames` video frames. Taps and mouse movements are then used up. Held keys,
+        sticks and a running script remain."""
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
@@ -201,7 +216,7 @@ class Controls:
             return Wishes(axes, look, self._event, waited, tuple(placed))
 
     def put_back(self) -> None:
-        """Restore the inputs of the last `take`, merged with later ones, because its frames will not be made."""
+        """Undo the last `take`, because its chunk was dropped. Inputs that arrived since then are kept too."""
         with self._lock:
             before, self._pending = self._pending, None
             if before is None:
@@ -219,7 +234,7 @@ class Controls:
 
     @contextmanager
     def _hearing(self, kind: str, event: int | None) -> Iterator[float]:
-        """Register an input, yield its time while the lock is held, and then call `changed`."""
+        """Register an input and yield its time. The lock is held while the context is open. Then call `changed`."""
         with self._lock:
             self._event = self._event if event is None else event
             self.heard = self._arrived = self._clock()
@@ -242,38 +257,40 @@ class Controls:
 
 
 def _row(at: float, frames: int, since: float, now: float) -> int:
-    """Return the index of the chunk's video frame that matches the time `at`, if the `frames` frames of the chunk
-    divide the time between `since` and `now`."""
+    """Return the index of the video frame for an input at the time `at`. The `frames` frames of a chunk divide the time
+    from `since` to `now` evenly."""
     return min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9)))
 
 
 class Steered:
-    """A base class of sessions, which forwards inputs to its `controls`. `event`: see Controls."""
+    """A base class of sessions with methods for the user's inputs. They pass the inputs to the attribute `controls`.
+    The argument `event` is explained in Controls."""
 
     controls: Controls
 
     def press(self, key: str, event: int | None = None) -> None:
-        """Press a key of w a s d i j k l, or shift."""
+        """Press a key: w, a, s, d, i, j, k, l or shift. `event`: see Controls."""
         self.controls.press(key, event)
 
     def release(self, key: str, event: int | None = None) -> None:
-        """Release a key."""
+        """Release a key. `event`: see Controls."""
         self.controls.release(key, event)
 
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """Hold exactly these keys."""
+        """Hold exactly these keys from now on. `event`: see Controls."""
         self.controls.hold(keys, event)
 
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Turn the camera by degrees: yaw to the right, pitch upwards."""
+        """Turn the camera by degrees: `yaw` to the right, `pitch` upwards. `event`: see Controls."""
         self.controls.look(yaw, pitch, event)
 
     def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
-        """Set the positions of a gamepad's sticks, -1 to 1 each."""
+        """Set the positions of a gamepad's sticks, -1 to 1 each. `event`: see Controls."""
         self.controls.stick(forward, right, yaw, pitch, event)
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """Set the keys that are held in each of the next latent frames."""
+        """Set the held keys for the next latent frames, one collection of keys per latent frame. `event`: see
+        Controls."""
         self.controls.script(rows, event)
 
 
@@ -286,7 +303,8 @@ def _checked(keys: Iterable[str]) -> frozenset[str]:
 
 
 def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
-    """Return the values as floats, clipped to -`most`..`most`. Raises InputError, which names `name`."""
+    """Return the values as floats, clipped to the range -`most` to `most`. Raises InputError for values that are not
+    finite numbers; its message contains `name`."""
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError) as error:

@@ -1,8 +1,9 @@
-"""Detection of a degrading video during a walk: each chunk's figures are compared with the first two seconds.
+"""Detection of a walk (a steered video) whose quality degrades. Each chunk is compared with the first two seconds.
 
-The bounds are those of `lingbot-world measure`. That command tracks places, so it can distinguish a dark wall from a
-video that becomes dark; here whole frames are compared. So two bounds must be exceeded, or the lower bound of
-sharpness, and this has to last for several seconds."""
+The limits are those of the command `lingbot-world measure`. That command follows places through the video, so it can
+tell a dark wall from a video that becomes dark. Here whole frames are compared. So a chunk counts as bad only if it
+exceeds two limits, or the stricter limit of sharpness. The detector reports a drift after four seconds of bad chunks.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from ..measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
 from ..measure.drift_figures import colourfulness
 
 FIRST = 8
-"""The number of latent frames, of four frames each, that later ones are compared with: two seconds."""
+"""The number of latent frames (of four video frames each) at the start that later ones are compared with. They are two
+seconds."""
 LASTS = 16
-"""The number of latent frames for which bounds must be exceeded: four seconds."""
+"""The number of successive bad latent frames that count as a drift. They are four seconds."""
 SIDE = 128
-"""The largest side, in pixels, of the reduced frame that is measured."""
+"""The largest side, in pixels, of the reduced frames that are measured."""
 HINT = "the video is degrading: R restarts from the image"
 Row = dict[str, float]
 
 
 class DriftWatch:
-    """The drift detector of one walk with chunks of `chunk` latent frames."""
+    """A drift detector for one walk whose chunks have `chunk` latent frames."""
 
     def __init__(self, chunk: int) -> None:
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
@@ -34,8 +36,8 @@ class DriftWatch:
         self._passed = 0
 
     def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk's latent [1, 16, n, h, w] and its last frame uint8 [H, W, 3]. Return true for the one chunk at
-        which the video is found to degrade."""
+        """Add a chunk: its latent [1, 16, n, h, w] and its last frame, uint8 [H, W, 3]. Return true at the one chunk
+        that completes four seconds of bad chunks."""
         row = _figures(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)
@@ -46,9 +48,11 @@ class DriftWatch:
 
     @property
     def ratios(self) -> Row | None:
-        """The latent's standard deviation (`spread`), the `sharpness` and the `colour` of the last chunk as fractions
-        of the first two seconds, and the shift of the latent's `mean` in standard deviations; None during the first two
-        seconds."""
+        """Four figures of the last chunk, or None during the first two seconds.
+
+        `spread` (the latent's standard deviation), `sharpness` and `colour` are fractions of their values in the first
+        two seconds. `mean` is the shift of the latent's mean in standard deviations.
+        """
         if self._last is None:
             return None
         spread = self._at_first("spread")

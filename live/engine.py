@@ -1,5 +1,5 @@
-"""The parts of a model that a walk uses: world, decoder and encoders. The command opens an engine, and so can a
-host."""
+"""The Engine: the parts of a model that a walk (a steered video) uses. The command lingbot-world opens an engine, and
+so can another program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .worlds.walls import WorldMap
 
 
 class WalkVideo(Protocol):
-    """The video file of one walk. Only `close`, and `add` with `wait`, wait for the encoder."""
+    """The video file of one walk. Only `close`, and `add` with `wait`, wait for the encoder to finish."""
 
     left_out: int
     failure: str
@@ -33,19 +33,28 @@ class WalkVideo(Protocol):
 
 
 RecordWalk = Callable[[Path, float, int, Callable[[str], None]], WalkVideo]
-"""The signature record(path, fps, first, tell), which opens a video that begins with frame number `first` of the walk;
-tell(reason) is called if the video becomes incomplete."""
+"""The signature record(path, fps, first, tell) of a function that opens a video file and returns a WalkVideo. The video
+begins with frame number `first` of the walk. The function calls tell(reason) if the video becomes incomplete."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The model's functions and settings for videos of a `size` (height and width in pixels). Each call returns a new
-    object: `new_world()`, and `new_decoder(exact)`, in fp32 if `exact`. `encode_image(frame)` maps [3, H, W] to a
-    latent [1, 16, n, h, w] on the CPU, and `encode_prompt(text)` returns an embedding [1, L, D]; another thread may
-    call it. `chunk` counts latent frames. `window` is always limited, because a walk has no end. `notes` are for the
-    user. `dtype`: the model's dtype, for the record. `decoder`: the name of the decoder of shown frames.
-    `new_preview()` returns the preview decoder, if shown frames are a preview. `record`, if set, opens the video file
-    of each saved walk. `map`: the walls of a world whose map is known."""
+    """The functions and settings of a model for walks.
+
+    size: (height, width) of the video in pixels.
+    chunk: the latent frames in a chunk.
+    window: the attention window, always limited because a walk has no end.
+    new_world: a function that returns a new world.
+    new_decoder: a function new_decoder(exact) that returns a new decoder, in fp32 if `exact`.
+    encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
+    encode_prompt: maps a text to an embedding [1, L, D]; any thread may call it.
+    notes: notes for the user.
+    dtype: the name of the model's dtype, for the walk's record.
+    decoder: the name of the decoder of shown frames.
+    new_preview: returns a new preview decoder, or None if there is no preview.
+    record: opens the video file of each saved walk, or None.
+    map: the walls of a world whose map is known, or None.
+    """
 
     config: ModelConfig
     schedule: Schedule
@@ -67,15 +76,20 @@ class Engine:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """The height and width of the latent."""
+        """The (height, width) of the latent."""
         return self.size[0] // 8, self.size[1] // 8
 
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a walk: the first `frame` as the VAE's input, float32 [3, H, W], its prompt, and the `lens` [4] at
-    832x480 (None: the official examples'). With a `state` the walk continues it: then `frame` and lens are the state's,
-    and an empty prompt means its last one. `image`: the latent of the frame, None to encode it."""
+    """The start of a walk.
+
+    frame: the first frame, float32 [3, H, W], values -1 to 1.
+    prompt: the first prompt; with a `state`, an empty one means the state's last prompt.
+    lens: float [4], fx, fy, cx, cy in pixels of an 832x480 image; None is the lens of the official examples.
+    state: a state that the walk continues, which determines frame and lens.
+    image: the latent of the frame, or None to encode it.
+    """
 
     frame: Tensor
     prompt: str
@@ -86,16 +100,16 @@ class Start:
 
     @classmethod
     def of(cls, begin: Start | WorldState) -> Start:
-        """Return a Start unchanged, or the Start that continues a state."""
+        """Return `begin` unchanged if it is a Start. If it is a state, return the Start that continues the state."""
         return cls.after(begin) if isinstance(begin, WorldState) else begin
 
     @classmethod
     def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
-        """Return the Start that continues a state."""
+        """Return the Start that continues a state. An empty prompt means the state's last prompt."""
         return cls(state.frame, prompt, None, seed, state)
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError if a walk by this engine cannot begin here."""
+        """Raise InputError if the frame's size or the state does not fit the engine."""
         if self.state is not None:
             self.state.check(engine.config, engine.chunk, guided=False)
         if tuple(self.frame.shape) != (3, *engine.size):

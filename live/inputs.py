@@ -1,9 +1,12 @@
-"""The record of a walk's inputs, with which the walk can be repeated exactly.
+"""The record of a walk's inputs, from which the walk can be repeated exactly.
 
-A row is a JSON object. `latent_frame` is the first latent frame of the chunk that the row belongs to. `axes` [n, 4] (n
-is 1 if all video frames of the chunk have equal ones) and `look` [2] are the fields of `Wishes`; a chunk without a row
-had no input. `rebuild`: keys and values were recomputed before the chunk, after a step back or, with `refresh`, for
-another prompt."""
+Each row is a JSON object, and `latent_frame` is the first latent frame of its chunk. A row of inputs has the fields
+`axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames of the chunk have the same axes. A chunk without
+such a row had no input.
+
+A row with `rebuild` says that keys and values were recomputed before the chunk. The reason was a step back or, if
+`refresh` is true, another prompt.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,32 @@ import numpy as np
 from .controls import Wishes
 
 FILE = "inputs.jsonl"
-"""The file to which rows are appended during a walk. At the walk's end they are moved into walk.json."""
+"""The name of the file to which rows are appended during a walk. When the walk ends, the rows are moved into
+walk.json."""
 Row = dict[str, Any]
 
 
 class InputLog:
-    """The file of inputs of a walk in progress. Methods raise OSError."""
+    """The file with the inputs of a walk in progress. All methods raise OSError."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._file = self._path.open("wb", 0)
 
     def add_wishes(self, latent_frame: int, wishes: Wishes) -> None:
-        """Add a row for the inputs of a chunk that begins at `latent_frame`, if it has any."""
+        """Add a row with the inputs of the chunk that begins at `latent_frame`. A chunk without inputs gets no row."""
         axes = wishes.axes[:1] if (wishes.axes == wishes.axes[:1]).all() else wishes.axes
         if axes.any() or any(wishes.look):
             row = {"latent_frame": latent_frame, "axes": axes.tolist(), "look": [*wishes.look]}
             self._add(row if wishes.event is None else {**row, "event": wishes.event})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Add a row for keys and values that were recomputed before `latent_frame`."""
+        """Add a row that says that keys and values were recomputed before `latent_frame`. `refresh`: because of another
+        prompt, not of a step back."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:
-        """Remove the rows of all latent frames after the first `latent_frames`."""
+        """Remove the rows of all chunks that begin at latent frame number `latent_frames` or later."""
         rows = [row for row in self.rows() if row["latent_frame"] < latent_frames]
         self._file.truncate(0)
         self._file.seek(0)
@@ -52,7 +57,7 @@ class InputLog:
         return _rows(self._path)
 
     def close(self, *, delete: bool) -> None:
-        """Close the file; `delete` it after its rows were moved into walk.json."""
+        """Close the file. `delete` removes it, once its rows are in walk.json."""
         self._file.close()
         if delete:
             self._path.unlink(missing_ok=True)
@@ -62,8 +67,8 @@ class InputLog:
 
 
 def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return the rows of a walk by latent frame: from its walk.json `head`, or from FILE if the process was killed.
-    Raises OSError, KeyError and ValueError."""
+    """Return the rows of a saved walk, grouped by latent frame. They are read from `head`, the walk's walk.json, or
+    from FILE if the process was killed. Raises OSError, KeyError and ValueError."""
     found: dict[int, list[Row]] = {}
     for row in head["inputs"] if "inputs" in head else _rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)
@@ -71,7 +76,7 @@ def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
 
 
 def wishes_of(rows: Iterable[Row], frames: int) -> Wishes:
-    """Return the Wishes of a chunk with `frames` video frames from its rows."""
+    """Return the inputs of a chunk with `frames` video frames, from the rows of that chunk."""
     for row in rows:
         if "axes" in row:
             axes = np.broadcast_to(np.array(row["axes"], dtype=np.float64).reshape(-1, 4), (frames, 4))
@@ -80,6 +85,6 @@ def wishes_of(rows: Iterable[Row], frames: int) -> Wishes:
 
 
 def _rows(path: Path) -> list[Row]:
-    """Return the complete rows of a file; the last line may be incomplete after a kill."""
+    """Return the rows in a file. An incomplete last line, which a killed process may leave, is skipped."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
     return [json.loads(line) for line in lines]

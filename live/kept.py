@@ -1,10 +1,12 @@
-"""The folder of a walk in progress, which grows with each chunk, so that memory does not grow and a killed process
-loses nothing.
+"""The folder of a walk in progress. It grows with each chunk, so memory does not grow, and a killed process loses
+nothing.
 
-`walk.json` holds the settings of the walk. Next to it: `start.safetensors` (the first frame), `prompt.N.safetensors`
-(an embedding), `before.state` (the video that the walk continues, if any), and three files that grow with each chunk:
-`latent.f32`, `steps.f64` (the model's camera input, a pose per latent frame), `poses.f64` (a pose per video frame).
-With seed, schedule, dtype and inputs (see inputs.py) the walk can be repeated."""
+`walk.json` holds the settings. `start.safetensors` holds the first frame, `prompt.N.safetensors` the embedding of a
+prompt, and `before.state` the continued video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the
+model's camera input, a pose per latent frame) and `poses.f64` (a pose per video frame).
+
+With the seed, the schedule, the dtype and the inputs (see inputs.py) the walk can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ from .inputs import InputLog
 
 
 class Kept:
-    """The folder of a walk in progress. If the disk is full, `failure` is the reason, the data so far stays, and the
-    walk continues without being saved."""
+    """The folder of a walk in progress. If the disk is full, the saved data stays, the walk continues without being
+    saved, and `failure` is the reason."""
 
     def __init__(
         self,
@@ -52,9 +54,14 @@ class Kept:
         before: WorldState | None,
         facts: Mapping[str, Any],
     ) -> None:
-        """Create the folder. `picture`: the tensors of the first `frame` and of its latent, the `image`. `lens`: [4],
-        at 832x480. `unit`: that of the camera. `before`: the continued state. `facts`: further settings for walk.json.
-        Raises InputError if the folder cannot be written."""
+        """Create the folder. Raises InputError if it cannot be written.
+
+        picture: the tensors `frame`, the first frame, and `image`, its latent.
+        lens: [4], fx, fy, cx, cy in pixels of an 832x480 image.
+        unit: the camera's unit of length.
+        before: the state that the walk continues, or None.
+        facts: further settings for walk.json.
+        """
         self.folder, self.failure = folder, ""
         self._engine, self.lens, self._unit = engine, lens, unit
         self._before, self.latent_frames, self._facts = before, 0, facts
@@ -77,8 +84,8 @@ class Kept:
         return self.latent_frames // self._engine.chunk
 
     def prompt(self, text: str, context: Tensor) -> None:
-        """Save the prompt of the next chunks and its embedding `context` [1, L, D]. Raises InputError if the walk's
-        first prompt cannot be written."""
+        """Save the prompt of the next chunks, with its embedding `context` [1, L, D]. Raises InputError if it is the
+        walk's first prompt and cannot be written."""
         first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
@@ -87,21 +94,26 @@ class Kept:
             raise InputError(f"the walk cannot be kept in {self.folder}: {reason}")
 
     def note(self, name: str, value: Any) -> None:
-        """Add a setting of the walk to `walk.json`."""
+        """Add the setting `name` with this value to `walk.json`."""
         self._facts = {**self._facts, name: value}
         if not self.failure:
             self._try(lambda: self._write_facts({}))
 
     def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray, wishes: Wishes) -> None:
-        """Add a chunk: its latent float32 [1, 16, n, h, w], the model's camera input `steps` [n, 4, 4], the poses
-        [m, 4, 4] of its video frames, and its inputs."""
+        """Save a chunk of n latent frames and m video frames.
+
+        latent: float32 [1, 16, n, h, w].
+        steps: the model's camera input [n, 4, 4].
+        poses: the poses [m, 4, 4] of the video frames.
+        wishes: the inputs.
+        """
         rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
         if not self.failure:
             self._try(lambda: self._append(rows, latent.shape[2], wishes))
 
     def rebuilt(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed after the last chunk, because of a step back or, with `refresh`,
-        of another prompt."""
+        """Record that keys and values were recomputed after the last chunk. `refresh`: because of another prompt, not
+        of a step back."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 
@@ -114,7 +126,7 @@ class Kept:
         self.latent_frames += latent_frames
 
     def cut(self, chunks: int) -> None:
-        """Remove all chunks after the first `chunks`."""
+        """Remove all saved chunks after the first `chunks` ones."""
         self.latent_frames = min(self.latent_frames, chunks * self._engine.chunk)
         self._prompts = [part for part in self._prompts if part[2] < self.latent_frames] or self._prompts[:1]
         self._try(self._write_head)
@@ -128,7 +140,7 @@ class Kept:
             file.seek(0, os.SEEK_END)
 
     def _try(self, write: Any) -> str:
-        """Call `write()` and return the reason of its failure, or an empty text. A failure ends the saving."""
+        """Call `write()`. If it fails, stop saving and return the reason; otherwise return an empty string."""
         try:
             write()
         except (OSError, InputError) as error:
@@ -139,29 +151,31 @@ class Kept:
         return ""
 
     def latent(self, first: int, last: int) -> Tensor:
-        """Return the latent frames `first` to `last` of this walk, float32 [1, 16, n, h, w]."""
+        """Return the saved latent frames from number `first` to `last` (excluded), float32 [1, 16, n, h, w]."""
         height, width = self._engine.cells
         return latent_rows(self.folder / "latent.f32", (height, width), first, last)
 
     def steps(self, first: int, last: int) -> np.ndarray:
-        """Return the model's camera input for the latent frames `first` to `last`, float64 [n, 4, 4]."""
+        """Return the model's camera input of the latent frames from number `first` to `last` (excluded), float64 [n, 4,
+        4]."""
         return pose_rows(self.folder / "steps.f64", last)[first:]
 
     def context(self, latent_frame: int) -> Tensor:
-        """Return the embedding [1, L, D] of the prompt of a latent frame."""
+        """Return the embedding [1, L, D] of the prompt for the latent frame number `latent_frame`."""
         return next(context for _, context, first in reversed(self._prompts) if first <= latent_frame)
 
     @property
     def last_prompt(self) -> tuple[str, Tensor]:
-        """The text and the embedding of the last prompt."""
+        """The text and the embedding [1, L, D] of the last prompt."""
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return the poses of all video frames, float64 [n, 4, 4], after the last pose of the continued state."""
+        """Return the poses of the walk's video frames, float64 [n, 4, 4]. They continue from the last pose of the
+        continued state, if there is one."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
-        """Return the state after the last chunk. Raises InputError if no chunk was saved."""
+        """Return the state after the last saved chunk. Raises InputError if there is no chunk."""
         return load_walk(self.folder)
 
     def _write_head(self) -> None:
@@ -185,7 +199,7 @@ class Kept:
         os.replace(part, self.folder / HEAD)
 
     def close(self) -> None:
-        """Close the files, and move the inputs into `walk.json`."""
+        """Move the recorded inputs into `walk.json`, and close all files."""
         try:
             self._write_facts({"inputs": self._inputs.rows()})
             self._inputs.close(delete=True)
@@ -196,7 +210,7 @@ class Kept:
 
 
 def engine_facts(engine: Engine) -> dict[str, Any]:
-    """Return the settings of an engine that determine a walk's frames, as the entries of `walk.json`."""
+    """Return the engine's settings on which a walk's frames depend, as entries for `walk.json`."""
     schedule = dataclasses.asdict(engine.schedule)
     return {
         "cells": [*engine.cells],

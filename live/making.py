@@ -1,4 +1,5 @@
-"""The base class of a session, which makes the chunks of its walk: their timing, thread and reports."""
+"""The base class of a session. It makes the chunks of a walk at the right times, in the caller's thread or in its own,
+and reports events."""
 
 from __future__ import annotations
 
@@ -29,23 +30,28 @@ from .worlds import stuck
 
 log = logging.getLogger(__name__)
 WATCH = 0.2
-"""The interval in seconds between calls of the `watch` callback of `run` during a wait."""
+"""The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
 GIVE_BACK = 64
-"""The number of chunks on a CPU after which freed memory is returned to the system; otherwise a walk of an hour would
-hold 2.6 GB."""
+"""On a CPU, freed memory is returned to the system after this number of chunks. Otherwise a walk of one hour would hold
+2.6 GB."""
 QUIET = 10.0
-"""The seconds without an input after which the chunks of a `moving` world begin half as often."""
+"""The time in seconds without input after which a session with `moving` makes chunks half as often."""
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
-"""A callback tell(kind, facts) for the events of a session. Kinds: prompt, events, paused, resumed, still, drift,
-stuck, found, back, restarted, kept (the saving of the walk has ended), failed."""
+"""A callback tell(kind, facts) for the events of a session. `facts` is a dict with details.
+
+The kinds are prompt, events, paused, resumed, still, drift, stuck, found, back, restarted, kept (saving has failed) and
+failed.
+"""
 
 
 class ChunkMaker(Steered):
-    """The base class of a session, which makes the chunks of the walk in the caller's thread or in its own. Commands of
-    other threads run between two chunks. A subclass sets `_walks`.
+    """The base class of a session. It makes the chunks of a walk in the caller's thread or in its own. Commands from
+    other threads run between two chunks. A subclass must set `_walks`.
 
-    `moving`: chunks are made also without input. `failure`: the reason why the walk has ended, or empty."""
+    moving: whether chunks are made also without input.
+    failure: the reason why the walk has ended, or an empty string.
+    """
 
     _walks: Walks
 
@@ -70,39 +76,39 @@ class ChunkMaker(Steered):
 
     @abstractmethod
     def _begin_and_end_events(self) -> None:
-        """Request the prompt for events that start or end at the next chunk's time."""
+        """Queue a change of the prompt if some event starts or ends at the time of the next chunk."""
 
     @property
     def walk(self) -> Walk:
-        """The current walk. Raises InputError if it has ended."""
+        """The current walk. Raises InputError if there is none, because the walk has ended."""
         if self._walks.now is None:
             raise InputError(self.failure or "the walk has ended")
         return self._walks.now
 
     @property
     def video(self) -> WalkVideo | None:
-        """The video file of the walk, or None."""
+        """The video file of the current walk, or None."""
         return self._walks.video
 
     @property
     def running(self) -> bool:
-        """Whether a thread makes the chunks."""
+        """Whether the session's own thread makes the chunks."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def still(self) -> bool:
-        """Whether the walk waits for an input, because the camera does not move and the world is not `moving`. A video
-        that goes on while the camera stands still degrades within seconds."""
+        """Whether the session waits for an input. It waits if the camera does not move and `moving` is false, because a
+        video of a resting camera degrades within seconds."""
         walk = self.walk
         return walk.chunks > 0 and not self._awake and walk.rests and not self.moving
 
     @property
     def _ended(self) -> bool:
-        """Whether the path, or the replayed walk, has no full chunk left."""
+        """Whether the recorded path, or the replayed walk, has no full chunk left."""
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
 
     def stop(self) -> None:
-        """End the making of chunks. The walk can still be saved and read."""
+        """Stop making chunks. The walk can still be read and saved."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -111,7 +117,7 @@ class ChunkMaker(Steered):
 
     @property
     def _is_delivering(self) -> bool:
-        """Whether the calling thread is one that calls `deliver`."""
+        """Whether this method is called in a thread that calls `deliver`."""
         mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
         return self.running and mine
 
@@ -139,7 +145,8 @@ class ChunkMaker(Steered):
                 self._decoding.close()
 
     def _wait_for_turn(self) -> bool:
-        """Wait until the next chunk should begin, and run commands during the wait. Return False at the walk's end."""
+        """Wait until the next chunk should begin, and run commands while waiting. Return false if the walk has ended
+        instead."""
         while True:
             if self._watch is not None:
                 self._watch()
@@ -156,7 +163,7 @@ class ChunkMaker(Steered):
             self._run_commands()
 
     def _stands(self) -> bool:
-        """Return `still`, and report each change of it."""
+        """Return `still`. If it has changed, report this by `tell`."""
         still = self.still
         if still != self._still:
             self._still = still
@@ -188,7 +195,8 @@ class ChunkMaker(Steered):
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
     def _next_chunk(self, deliver: Deliver) -> None:
-        """Make a chunk and deliver its frames, with a decoding thread during the next chunk."""
+        """Make a chunk and deliver its frames. With a decoding thread, delivery continues while the next chunk is
+        made."""
         if self._decoding is None:
             for frames in self._chunk():
                 deliver(frames)
@@ -206,7 +214,7 @@ class ChunkMaker(Steered):
             yield from self._record(self.walk.chunk())
 
     def _record(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield a chunk's frames, and pass each to the pace, the video and the drift detector."""
+        """Yield a chunk's frames. Also pass them to the scheduler, the video file and the detectors."""
         video = self.video
         for frames in self.pace.counted(chunk):
             if video is not None:
@@ -230,7 +238,8 @@ class ChunkMaker(Steered):
                 self.restart()
 
     def _watch_steps(self, frames: Frames) -> None:
-        """Report a walk whose frames no longer move, and end its steps if `stop_when_stuck` is set."""
+        """Check whether the frames stand still although the camera walks, and report it. If `stop_when_stuck` is set,
+        also end the walking."""
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]
@@ -241,7 +250,8 @@ class ChunkMaker(Steered):
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Measure the time of a chunk that is made in this context, and report if it could not be saved."""
+        """Measure the time of the chunk that is made in this context. At its end report the reason if saving has
+        failed."""
         failed_before, began, cores = self.walk.kept.failure, time.perf_counter(), torch.get_num_threads()
         if isinstance(self.controls, Replay):
             self.controls.prepare(self.walk)

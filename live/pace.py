@@ -1,4 +1,5 @@
-"""The timing of chunks: the next one begins so that its first frames arrive when the earlier ones have been played."""
+"""The scheduler of chunks. Each chunk begins so late that its first frames arrive just when the earlier frames have
+been played."""
 
 from __future__ import annotations
 
@@ -10,20 +11,22 @@ from .controls import FRAMES_OF_ONE
 from .shown.frames import Frames
 
 SPARE = 0.03
-"""The seconds by which a chunk's first frames are planned too early, because clocks and threads are not exact."""
+"""A reserve in seconds. A chunk is planned to arrive earlier by this time, because clocks and threads are not exact."""
 RECENT = 32
-"""The number of recent frames, at least two chunks, from which the longest delay predicts the next chunk's delay."""
+"""The number of recent frames (at least two chunks) whose delays are considered. The longest of them is the expected
+delay of the next chunk."""
 SPAN = 4.0
-"""The time in seconds over which the frame rate is measured."""
+"""The length in seconds of the period over which the frame rate is measured."""
 
 
 class Pace:
-    """A scheduler of chunks with `of_chunk` frames each, for frames that are played at `fps` from their delivery on. A
-    fast machine waits before each chunk, so that the chunk includes the latest keys; a slow one never waits. With `fps`
-    0 every chunk begins at once.
+    """A scheduler of chunks of `of_chunk` frames, which are played at `fps` as soon as they are delivered. A fast
+    machine waits before each chunk, so that the chunk includes the latest inputs. A slow machine never waits. With an
+    `fps` of 0 no chunk waits.
 
-    The first chunk of a walk, or after a pause, is not used for predictions, because kernels are compiled then. `late`
-    and `stalls` count late frames and interruptions of the playback."""
+    The first chunk of a walk, or after a pause, does not count for predictions, because kernels are compiled during it.
+    `late` counts late frames, and `stalls` counts interruptions of the playback.
+    """
 
     def __init__(
         self, fps: float, clock: Callable[[], float] = time.monotonic, *, of_chunk: int = FRAMES_OF_ONE
@@ -47,7 +50,7 @@ class Pace:
         return max(0.0, played - self._clock() - max(self._answers, default=0.0) - SPARE)
 
     def on_the_way(self, frames: int) -> None:
-        """Record that `frames` frames are made but not decoded and delivered yet."""
+        """Record that `frames` frames have been made, but not yet decoded and delivered."""
         self._on_the_way = frames
 
     def worked(self, seconds: float, frames: int) -> None:
@@ -55,12 +58,12 @@ class Pace:
         self._worked.append((seconds, frames))
 
     def busy(self) -> float:
-        """Return the fraction of time, 0 to 1, that making chunks takes at the current frame rate."""
+        """Return the fraction of time, 0 to 1, that is spent on making chunks at the current frame rate."""
         seconds, frames = (sum(column) for column in zip(*self._worked, strict=True)) if self._worked else (0.0, 0)
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
     def counted(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        """Yield a chunk's frames, and record each as delivered."""
+        """Yield the frames of a chunk, and record each delivery."""
         for frames in chunk:
             if frames.part == 0:
                 self.answered(frames.seconds)
@@ -69,7 +72,7 @@ class Pace:
         self.on_the_way(0)
 
     def answered(self, seconds: float) -> None:
-        """Record the delay from a chunk's start to its first frames. The caller then calls `handed`."""
+        """Record the delay in seconds from the start of a chunk to its first frames. Call `handed` afterwards."""
         if self._played is not None:
             self._answers.append(seconds)
 
@@ -87,12 +90,12 @@ class Pace:
             self._handed.popleft()
 
     def rest(self) -> None:
-        """Reset the schedule, so that a pause does not count as a delay."""
+        """Forget the schedule, so that a pause does not count as a delay."""
         self._played, self._on_the_way = None, 0
         self._handed.clear()
 
     def rate(self) -> float:
-        """Return the frames per second that were delivered in the last SPAN seconds; 0.0 if there were none."""
+        """Return the frames per second delivered in the last SPAN seconds, or 0.0 if none were delivered."""
         if len(self._handed) < 2 or self._clock() - self._handed[-1][0] > SPAN:
             return 0.0
         return sum(frames for _, frames in list(self._handed)[1:]) / max(self._handed[-1][0] - self._handed[0][0], 1e-6)

@@ -1,4 +1,5 @@
-"""The adaptation of a RolloutSpec to a walk: a window that is always limited, and a few-step model with a camera."""
+"""The adaptation of a rollout's plan (RolloutSpec) to a walk. A walk needs a limited attention window, and a model with
+few steps and camera input."""
 
 from __future__ import annotations
 
@@ -10,23 +11,24 @@ from ..options import Release, Window
 from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
-"""The least number of latent frames for which memory is planned: a multiple of every chunk size, and more than any
-release's window."""
+"""The smallest number of latent frames for which memory is planned. It is a multiple of every chunk size, and longer
+than the window of any release."""
 LIVE_WINDOW = Window(18, 6)
-"""The window for a release that attends to the whole video, because a walk has no end."""
+"""The attention window of a walk with a release that attends to the whole video. A walk has no end, so its window must
+be limited."""
 
 
 def latent_frames(window: int | None) -> int:
-    """Return the number of latent frames for which to plan memory. Raises InputError for a `window` of 0, the whole
-    video."""
+    """Return the number of latent frames for which to plan memory, for an attention window of `window` latent frames.
+    None is the release's own window. Raises InputError for 0, the whole video."""
     if window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
     return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError if a model of many steps or without camera input is to be used for a walk. `model`: its name in
-    the message."""
+    """Raise InputError if a walk cannot use the model of `spec`: it has guidance and many steps, or no camera input.
+    `model` is its name in the message."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -38,8 +40,8 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def without_end(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return the spec of a walk without end, and the `notes` of its plan for the user. A release without a window of
-    its own gets LIVE_WINDOW, changed by `window` and `sink`."""
+    """Return `spec` and `notes` (notes for the user) adapted to a walk without end. A release without a window of its
+    own gets LIVE_WINDOW; `window` and `sink` change it if they are not None."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes
@@ -49,8 +51,8 @@ def without_end(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return a note for each of chunk, window, sink and steps that is not the release's, with the effect that users saw
-    with the 1.3B; an empty tuple for a release without a window."""
+    """Return a note for each setting (chunk, window, sink, steps) that differs from the release's own. The note tells
+    the effect that users saw with the 1.3B model. Return an empty tuple for a release without a window."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

@@ -1,4 +1,4 @@
-"""The replay of a walk from its folder: the same frames to the bit, with the same model on the same device."""
+"""The replay of a saved walk. With the same model on the same device its frames are equal bit for bit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """The inputs, prompts and steps back of a saved walk as the Controls of a new one. Other inputs are ignored."""
+    """A subclass of Controls that supplies the inputs, prompts and steps back of a saved walk to a new one. It ignores
+    the user's inputs."""
 
     def __init__(self, folder: str | Path) -> None:
-        """Read the folder of a walk. Raises InputError for a folder without a walk, for a walk along a recorded path,
-        and for a walk of a version that saved no inputs."""
+        """Read a walk's folder. Raises InputError if the folder has no walk, if the walk followed a recorded path, and
+        if an earlier version saved it without inputs."""
         super().__init__()
         self.folder = Path(folder)
         self.state: WorldState = load_walk(self.folder)
@@ -48,11 +49,11 @@ class Replay(Controls):
         self._at = 0  # the first latent frame of the next chunk
 
     def schedule(self) -> FewStepSchedule:
-        """Return the schedule of the saved walk's steps."""
+        """Return the schedule of the saved walk's denoising steps."""
         return FewStepSchedule(**{name: tuple(values) for name, values in self.head["schedule"].items()})
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError if a setting of the engine differs from the saved walk's."""
+        """Raise InputError if the engine has another setting than the saved walk."""
         for name, expected in engine_facts(engine).items():
             found = self.head.get(name)
             if found != expected:
@@ -62,19 +63,19 @@ class Replay(Controls):
                 )
 
     def ends(self, walk: Walk) -> bool:
-        """Return whether `walk`, the replay, has as many latent frames as the saved walk."""
+        """Return whether `walk`, the repeated walk, is as long as the saved one."""
         return walk.chunks * walk.engine.chunk >= self.frames
 
     @property
     def asks(self) -> bool:
-        """True, because a replay never waits for an input."""
+        """True. A replay never waits for an input."""
         return True
 
     changes = asks
 
     def prepare(self, walk: Walk) -> None:
-        """Apply the step back and the prompts that preceded the next chunk of the saved walk to `walk`. On a CPU also
-        set torch's number of threads to the saved walk's."""
+        """Prepare `walk` for its next chunk: apply the prompts and the step back that the saved walk had before this
+        chunk. On a CPU also set torch's number of threads to the saved walk's."""
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk
@@ -87,5 +88,5 @@ class Replay(Controls):
                 walk.prompt(prompt["text"], context, refresh=True in rebuilds)
 
     def take(self, frames: int) -> Wishes:
-        """Return the saved walk's inputs for the next chunk, with `frames` video frames."""
+        """Return the saved inputs for the next chunk, which has `frames` video frames."""
         return wishes_of(self._by_frame.get(self._at, ()), frames)

@@ -1,4 +1,4 @@
-"""A session of walks: a program requests the frames, or a thread makes them at playback speed."""
+"""A session of walks (steered videos). A program iterates over the frames, or a thread makes them at playback speed."""
 
 from __future__ import annotations
 
@@ -35,14 +35,19 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 AWAKE = 16
-"""The number of latent frames that are made after a new prompt without other input, so that its effect shows: four
-seconds."""
+"""The number of latent frames that are made after a new prompt even without other input, so that its effect shows. They
+are four seconds."""
 
 
 class WalkOptions(TypedDict, total=False):
-    """The options of a session's walks. `speed`: the speed of W as a fraction of the longest step, 0.5 by default;
-    Shift doubles it. `walls`: the walls of a known map stop the camera, true by default. `path`: poses c2w [n, 4, 4] to
-    follow, one per video frame. `seed`: replaces the seed of the Start."""
+    """The options of a session's walks.
+
+    speed: the speed of the key W as a fraction of the longest step that the model knows, by default 0.5; Shift doubles
+    it.
+    walls: whether the walls of a known map stop the camera, by default true.
+    path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
+    seed: a seed that replaces the seed of the Start.
+    """
 
     speed: float
     walls: bool
@@ -51,18 +56,20 @@ class WalkOptions(TypedDict, total=False):
 
 
 class Session(ChunkMaker):
-    """A walk that a user steers, and the walks that follow it after a restart. A program iterates over the frames; each
-    chunk is made on request, with the keys that are held at that time.
+    """A walk (a video that a user steers), and the walks that follow it after a restart. A program iterates over the
+    frames. Each chunk is made on request, with the keys that are held at that time.
 
         with Session(engine, Start(frame, "a quiet street")) as session:
             session.press("w")
             for frames in session:
                 ...
 
-    Instead, `start(deliver)` makes the chunks in a thread, for playback at `fps`. Each walk has its own folder in
-    `folder` (None: a temporary one). Any thread may call the methods; they take effect with the next chunk.
+    Instead, `start(deliver)` makes the chunks in a thread, for playback at `fps`. Any thread may call the methods, and
+    they take effect with the next chunk.
 
-    With a `path` inputs are ignored: the camera follows the path to its last full chunk, and then the walk ends."""
+    With a `path` the user's inputs are ignored. The camera follows the path, and the walk ends after its last full
+    chunk.
+    """
 
     def __init__(
         self,
@@ -77,10 +84,19 @@ class Session(ChunkMaker):
         events: Any = None,
         **walk: Unpack[WalkOptions],
     ) -> None:
-        """Begin the first walk. `walk`: the options of each walk. `whole`: a state and a camera path are saved for each
-        finished walk (None: if `folder` is set). `moving`: `start` and `run` make chunks also without input, for scenes
-        in which things move. `events`: a value that `read_events` accepts. If the attribute `restart_on_drift` is set,
-        a degraded video restarts. Raises InputError and CameraError."""
+        """Begin the first walk. Raises InputError and CameraError.
+
+        begin: the Start of the walk, or a state to continue.
+        folder: the folder in which each walk gets a folder of its own; None is a temporary one.
+        fps: the playback rate.
+        whole: save a state and a camera path of each finished walk; None does so if `folder` is set.
+        moving: `start` and `run` make chunks also without input, for scenes in which things move.
+        controls: the inputs, by default new ones.
+        events: a value that `read_events` accepts.
+        walk: the options of each walk.
+
+        If the attribute `restart_on_drift` is true, a walk whose video degrades is restarted.
+        """
         super().__init__(
             engine, controls or Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk), moving=moving
         )
@@ -103,8 +119,9 @@ class Session(ChunkMaker):
 
     @classmethod
     def replay(cls, engine: Engine, walk: str | Path, **options: Any) -> Session:
-        """Return a session that repeats the walk of the folder `walk` to the same bits, and then ends. `options`: those
-        of a session. Raises InputError for a folder without a walk, and for an engine with other settings."""
+        """Return a session that repeats the saved walk in the folder `walk` bit for bit, and then ends. `options` are
+        further arguments of Session. Raises InputError for a folder without a walk, and for an engine with other
+        settings."""
         replay = Replay(walk)
         replay.check(engine)
         given = {"events": replay.head.get("events"), **options}
@@ -117,9 +134,12 @@ class Session(ChunkMaker):
         self.close()
 
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
-        """Change the prompt from one of the next chunks on; the text is encoded in the background. `refresh`: also
-        recompute the keys and values of the window, so that the image changes at once. `event`: see Controls. Raises
-        InputError for an empty prompt."""
+        """Change the prompt from one of the next chunks on. The text is encoded in the background. Raises InputError
+        for an empty prompt.
+
+        refresh: also recompute the cached keys and values of the window, so that the video changes at once.
+        event: a number that identifies this input; see Controls.
+        """
         if not isinstance(text, str):
             raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")
         if not text.strip():
@@ -127,8 +147,13 @@ class Session(ChunkMaker):
         self._say(self.events.say(text), refresh, Heard("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch an event, given by its name or key, on or off; None toggles it. The sentence of an active event
-        extends the prompt. `refresh` and `event`: see `prompt`. Raises InputError for an unknown event."""
+        """Switch a world event on or off; its sentence extends the prompt while it is on. Raises InputError for an
+        unknown event.
+
+        name: the name or the key of the event.
+        on: true, false, or None to toggle it.
+        refresh, event: as in `prompt`.
+        """
         self._say(self.events.switch(name, on), refresh, Heard("event", event, time.monotonic()))
 
     def _say(self, text: str, refresh: bool, heard: Heard) -> None:
@@ -162,7 +187,7 @@ class Session(ChunkMaker):
         self._queue_command(change)
 
     def _load_events(self) -> None:
-        """Derive the active events from the walk's prompt, and save all events with the walk."""
+        """Find the active events in the walk's prompt, and save all events in the walk's folder."""
         self._update_events()
         if self.events.all:
             self.walk.kept.note("events", self.events.facts())
@@ -173,7 +198,7 @@ class Session(ChunkMaker):
             self._tell("events", {"events": sorted(self.events.active)})
 
     def _begin_and_end_events(self) -> None:
-        """Request the prompt for events that start or end at the next chunk's time."""
+        """Queue a change of the prompt if some event starts or ends at the time of the next chunk."""
         if self._walks.now is None or isinstance(self.controls, Replay):
             return
         text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_OF_ONE / FPS)
@@ -182,13 +207,14 @@ class Session(ChunkMaker):
             self._commands.append(lambda: self._encoded(text, False, heard))
 
     def pause(self) -> None:
-        """Pause the thread of `start` or `run` until `resume`. A program that iterates pauses by itself."""
+        """Pause the making of chunks in `start` or `run` until `resume` is called. A program that iterates over the
+        session pauses by itself."""
         with self._changed:
             self._paused = True
         self._tell("paused", {})
 
     def resume(self) -> None:
-        """End a pause, and count this call as an input."""
+        """End a pause. The call also counts as an input of the user."""
         self.controls.hear()
         with self._changed:
             if not self._paused:
@@ -204,7 +230,8 @@ class Session(ChunkMaker):
         return self._paused
 
     def back(self, chunk: int, event: int | None = None) -> None:
-        """Go back to the point after the first `chunk` chunks of the walk. `event`: see Controls."""
+        """Go back to the end of the first `chunk` chunks of the walk, and discard the later ones. `event` is a number
+        that identifies this input; see Controls."""
         heard = Heard("back", event, time.monotonic())
 
         def go() -> None:
@@ -215,16 +242,16 @@ class Session(ChunkMaker):
         self._queue_command(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
-        """Begin a new walk at `begin`, by default at the start of the current one."""
+        """Begin a new walk at `begin`. By default it begins where the current walk began."""
         self._queue_command(lambda: self._go_to(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:
         return self
 
     def __next__(self) -> Frames:
-        """Return the next frames of the walk. A chunk is made when its first frames are requested. The iteration ends
-        after `stop` or `close`, and at the end of a path. Raises the errors of the walk and of earlier commands. After
-        an interrupt the chunk is made again, with all its frames."""
+        """Return the next frames of the walk. A request for a chunk's first frames makes the chunk. The iteration ends
+        after `stop` or `close`, and at the end of a path. Raises errors of the walk and of earlier commands. If an
+        interrupt ends a chunk early, the next request makes it again."""
         if self.running:
             raise InputError("since `start` a thread makes the chunks of this session and passes them to `deliver`")
         with self._working:
@@ -252,8 +279,8 @@ class Session(ChunkMaker):
         self.pace.rest()
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
-        """Start a thread that makes the chunks. It calls `deliver(frames)` and `tell(kind, facts)`, which must not
-        block. Raises InputError if the session was already started or closed."""
+        """Start a thread that makes the chunks. The thread calls `deliver(frames)` and `tell(kind, facts)`, so these
+        must not block. Raises InputError if the session was already started or is closed."""
         if self._thread is not None or self._closing:
             raise InputError("the session was started, or closed, before; begin another one")
         self._tell, self._on_request = tell or self._tell, False
@@ -261,20 +288,22 @@ class Session(ChunkMaker):
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: Tell, watch: Callable[[], None]) -> None:
-        """Make the chunks, and encode prompts, in this thread until `stop` or the end of a path. `watch()` is called
-        before each chunk and a few times a second. Raises its errors and the walk's, which end the walk."""
+        """Make the chunks and encode prompts in the calling thread, until `stop` is called or the path ends. `deliver`
+        and `tell` are as in `start`. `watch()` is called before each chunk and a few times a second. Raises the errors
+        of `watch` and of the walk."""
         self._tell, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)
 
     def state(self) -> WorldState:
-        """Return the state after the last chunk, which can be saved and continued. Raises InputError if no chunk was
-        made yet."""
+        """Return the state after the last chunk, for saving or for another walk. Raises InputError if there is no chunk
+        yet."""
         return self.walk.kept.state()
 
     def close(self, *, whole: bool = False) -> None:
-        """End the walk. Its folder stays, unless it is temporary. `whole`: save its state and camera path even if the
-        session was opened without saving them. A call from within `deliver` only stops the walk."""
+        """End the session and its walk. The walk's folder stays, unless it is temporary. `whole`: save the state and
+        the camera path even if the session does not save them by itself. During a call of `deliver` this only stops the
+        walk."""
         self.stop()
         if self._is_delivering:
             return

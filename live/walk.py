@@ -1,4 +1,5 @@
-"""One walk: a World, a decoder and a camera, which make a video chunk by chunk."""
+"""One walk: a video that a user steers while it is generated. A World, a decoder and a camera make it chunk by
+chunk."""
 
 from __future__ import annotations
 
@@ -36,14 +37,15 @@ from .shown.frames import Frames, KeyChangedError, Made, Part, receipts_of
 log = logging.getLogger(__name__)
 
 PREEMPT = 0.3
-"""The limit in seconds: if a chunk's first frames take longer, the chunk is dropped when a key changes."""
+"""A limit in seconds. If a chunk's first frames take longer than this, a change of keys restarts the chunk."""
 MOST_REPLAYED = 256
-"""The longest walk, in latent frames, for which a step back recomputes all keys and values. For a longer walk those of
-the window are enough: the sink's, and the last."""
+"""The longest walk, in latent frames, for which a step back recomputes the keys and values of all chunks. For a longer
+walk only the chunks in the attention window are recomputed."""
 
 
 class Walk:
-    """A walk that begins at a Start or continues a state, and is saved in a folder. Only one thread may use it."""
+    """A walk: a steered video that begins at a Start or continues a state. It is saved in a folder. Only one thread may
+    use it."""
 
     _world: World
     _decoder: VideoDecoder | PreviewDecoder
@@ -60,9 +62,15 @@ class Walk:
         *,
         walls: bool = True,
     ) -> None:
-        """Prepare the walk. `path`: poses [n, 4, 4] to follow; inputs are then ignored. `seed` replaces the Start's.
-        `walls`: the walls of the engine's map stop the camera. Raises InputError, and CameraError if `path` is not a
-        valid array of poses."""
+        """Prepare the walk. Raises InputError, and CameraError for an invalid path.
+
+        controls: the user's inputs.
+        folder: the folder to save the walk in.
+        speed: the speed of a walking key as a fraction of the longest step.
+        path: camera-to-world poses [n, 4, 4] to follow; inputs are then ignored.
+        seed: a seed that replaces the Start's.
+        walls: whether the walls of the engine's map stop the camera.
+        """
         start = Start.of(start)
         start.check(engine)
         self.engine, self.controls = engine, controls
@@ -99,29 +107,30 @@ class Walk:
 
     @property
     def ended(self) -> bool:
-        """Whether the recorded path has no full chunk left; false for a steered walk."""
+        """Whether the recorded path has no full chunk left. It is false for a steered walk."""
         frames = FRAMES_OF_ONE * self.engine.chunk
         return self.camera.left < (frames - FRAMES_OF_ONE if self._first_of_all else frames)
 
     @property
     def _first_of_all(self) -> bool:
-        """Whether the next chunk is the video's first one, in which the first latent frame is the image alone."""
+        """Whether the next chunk is the first one of a video. The first latent frame of such a chunk is the start image
+        alone."""
         return self._state is None and self._made == 0
 
     @property
     def rests(self) -> bool:
-        """Whether the camera would not move in the next chunk: nothing is pressed, or the held inputs did not move the
-        camera in the last chunk either, because of a wall or the largest pitch."""
+        """Whether the camera would not move in the next chunk. This is so if nothing is pressed. It is also so if
+        unchanged inputs did not move the camera in the last chunk, because of a wall or the pitch limit."""
         if self._blocked:
             return not self.controls.changes
         return not (self.controls.asks or self.camera.moves)
 
     def end_steps(self) -> None:
-        """Ignore the held walking keys until other keys are pressed, because the frames no longer move."""
+        """Ignore the held walking keys until the keys change."""
         self._stopped = self.controls.turns
 
     def finds(self) -> bool:
-        """Return true once in a walk, when the camera has reached the crate of the map."""
+        """Return true once, when the camera first reaches the crate of the map."""
         if self.found or self.standing is None:
             return False
         self.found = self.standing.finds(self.camera.pose[:3, 3])
@@ -129,15 +138,16 @@ class Walk:
 
     @property
     def chunks(self) -> int:
-        """The number of chunks of this walk, without those of the state that it continues."""
+        """The number of chunks of this walk. Chunks of the continued state do not count."""
         return self._made
 
     def chunk(self) -> Iterator[Frames]:
-        """Make the next chunk with the current inputs and yield its frames: first those of the first latent frame, then
-        the others. The chunk is saved with its last frames. Then the cache is updated for the next chunk.
+        """Make the next chunk with the current inputs and yield its frames: first those of its first latent frame, then
+        the others. The chunk is saved before its last frames are yielded. Then the cache of keys and values is updated.
 
-        If a GPU replays recorded forwards, the cache update is queued before Python waits for the frames, so that the
-        GPU is busy while Python delivers them or another GPU decodes them."""
+        If the GPU replays recorded forwards, that update is queued earlier. The GPU then works while Python delivers
+        frames, or while another GPU decodes them.
+        """
         made = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != made.latent.device
         if ahead and apart:
@@ -154,21 +164,21 @@ class Walk:
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk, and return an iterator that decodes its frames on request. Until the iterator
-        ends, only `remember` and `chunk_ahead` may be called."""
+        """Make and save the next chunk. Return an iterator that decodes its frames on request. Until it ends, only
+        `remember` and `chunk_ahead` may be called."""
         made = self._next_chunk()
         frames = self._handed_out(made, decode_parts(made, self._decoder))
         self._keep(made)
         return frames
 
     def remember(self) -> None:
-        """Update the cache with the keys and values of the last chunk, by one forward."""
+        """Add the keys and values of the last chunk to the cache, by one forward."""
         self._world.remember()
 
     def _next_chunk(self) -> Made:
-        """Make the next chunk. If chunks are slow and a key has changed since this one began, the chunk is dropped
-        after one of the first half of its forwards and begun again with the current keys, once. A later drop would
-        lose more time than the key gains."""
+        """Make the next chunk. If chunks are slow, keys are checked after each forward in the first half. If they have
+        changed, the chunk is restarted once with the current keys. Later restarts would lose more time than they
+        gain."""
         turns, camera, forwards = self.controls.turns, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def look_again(forward: int) -> None:
@@ -233,10 +243,14 @@ class Walk:
         self._made += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False, heard: Heard | None = None) -> None:
-        """Set the prompt of the next chunks; `context` [1, L, D] is its embedding. With `refresh` the keys and values
-        of the window are recomputed with this prompt, one forward per chunk, so that the image changes at once.
-        `heard`: the input that changes the prompt, for the receipts. Raises InputError for a `refresh` after the disk
-        was full, because the chunks of the window are not saved then."""
+        """Set the prompt of the next chunks. Raises InputError for `refresh` after saving has failed, because the
+        chunks of the window are not on disk then.
+
+        context: the embedding [1, L, D] of the text.
+        refresh: also recompute the cached keys and values of the window with this prompt, so that the video changes at
+        once.
+        heard: the input that changes the prompt, for the receipts.
+        """
         if refresh and self.kept.failure:
             raise InputError(
                 f"the past frames cannot change at once: {self.kept.failure}; send the prompt without `refresh`"
@@ -248,16 +262,16 @@ class Walk:
             self.rebuild(refresh=True)
 
     def rebuild(self, *, refresh: bool) -> None:
-        """Recompute keys and values from the saved chunks: of all chunks, each with its own prompt, or, with `refresh`
-        and for long walks, of the window only. With `refresh` the last prompt is used."""
+        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. Long walks
+        recompute only the chunks in the window. With `refresh` only the window is recomputed, with the last prompt."""
         whole = self.kept.latent_frames <= MOST_REPLAYED and not refresh
         chunks = range(self.kept.chunks) if whole else self._in_the_window()
         self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
         self.kept.rebuilt(refresh=refresh)
 
     def back(self, chunk: int, heard: Heard | None = None) -> None:
-        """Go back to the point after the first `chunk` chunks of this walk. `heard`: see `prompt`. Raises InputError if
-        fewer chunks are saved."""
+        """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `heard` is the input
+        that requests this, for the receipts. Raises InputError if fewer chunks are saved."""
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
@@ -273,8 +287,8 @@ class Walk:
         self.kept.close()
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Build a new World and decoder, and compute the keys and values of these chunks, each with its own prompt or
-        with `context`."""
+        """Create a new World and decoder, and compute the keys and values of the chunks with these numbers. Each chunk
+        uses its own prompt, or `context` if it is given."""
         self._drop()  # frees their memory before the new ones are built
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
@@ -292,20 +306,21 @@ class Walk:
         self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=False)
 
     def _settling(self, image: Tensor) -> list[Tensor]:
-        """Return the model's image input for a video's first chunks; later chunks use the last one."""
+        """Return the model's image inputs for the first chunks of a video. The last of them is used for all later
+        chunks. `image` is the latent [1, 16, n, h, w] of the first frame."""
         size = self.engine.chunk
         return list(islice(chunk_conditioning(image, size), -(-image.shape[2] // size) + 1))
 
     def _y(self, chunk: int) -> Tensor:
-        """Return the model's image input for a chunk of this walk."""
+        """Return the model's image input for chunk number `chunk` of this walk."""
         return self._y_of_video(chunk + (0 if self._state is None else self._state.chunks))
 
     def _y_of_video(self, chunk: int) -> Tensor:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
     def _drop(self) -> None:
-        """Free the World and the decoder after all GPU work has ended, because torch may free the memory of a CUDA
-        graph while it runs on another stream."""
+        """Free the World and the decoder once all GPU work has ended. Otherwise torch could free the memory of a CUDA
+        graph that is still running."""
         decoder = self.__dict__.get("_decoder")
         for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
             if device.type == "cuda":
@@ -316,24 +331,25 @@ class Walk:
             self.__dict__.pop(name, None)
 
     def _in_the_window(self) -> list[int]:
-        """Return the numbers of the chunks in the window of the next one: the chunks of the sink, and the last ones."""
+        """Return the numbers of the saved chunks that the next chunk attends to: those of the sink, and the latest
+        ones."""
         size, made = self.engine.chunk, self.kept.chunks
         sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
         return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
 
     @property
     def frames_before(self) -> int:
-        """The number of frames of the video that the walk continues."""
+        """The number of frames in the video that the walk continues, 0 without one."""
         return 0 if self._state is None else self._state.frames
 
     def decode_again(self, *, exact: bool) -> Iterator[Frames]:
-        """Yield the frames of all saved chunks, decoded by the VAE, also after `close`. Raises OverflowError for values
-        that are too large for fp16, unless `exact`."""
+        """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`. `exact`: decode in
+        fp32; otherwise raises OverflowError for values that are too large for fp16."""
         return decode_kept(self.engine, self.kept, self._state, exact=exact)
 
     def _check_frames(self) -> None:
-        """Decode the next chunks in fp32 if a value of the last chunk, which is already delivered, was too large for
-        fp16."""
+        """Check whether a value of the last chunk was too large for fp16. If so, decode all further chunks in fp32; the
+        last one is already delivered."""
         try:
             self._decoder.check()
             return

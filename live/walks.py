@@ -1,4 +1,4 @@
-"""The walks of a session, one after the other, each in its own folder."""
+"""The walks (steered videos) of a session. They follow one another, each in its own folder."""
 
 from __future__ import annotations
 
@@ -20,21 +20,26 @@ from .walk import Walk
 
 log = logging.getLogger(__name__)
 Make = Callable[[Start | WorldState, Path], Walk]
-"""The signature make(begin, folder), which returns a walk that is saved in the folder."""
+"""The signature make(begin, folder) of a function that returns a new walk saved in `folder`."""
 Tell = Callable[[str], None]
-"""A callback with the reason why a walk could not be saved."""
+"""A callback tell(reason) for a walk that could not be saved."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
-"""The file names of a walk's video, and of the preview by the tiny decoder that precedes it."""
+"""VIDEO is the file name of a walk's video. PREVIEW is the file name of the video from the tiny decoder's frames, which
+VIDEO later replaces."""
 
 
 class Walks:
-    """The walks of a session: the current one, `now`, with its `video` file (or None), and a thread that writes the
-    files of finished ones."""
+    """The walks of a session. `now` is the current walk, and `video` is its video file or None. A thread completes the
+    files of finished walks."""
 
     def __init__(self, make: Make, folder: str | Path | None, *, whole: bool, fps: float, tell_video: Tell) -> None:
-        """Save walks in `folder`, or in a temporary one without videos. `whole`: a state and a camera path are saved
-        for each finished walk. `fps`: the frame rate of the videos; `tell_video(reason)` is called if one becomes
-        incomplete."""
+        """Prepare to save walks in `folder`. None is a temporary folder without videos.
+
+        make: see Make.
+        whole: save a state and a camera path of each finished walk.
+        fps: the frame rate of the videos.
+        tell_video: called with a reason if a video becomes incomplete.
+        """
         self._make, self.whole, self._fps, self._tell_video = make, whole, fps, tell_video
         self.video: WalkVideo | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
@@ -44,8 +49,8 @@ class Walks:
         self.now: Walk | None = None
 
     def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
-        """End the current walk, begin another one and return it. `tell(reason)` is called if files of the old walk
-        cannot be written. After an InputError `now` is None."""
+        """End the current walk, begin another one, and return it. `tell(reason)` is called if files of the old walk
+        cannot be written. Raises InputError if the new walk cannot begin; `now` is None then."""
         self._end(tell)
         folder = self._own_folder()
         try:
@@ -59,7 +64,7 @@ class Walks:
         return self.now
 
     def _own_folder(self) -> Path:
-        """Create a folder for a walk and return it. Another process may create folders at the same time."""
+        """Return a new folder for a walk. Other processes may create folders of the same kind at the same time."""
         while True:
             self._number += 1
             folder = self._folder / f"walk-{self._number}"
@@ -72,7 +77,7 @@ class Walks:
             return folder
 
     def _end(self, tell: Tell) -> None:
-        """End the current walk. Its memory is freed before its files are written, and before a new world exists."""
+        """End the current walk and free its memory. Then its files are completed in a thread."""
         walk, video, self.now, self.video = self.now, self.video, None, None
         if walk is None:
             return
@@ -82,7 +87,7 @@ class Walks:
         self._writer.submit(_write, walk, video, self.whole, self._fps, tell)
 
     def close(self, tell: Tell) -> None:
-        """End the current walk and wait until all files are written."""
+        """End the current walk, and wait until the files of all walks are complete."""
         self._end(tell)
         self._writer.shutdown()
         if self._temporary is not None:
@@ -90,15 +95,15 @@ class Walks:
 
 
 def _new_video(walk: Walk, fps: float, tell: Tell, *, preview: bool = True) -> WalkVideo | None:
-    """Return a new video file of the walk, or None if videos are off. `preview`: for the frames that are shown, else
-    for frames that the VAE decodes later."""
+    """Return a new video file for a walk, or None if videos are off. `preview`: the file is for the frames shown during
+    the walk, not for frames that the VAE decodes afterwards."""
     engine = walk.engine
     name = PREVIEW if preview and engine.new_preview is not None else VIDEO
     return None if engine.record is None else engine.record(walk.kept.folder / name, fps, walk.frames, tell)
 
 
 def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: Tell) -> None:
-    """Complete the files of a finished walk: its video and, if `whole`, its state and camera path."""
+    """Complete the files of a finished walk: its video and, if `whole`, its state and its camera path."""
     try:
         if video is not None:
             video.close()
@@ -111,7 +116,7 @@ def _write(walk: Walk, video: WalkVideo | None, whole: bool, fps: float, tell: T
 
 
 def _decode_again(walk: Walk, fps: float, tell: Tell) -> None:
-    """Replace the video of the tiny decoder's preview by one that the VAE decodes."""
+    """Decode a finished walk with the VAE, and replace its video of preview frames by the result."""
     log.info("The VAE decodes the walk in %s.", walk.kept.folder)
     for exact in (False, True):
         walk.frames = walk.frames_before

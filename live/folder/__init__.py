@@ -1,1 +1,1 @@
-"""The folder of a walk that is kept."""
+"""The folder in which a walk (a steered video) is saved."""

@@ -1,4 +1,5 @@
-"""Reading of a walk's folder: its state and camera path, and the files that other commands read."""
+"""Reading of a saved walk's folder. Its state and camera path are read, or written as files that other commands
+accept."""
 
 from __future__ import annotations
 
@@ -24,19 +25,20 @@ CHANNELS = 16
 
 
 def kept_walks(folder: Path) -> list[Path]:
-    """Return the folders of the saved walks in a folder, the oldest first."""
+    """Return the folders of saved walks (`walk-1`, `walk-2`, ...) in `folder`, the oldest first."""
     found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 
 
 def load_walk(folder: str | Path) -> WorldState:
-    """Return the state after the last complete chunk of the walk in a folder. Raises InputError."""
+    """Return the state of a saved walk after its last complete chunk. Raises InputError for a folder without a complete
+    chunk."""
     return _load(Path(folder))[0]
 
 
 def save_whole(folder: str | Path) -> None:
-    """Write walk.state and camera/ (poses.npy, intrinsics.npy) into a walk's folder, up to its last complete chunk, for
-    other commands. Raises InputError."""
+    """Write two things into a walk's folder, for other commands: the state `walk.state`, and the camera path `camera/`
+    (poses.npy and intrinsics.npy). Both end with the last complete chunk. Raises InputError."""
     folder = Path(folder)
     state, poses = _load(folder)
     state.save(folder / STATE)
@@ -50,8 +52,8 @@ def save_whole(folder: str | Path) -> None:
 
 
 def whole_state(folder: Path) -> Path:
-    """Return the path of a walk's state file. If the state or the camera path is missing, because the process was
-    killed, both are written first. Raises InputError."""
+    """Return the path of a walk's state file. If the process was killed before it wrote the state or the camera path,
+    they are written first. Raises InputError."""
     state = folder / STATE
     ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
     if not (ended and state.is_file()):
@@ -60,7 +62,7 @@ def whole_state(folder: Path) -> Path:
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """Return the content of a walk's `walk.json`. Raises OSError and ValueError."""
+    """Return the contents of a walk's `walk.json`, its settings. Raises OSError and ValueError."""
     head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
     if head.get("format") != FORMAT:
         raise ValueError(f"not a walk: its format is {head.get('format')}")
@@ -123,7 +125,7 @@ def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> Worl
 
 
 def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
-    """Yield the index, the text and the number of latent frames of each prompt with at least one latent frame."""
+    """Yield (index, text, number of latent frames) of each prompt that has at least one of the `made` latent frames."""
     for index, (prompt, after) in enumerate(zip(prompts, [*prompts[1:], {"first": made}], strict=True)):
         frames = min(made, after["first"]) - prompt["first"]
         if frames > 0:
@@ -131,18 +133,20 @@ def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str,
 
 
 def video_frames(latent_frames: int, before: WorldState | None) -> int:
-    """Return the number of video frames of a walk, which continues the state `before` or None."""
+    """Return the number of video frames in `latent_frames` latent frames of a walk. `before` is the state that the walk
+    continues, or None."""
     return max(0, FRAMES_OF_ONE * latent_frames - (3 if before is None else 0))
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return the poses, float64 [n, 4, 4], of a walk's video frames, after the last pose of the state `before`."""
+    """Return the poses, float64 [n, 4, 4], of a walk's video frames. They continue from the last pose of the state
+    `before`, if there is one."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
 
 def latent_rows(path: Path, cells: tuple[int, int], first: int, last: int) -> Tensor:
-    """Return the latent frames `first` to `last` of a file, float32 [1, 16, n, h, w]; `cells` is (h, w)."""
+    """Return the latent frames `first` to `last` (excluded) in a file, float32 [1, 16, n, h, w]. `cells` is (h, w)."""
     size = CHANNELS * cells[0] * cells[1]
     rows = np.fromfile(path, np.float32, size * (last - first), offset=4 * size * first)
     latent = torch.from_numpy(rows.reshape(last - first, CHANNELS, *cells))
@@ -150,7 +154,7 @@ def latent_rows(path: Path, cells: tuple[int, int], first: int, last: int) -> Te
 
 
 def pose_rows(path: Path, count: int) -> np.ndarray:
-    """Return the first `count` poses of a file, float64 [n, 4, 4]."""
+    """Return the first `count` poses in a file, float64 [count, 4, 4]."""
     return np.fromfile(path, np.float64, 16 * count).reshape(count, 4, 4)
 
 
@@ -166,7 +170,8 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return copies of the tensors in a safetensors file; memory-mapped ones would change if the file is rewritten."""
+    """Return copies of the tensors in a safetensors file. They are copies because memory-mapped tensors would change
+    when the file is rewritten."""
     from safetensors.torch import load_file
 
     return {name: tensor.clone() for name, tensor in load_file(path).items()}

@@ -1,4 +1,4 @@
-"""Decoding of a walk's latents: of each new chunk, and of all saved chunks again."""
+"""Decoding of the latents of a walk (a steered video): each new chunk while it is made, or all saved chunks again."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .frames import Frames, Made, Part
 def decoder_of_last(
     engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder in the state after a walk's last latent frame: it has decoded the last REACH latent frames, also
-    of the continued `state`. `exact`: in fp32."""
+    """Return a decoder that can continue after a walk's last latent frame. For this it first decodes the last REACH
+    saved latent frames, and if needed those of the continued `state`. `exact`: decode in fp32."""
     preview, made = engine.new_preview, kept.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
     parts = [kept.latent(max(0, made - REACH), made)] if made else []
@@ -30,8 +30,9 @@ def decoder_of_last(
 
 
 def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool) -> Iterator[Frames]:
-    """Decode all saved latents of a walk with the VAE, and yield the frames of each latent frame. Raises OverflowError
-    for values that are too large for fp16, unless `exact`."""
+    """Yield the frames of each saved latent frame of a walk, decoded by the VAE. `state` is the state that the walk
+    continues, or None. `exact`: decode in fp32; otherwise raises OverflowError for values that are too large for
+    fp16."""
     decoder, first = engine.new_decoder(exact), 0 if state is None else state.frames
     if state is not None:
         decoder.decode(state.latent[:, :, -REACH:])
@@ -42,9 +43,11 @@ def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: 
 
 
 def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Return the frames of a chunk's first latent frame, then of its others. On a GPU all are queued now; on a CPU each
-    is decoded on request. A GPU other than the model's gets the latent through host memory, because a direct copy would
-    wait for all work that is queued on the model's GPU."""
+    """Return the decoded frames of a chunk in two parts: those of its first latent frame, and those of the others.
+
+    On a GPU both parts are queued at once; on a CPU each is decoded on request. If the decoder's GPU is not the
+    model's, the latent goes through host memory. A direct copy would wait for all queued work of the model's GPU.
+    """
     latent = made.latent
     if decoder.device != latent.device:
         made.wait()

@@ -1,4 +1,4 @@
-"""Decoding in a thread on a CPU: a chunk's frames are decoded during the next chunk's forwards."""
+"""A thread for decoding on a CPU. It decodes a chunk's frames while the model computes the next chunk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .frames import Frames
 
 
 class DecodingThread:
-    """A thread that decodes and delivers the frames of one chunk while the next one is made. It gets half of the cores;
-    the thread that creates and calls this object keeps the others. For small layers, such as the toy's, two threads are
-    faster than one with all cores."""
+    """A thread that decodes and delivers one chunk while the next one is made. It gets half of the CPU cores, and the
+    thread that creates this object keeps the rest. Two threads are faster than one with all cores if the layers are
+    small."""
 
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()
@@ -30,18 +30,18 @@ class DecodingThread:
 
     @property
     def here(self) -> bool:
-        """Whether the caller runs in this thread."""
+        """Whether the calling thread is this decoding thread."""
         return get_ident() == self._ident
 
     @classmethod
     def where_it_gains(cls, device: torch.device) -> DecodingThread | None:
-        """Return a new thread for a model on a CPU with more than one core; None otherwise, because a GPU works
-        asynchronously."""
+        """Return a new decoding thread if the model runs on a CPU with more than one core. Otherwise return None; a GPU
+        works asynchronously anyway."""
         return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
 
     def hand_out(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
-        """Iterate over `frames` in the thread and call `deliver` with each. First wait until the previous chunk is
-        delivered. Raises the error of that delivery."""
+        """Iterate over a chunk's `frames` in the decoding thread, and call `deliver` for each. Before that, wait until
+        the previous chunk is delivered. Raises an error of the previous delivery."""
 
         def run() -> None:
             for each in frames:
@@ -51,12 +51,12 @@ class DecodingThread:
         self._running = self._pool.submit(run)
 
     def wait(self) -> None:
-        """Wait until all frames are delivered. Raises the error of their delivery."""
+        """Wait until all frames are delivered. Raises an error of the delivery."""
         running, self._running = self._running, None
         if running is not None:
             running.result()
 
     def close(self) -> None:
-        """Wait for the last frames, end the thread, and give all cores to the caller."""
+        """Wait for the last frames, end the thread, and give its cores to the caller."""
         self._pool.shutdown()
         torch.set_num_threads(self._cores)

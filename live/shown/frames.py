@@ -1,4 +1,4 @@
-"""The data of a chunk between the model and the delivery of its frames."""
+"""The data of a chunk on its way from the model to the viewer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from ..controls import FRAMES_OF_ONE, Heard, Wishes
 
 
 class Receipt(NamedTuple):
-    """An input that took effect. `kind`: hold (keys), look, stick, script, prompt, event, time (an event that began or
-    ended by its time) or back. `event`: the number that its sender gave, or None. `arrived`: the time of its arrival
-    (time.monotonic). `waited`: the seconds from then until its chunk began. `latent_frame`: the first latent frame of
-    the walk that includes the input."""
+    """A report that an input has taken effect.
+
+    kind: hold (keys), look, stick, script, prompt, event, back, or time (an event that began or ended by its time).
+    event: the number that the sender gave the input, or None.
+    arrived: the time of its arrival (time.monotonic).
+    waited: the seconds from its arrival until its chunk began.
+    latent_frame: the walk's first latent frame that includes it.
+    """
 
     kind: str
     event: int | None
@@ -28,12 +32,18 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class Frames:
-    """Frames of a chunk, `pixels` uint8 [n, H, W, 3]. A chunk has `parts` parts: `part` 0 has the frames of its first
-    latent frame, part 1 the others. `chunk` and `first`: the numbers in the walk of the chunk and of the first frame.
-    `seconds`: the time since the chunk's inputs were taken. `poses`: c2w float64 [n, 4, 4], None if unknown. `event`:
-    the number of the last input that the chunk includes. `waited`: the seconds from that input's arrival until it was
-    taken, None if an earlier chunk included it. `inputs`: the inputs that took effect in these frames, in order of
-    arrival; each is listed once."""
+    """Some frames of a chunk. A chunk has `parts` parts (one or two).
+
+    pixels: uint8 [n, H, W, 3].
+    chunk: the number of the chunk in the walk.
+    first: the number of the first of these frames in the walk.
+    part: 0 for the frames of the chunk's first latent frame, 1 for the others.
+    event: the number of the last input that the chunk includes, or None.
+    seconds: the time since the inputs of the chunk were read.
+    poses: camera-to-world, float64 [n, 4, 4], or None if unknown.
+    waited: the seconds from the arrival of input `event` until it was read; None if an earlier chunk included it.
+    inputs: the inputs that took effect in these frames, in order of arrival.
+    """
 
     pixels: np.ndarray
     chunk: int
@@ -48,18 +58,26 @@ class Frames:
 
     @property
     def last(self) -> bool:
-        """Whether these are the last frames of the chunk."""
+        """Whether these are the last frames of their chunk."""
         return self.part == self.parts - 1
 
 
 Part = tuple[Tensor, Callable[[], object]]
-"""Frames, and a function that waits until they are valid."""
+"""A pair: frames, and a function that waits until they have been computed."""
 
 
 class Made(NamedTuple):
-    """A chunk before its delivery: the `latent` [1, 16, n, h, w], and its `copy` in host memory, which is valid after
-    `wait()`; the model's camera input `steps` [n, 4, 4] and the `poses` of the video frames; the `number` of the chunk
-    in the walk; its inputs `wishes`, the time `began` at which they were taken, and their `receipts`."""
+    """A chunk before its delivery.
+
+    latent: [1, 16, n, h, w].
+    copy: the latent in host memory, valid after `wait()`.
+    steps: the model's camera input [n, 4, 4].
+    poses: the poses [m, 4, 4] of the video frames.
+    number: the number of the chunk in the walk.
+    wishes: the inputs.
+    began: the time at which the inputs were read (time.perf_counter).
+    receipts: the reports about the inputs.
+    """
 
     latent: Tensor
     copy: Tensor
@@ -73,8 +91,13 @@ class Made(NamedTuple):
 
 
 def receipts_of(heard: Iterable[Heard], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
-    """Return the receipts of the inputs `heard`, for chunk number `chunk` of `size` latent frames, which adds `frames`
-    video frames and began at `now`."""
+    """Return a Receipt for each of the inputs `heard`, in order of arrival.
+
+    now: the time at which the chunk began (time.monotonic).
+    chunk: the number of the chunk.
+    size: its latent frames.
+    frames: its video frames.
+    """
     before = chunk * size * FRAMES_OF_ONE + size * FRAMES_OF_ONE - frames
     return tuple(
         Receipt(each.kind, each.event, each.arrived, now - each.arrived, (before + each.row) // FRAMES_OF_ONE)
@@ -83,7 +106,7 @@ def receipts_of(heard: Iterable[Heard], now: float, chunk: int, size: int, frame
 
 
 class KeyChangedError(Exception):
-    """An error that ends a chunk because a key has changed since it began. `camera`: the camera before the chunk."""
+    """An error that stops the making of a chunk because a key has changed. `camera` is the camera before the chunk."""
 
     def __init__(self, camera: WalkingCamera | RecordedCamera) -> None:
         self.camera = camera

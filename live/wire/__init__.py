@@ -1,2 +1,2 @@
-"""A walk over a websocket: its messages, the frames sent to a client, and the limits of a connection. The fronts open
-the port."""
+"""A walk (a steered video) over a websocket: its messages, the frames sent to a client, and the limits of a connection.
+The server and ComfyUI's Live node use this package."""

@@ -1,4 +1,5 @@
-"""The outgoing queue of a client. Messages keep their order; frames are dropped if the connection is too slow."""
+"""The queue of messages and frames to a client. Messages keep their order. If the connection is too slow, frames are
+dropped."""
 
 from __future__ import annotations
 
@@ -16,16 +17,17 @@ from .encoder import Encoder
 from .protocol import Init, Output
 
 MOST_WAITING = 64_000_000
-"""The limit in bytes of the frames in a client's queue."""
+"""The limit of a client's queued frames, in bytes of raw pixels."""
 MOST_TOLD = 1000
-"""The limit of messages in a client's queue."""
+"""The limit of a client's queued messages."""
 LONGEST_WAIT = 1.5
-"""The limit in seconds of playback of the frames in the queue, for clients that play frames as they arrive."""
+"""The limit of a client's queued frames, in seconds of playback. It applies to clients that play frames as they
+arrive."""
 
 
 class Client:
-    """A queue of frames and messages for one connection, for which the walk never waits. All methods run in the event
-    loop. `ours`: the client is this project's own page."""
+    """The connection to one client: a queue of frames and messages. The walk never waits for it. All methods must be
+    called in the event loop. `ours` tells whether the client is this project's own page."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving
@@ -39,11 +41,11 @@ class Client:
         self.finished = False
 
     def output(self, output: Output) -> None:
-        """Set the format of all later frames."""
+        """Set the format of all frames sent from now on."""
         self._encoder = Encoder(output, self._init.fps)
 
     def offer(self, frames: Frames) -> None:
-        """Queue frames of the walk. While the queue is too long, its oldest frames are dropped."""
+        """Queue frames of the walk. If the queue is too long, its oldest frames are dropped."""
         self._waiting.append(frames)
         while self._is_too_long():
             oldest = next(item for item in self._waiting if isinstance(item, Frames))
@@ -53,19 +55,20 @@ class Client:
         self._something.set()
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Queue a message; a `status` only for this project's own page. If MOST_TOLD messages wait, it is dropped."""
+        """Queue a message. It is dropped if MOST_TOLD messages are queued already. A message of type `status` is sent
+        only to this project's own page."""
         waiting = sum(not isinstance(item, Frames) for item in self._waiting)
         if waiting < MOST_TOLD and (message["type"] != "status" or self.ours):
             self._waiting.append(message)
             self._something.set()
 
     def forget(self) -> None:
-        """Drop all frames from the queue, because they belong to a previous walk."""
+        """Remove all frames from the queue, because they are from a part of the walk that was discarded."""
         self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
         self._unsent = []
 
     def finish(self) -> None:
-        """Let `send` return once the queue is empty."""
+        """End `send` once the queue is empty."""
         self.finished = True
         self._something.set()
 
@@ -76,7 +79,7 @@ class Client:
         return len(waiting) > 1 and (late or size > MOST_WAITING)
 
     async def send(self) -> None:
-        """Send the items of the queue until `finish` is called. Raises ConnectionError if the connection breaks."""
+        """Send queued frames and messages until `finish` is called. Raises ConnectionError if the connection breaks."""
         while True:
             while self._waiting:
                 item = self._waiting.popleft()

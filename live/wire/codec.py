@@ -1,4 +1,5 @@
-"""The encodings of messages: msgpack for SGLang's clients, and JSON for ComfyUI, which has no msgpack."""
+"""Two encodings of messages: msgpack for SGLang's clients, and JSON for ComfyUI's pages, because ComfyUI has no
+msgpack."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from ..controls import MOST_ROWS
 from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
 
 APART = 1 << 16
-"""The size in bytes from which raw frames are sent in a separate message, as SGLang does."""
+"""The size in bytes from which raw frames are sent in a binary message of their own, as SGLang does."""
 
 
 class Socket(Protocol):
-    """A websocket with aiohttp's methods."""
+    """The interface of a websocket that a Codec uses, as aiohttp has it."""
 
     async def send_bytes(self, data: bytes) -> None: ...
 
@@ -22,7 +23,7 @@ class Socket(Protocol):
 
 
 class Codec(Protocol):
-    """A reader and writer of messages. `read` raises InputError for data that is not a map."""
+    """An encoding of messages. `read` raises InputError for data that is not a map."""
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
 
@@ -63,19 +64,19 @@ class _Json:
 
 
 MSGPACK: Codec = _Msgpack()
-"""An encoding of each message as a map in a binary message."""
+"""The msgpack encoding: each message is a map in a binary message."""
 JSON: Codec = _Json()
-"""An encoding of each message as a map in a text message; frames follow in a binary message."""
+"""The JSON encoding: each message is a map in a text message. Frames follow their header in a binary message."""
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """Return a message as msgpack. Raises DependencyError without msgpack."""
+    """Return a message encoded as msgpack. Raises DependencyError if the package msgpack is missing."""
     return require("msgpack", '"lingbot-world[live]"').packb(message)
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Return the map in msgpack data. Raises InputError for other data and for large parts, and DependencyError without
-    msgpack."""
+    """Return the map encoded in msgpack data. Raises InputError for any other data and for strings, lists or bytes that
+    are too long. Raises DependencyError if the package msgpack is missing."""
     msgpack = require("msgpack", '"lingbot-world[live]"')
     try:
         message = msgpack.unpackb(

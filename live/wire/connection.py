@@ -1,4 +1,4 @@
-"""A client's websocket from its handshake to its end, with limits on reading."""
+"""The server's side of a client's websocket, from handshake to end, with limits on what it reads."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from .codec import Codec
 from .protocol import Init, read_init
 
 FIRST_WORD = 30.0
-"""The seconds in which a client has to send its init message."""
+"""The time in seconds within which a client must send its init message."""
 MESSAGES, BURST = 240, 480
-"""The limits of messages read per second and in a burst; further messages wait in the network."""
+"""MESSAGES is the limit of messages read per second, and BURST the limit of messages read at once. Further messages
+wait in the network."""
 WAITING = 64
-"""The limit of messages that are read but not processed yet."""
+"""The limit of messages that have been read but not yet processed."""
 HEARTBEAT = 10.0
 
 
 class Connection:
-    """A reader of a websocket's messages at a limited rate. `ended` is set at the end of the connection; then `code` is
-    the websocket's close code, and `clean` is true if the client closed the connection."""
+    """A reader of a websocket's messages at a limited rate. `ended` is set when the connection ends. Then `code` is the
+    websocket's close code, and `clean` tells whether the client closed the connection."""
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0
@@ -44,7 +45,7 @@ class Connection:
         return self._codec.read(data)
 
     async def dropped(self) -> None:
-        """Read and ignore all messages until the connection ends."""
+        """Read messages and ignore them, until the connection ends."""
         while True:
             with suppress(InputError):
                 if await self.next() is None:
@@ -73,13 +74,13 @@ class Connection:
 
 
 Meet = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
-"""A function meet(socket, init, inbox) that serves a client from its init message to its end. The message of a
-LingBotError that it raises is sent to the client."""
+"""A function meet(socket, init, inbox) that serves a client from its init message to its end. If it raises a
+LingBotError, the client receives the error's message."""
 
 
 async def serve(request: web.Request, meet: Meet, codec: Codec, most_bytes: int) -> web.WebSocketResponse:
-    """Serve a client from its websocket's handshake to its end, by `meet` after the init message. `most_bytes`: the
-    limit of a message."""
+    """Serve a client from the handshake of its websocket to its end. `meet` is called after the init message. `codec`
+    is the encoding of messages, and `most_bytes` the limit of a message in bytes."""
     socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
     await socket.prepare(request)
     inbox, code = Connection(socket, codec), WSCloseCode.OK
@@ -117,7 +118,7 @@ async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> N
 
 
 def foreign_origin(request: web.Request) -> str:
-    """Return the origin of the page that sends a request, if it is another site's; an empty text for the server's own
-    pages and for programs, which send no origin."""
+    """Return the origin of the web page that sends a request, if it is a page of another site. Return an empty string
+    for the server's own pages, and for programs, because they send no origin."""
     origin = request.headers.get("Origin")
     return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

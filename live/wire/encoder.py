@@ -1,4 +1,4 @@
-"""Encoding of the walk's frames in the format that a client requests, in threads next to the walk."""
+"""The encoding of a walk's frames in the format that a client has chosen. It runs in other threads than the walk."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .protocol import Output
 
 CONTENT_TYPES = {"raw": "application/x-raw-rgb", "webp": "image/webp", "jpeg": "image/jpeg", "h264": "video/h264"}
 KEY_FRAMES = 64
-"""The interval between H.264 key frames, in frames."""
+"""The interval between two H.264 key frames, in frames."""
 
 
 class Encoder:
-    """An encoder of frames in a client's format. Calls must not overlap, because H.264 depends on earlier frames.
-    Raises DependencyError for H.264 without PyAV."""
+    """An encoder of frames for one client. Its calls must not overlap, because H.264 frames depend on earlier ones.
+    Raises DependencyError for H.264 if PyAV is missing."""
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps
@@ -29,8 +29,8 @@ class Encoder:
             require("av", '"lingbot-world[live]"')
 
     def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
-        """Return the entries of a header that describe the payload, and the payload: the encoded frames uint8
-        [n, H, W, 3]."""
+        """Return a header and the encoded bytes of frames, uint8 [n, H, W, 3]. The header is a dict that describes the
+        bytes."""
         pixels = self._scaled(pixels)
         count, height, width = pixels.shape[:3]
         name = self.output.format
@@ -70,7 +70,8 @@ class Encoder:
         return file.getvalue()
 
     def _h264(self, pixels: np.ndarray) -> list[bytes]:
-        """Return each frame as an H.264 access unit in Annex B, which a client can decode without later ones."""
+        """Return each frame as an H.264 access unit in Annex B format. A client can decode each unit without later
+        ones."""
         if self._stream is None:
             self._stream = self._new_stream(*pixels.shape[1:3])
         units = []

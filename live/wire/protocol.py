@@ -1,7 +1,8 @@
-"""The messages of SGLang's realtime video protocol with this server's additions, and their limits.
+"""The messages of SGLang's realtime video protocol, with this server's additions, and their limits.
 
-Each message is a map, which a `codec` reads and writes. A client's message is parsed into an Init or into Events.
-Numbers in the server's messages of SGLang's kinds are integers, as in SGLang."""
+Each message is a map, which a `codec` encodes. A client's first message is parsed into an Init, and its other messages
+into Events. As in SGLang, the numbers in the server's messages are integers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
-"""The limit of a prompt in characters; the encoder reads 512 tokens."""
+"""The limit of a prompt in characters. The text encoder reads only 512 tokens."""
 MOST_HELD, MOST_TRANSITIONS = 16, 512
 LARGEST_EVENT, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 SLOWEST = 0.05
@@ -29,13 +30,17 @@ KINDS = (
     *("camera_actions", "prompt", "composite_input"),
     *("look", "stick", "pause", "resume", "back", "restart", "output", "moving", "event"),
 )
-"""The kinds of events; the first three are SGLang's."""
+"""The kinds of a client's events. The first three are SGLang's, the others are additions."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """The format of a client's frames. `quality`: 1 to 100, 0 for raw frames. `width`: the largest width in pixels, 0
-    without a limit."""
+    """The format of the frames for a client.
+
+    format: one of FORMATS.
+    quality: 1 to 100; 0 for raw frames.
+    width: the largest width in pixels; 0 for no limit.
+    """
 
     format: str = "raw"
     quality: int = 0
@@ -44,10 +49,19 @@ class Output:
 
 @dataclass(frozen=True)
 class Init:
-    """A client's first message. None means the server's own setting. `size`: height and width in pixels. `ours`: the
-    client reads `status` messages, as this project's own page does. `resume`: the token of a walk with a broken
-    connection. `moving`: chunks are made also without input. `speed`: the speed of W as a fraction of the longest step.
-    `replay`: the name of a saved walk to repeat."""
+    """A client's first message. In most fields None means the server's own setting.
+
+    image: the bytes of an image file.
+    size: (height, width) in pixels.
+    most_chunks: the number of chunks after which the walk ends.
+    script: the keys for each latent frame.
+    window, sink, chunk: latent frames.
+    ours: whether the client is this project's own page, which reads `status` messages.
+    resume: the token of a walk whose connection broke, or an empty string.
+    moving: whether chunks are made also without input.
+    speed: the speed of the key W as a fraction of the longest step.
+    replay: the name of a saved walk to repeat, or an empty string.
+    """
 
     prompt: str | None
     image: bytes | None
@@ -69,7 +83,8 @@ class Init:
 
 @dataclass(frozen=True)
 class Event:
-    """A client's checked request during a walk. `number`: the `event_id` of its message, or None."""
+    """A client's message during a walk, after its checks. `kind` is one of KINDS, and `number` is the `event_id` of the
+    message or None."""
 
     kind: str
     payload: Any
@@ -77,7 +92,7 @@ class Event:
 
 
 def read_init(message: dict[str, Any]) -> Init:
-    """Return a client's first message as an Init. Raises InputError, which names the invalid field."""
+    """Return a client's first message as an Init. Raises InputError with the name of an invalid field."""
     if message.get("type") != "init":
         raise InputError("the first message is an `init`")
     inputs = message.get("condition_inputs")
@@ -109,7 +124,8 @@ def read_init(message: dict[str, Any]) -> Init:
 
 
 def read_event(message: dict[str, Any]) -> list[Event]:
-    """Return the events of a client's message: one, or several for a `composite_input`. Raises InputError."""
+    """Return the events in a client's message. A `composite_input` contains several, any other message one. Raises
+    InputError for an invalid message."""
     if message.get("type") != "event":
         raise InputError("after the `init` come messages of type `event`")
     number = _whole("event_id", message, 0)
@@ -131,7 +147,8 @@ def _event(kind: Any, payload: Any, number: int | None) -> Event:
 
 
 def _actions(payload: Any) -> dict[str, Any]:
-    """Return {"script": rows} for a list, and {"held": rows} for a map of transitions; a row is a list of keys."""
+    """Return {"script": rows} if the payload is a list, and {"held": rows} if it is a map of transitions. Each row is a
+    list of keys."""
     if not isinstance(payload, dict):
         return {"script": _script(payload)}
     transitions = payload.get("transitions")
@@ -162,15 +179,15 @@ def _prompt(payload: Any) -> str:
 
 
 def _new_prompt(payload: Any) -> tuple[str, bool]:
-    """Return the prompt of a payload, and whether the window's keys and values are recomputed with it."""
+    """Return the prompt in a payload, and whether the cached keys and values are to be recomputed with it."""
     if isinstance(payload, dict):
         return _prompt(payload.get("text")), payload.get("refresh") is True
     return _prompt(payload), False
 
 
 def _world_event(payload: dict[str, Any]) -> tuple[str, bool | None, bool]:
-    """Return the name or key of an event, its new state (None: toggle it), and whether the window's keys and values are
-    recomputed."""
+    """Return three values of a payload: the name or key of a world event, its new state (None toggles it), and whether
+    cached keys and values are to be recomputed."""
     name = payload.get("name")
     if not isinstance(name, str):
         raise InputError(f"`event`: `name` is {_shown(name)}; expected the name of an event, or its key")
@@ -187,7 +204,7 @@ def _numbers(name: str, count: int, most: float) -> Any:
 
 
 def _finite(value: Any) -> bool:
-    """Return whether a value is a finite number; an integer may be too large for a float."""
+    """Return whether a value is an int or a finite float. The int may be too large for a float."""
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
@@ -216,14 +233,15 @@ def _output(message: dict[str, Any], otherwise: str) -> Output:
 
 
 def _shown(value: Any) -> str:
-    """Return a client's value for an error message: at most 20 characters, or the type of bytes, lists and maps."""
+    """Return a client's value as it appears in an error message: its first 20 characters, or the name of its type for
+    bytes, lists and maps."""
     if isinstance(value, str):
         return repr(value[:20])
     return str(value)[:20] if value is None or isinstance(value, (int, float)) else f"of type {type(value).__name__}"
 
 
 def _size(text: Any) -> tuple[int, int] | None:
-    """Return (height, width) for "832x480", rounded down to multiples of 16."""
+    """Return (height, width) for a text such as "832x480" (width x height), rounded down to multiples of 16."""
     if text in (None, ""):
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None

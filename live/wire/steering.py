@@ -1,4 +1,4 @@
-"""The application of a client's events to a session, and status messages about its walk."""
+"""Functions that apply a client's events to a session, and that build status messages about its walk."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ from .connection import Connection
 from .protocol import Event, read_event
 
 BETWEEN_WALKS = 0.1
-"""The interval in seconds between checks for a walk during a restart."""
+"""The interval in seconds at which a view checks whether the new walk of a restart exists."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The time limits of a server in seconds. After `idle` without an input a walk pauses, and ends if another client
-    waits; after `gone` it ends. A held key counts as an input. A client may reconnect within `back`. A connection
-    without a complete request after `reading` is closed."""
+    """The time limits of a server, in seconds. A held key counts as an input.
+
+    idle: the time without input after which a walk pauses, or ends if another client is waiting.
+    gone: the time without input after which a walk ends.
+    back: the time within which a client may reconnect.
+    reading: the time after which a connection without a complete request is closed.
+    """
 
     idle: float = 180.0
     gone: float = 1800.0
@@ -33,8 +37,8 @@ class Rules:
 
 
 async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
-    """Call `do(event)` for each event of a client until the client disconnects. LingBotErrors are sent to the
-    client."""
+    """Call `do(event)` for each event of a client, until the client disconnects. If a LingBotError is raised, its
+    message is sent to the client."""
     while True:
         try:
             message = await inbox.next()
@@ -47,8 +51,9 @@ async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitabl
 
 
 def steer(session: Session, event: Event) -> None:
-    """Apply an event other than `restart` and `output` to the session. The event also resumes a paused session, except
-    for a pause, a look, and keys that are released or were held before. Raises a LingBotError."""
+    """Apply a client's event to the session; the kinds `restart` and `output` are handled elsewhere. Most events also
+    resume a paused session. A pause, a mouse movement, and a message without newly pressed keys do not. Raises a
+    LingBotError."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -81,12 +86,14 @@ def steer(session: Session, event: Event) -> None:
 
 
 def quiet_since(session: Session) -> float:
-    """Return the seconds since the session's last input, or since its last chunk with a held input."""
+    """Return the seconds since the session's last input. A chunk that is made while an input is held counts as an
+    input."""
     return time.monotonic() - session.controls.heard
 
 
 def facts(session: Session, fps: float) -> dict[str, Any]:
-    """Return the first status message about a walk, for this project's own page. Raises InputError between walks."""
+    """Return the first status message about a walk, for this project's own page. Raises InputError if no walk exists
+    during a restart."""
     engine, walk, device = session.engine, session.walk, session.engine.device
     kept = walk.kept
     return {
@@ -116,8 +123,8 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
 
 
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the status message with figures that this project's own page receives every second. Raises InputError
-    between walks."""
+    """Return the status message with current figures, which this project's own page receives every second. Raises
+    InputError if no walk exists during a restart."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

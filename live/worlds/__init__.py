@@ -1,1 +1,2 @@
-"""Additions to a world: events, which extend its prompt, and the walls of a known map."""
+"""Additions to a walk's world: events that extend its prompt, the walls of a known map, and a check for a camera that
+is stuck."""

@@ -1,4 +1,5 @@
-"""The events of a world: named sentences that extend the prompt, switched by time or by a key."""
+"""The events of a world. An event is a named sentence that extends the prompt while it is active. Events are switched
+by time or by a key."""
 
 from __future__ import annotations
 
@@ -21,8 +22,12 @@ FIELDS = ("name", "text", "key", "start", "end")
 
 @dataclass(frozen=True)
 class WorldEvent:
-    """A sentence, `text`, that extends the prompt while the event is active. `key`: the key that switches the event, 1
-    to 9 or None. `start` and `end`: seconds of the walk or video, None without a start or an end."""
+    """A sentence that extends the prompt while the event is active.
+
+    text: the sentence.
+    key: the key that switches the event, "1" to "9", or None.
+    start, end: the seconds of the video at which it starts and ends, or None.
+    """
 
     name: str
     text: str
@@ -31,16 +36,16 @@ class WorldEvent:
     end: float | None = None
 
     def holds(self, seconds: float) -> bool:
-        """Return whether the event is active at this second by its `start` and `end`."""
+        """Return whether the event is active at this second of the video, by its `start` and `end`."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
 def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) -> tuple[WorldEvent, ...]:
-    """Return the events of a JSON file, of a mapping from names to sentences, or of a list of objects.
+    """Return the events in a JSON file, in a mapping from names to sentences, or in a list of objects.
 
     An object has `text`, and may have `name` (by default the text), `key`, `start` (or `second`) and `end`. Raises
-    InputError for a file that cannot be read, for an invalid field, and for two events with the same name, key or
-    text."""
+    InputError for a file that cannot be read, for an invalid field, and for two events with the same name, key or text.
+    """
     where = str(given) if isinstance(given, (str, Path)) else "`events`"
     if isinstance(given, (str, Path)):
         given = _read_file(Path(given))
@@ -60,11 +65,11 @@ def read_events(given: str | Path | Mapping[str, str] | Iterable[Any] | None) ->
 
 
 class Events:
-    """The events of a walk with their states, which compose the full prompt from the prompt without events and the
-    sentences of active ones. Any thread may call the methods."""
+    """The events of a walk and which of them are active. The full prompt is the base prompt followed by the sentences
+    of active events. Any thread may call the methods."""
 
     def __init__(self, events: Iterable[WorldEvent] = (), prompt: str = "") -> None:
-        """Derive the states from `prompt`, the current full prompt."""
+        """Find the active events in `prompt`, a full prompt."""
         self.all = tuple(events)
         self._lock, self._by_time = Lock(), frozenset[str]()
         self.stand(prompt)
@@ -76,7 +81,7 @@ class Events:
 
     @property
     def prompt(self) -> str:
-        """The full prompt: the prompt without events, followed by the sentences of the active events in order."""
+        """The full prompt: the base prompt, followed by the sentences of the active events in order."""
         text = self._base
         for event in self.all:
             if event.name in self._active:
@@ -84,8 +89,9 @@ class Events:
         return text
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
-        """Derive the active events from a full prompt, after a step back or when a walk continues a state. `later`: the
-        prompt belongs to the current time, so an event that its time has already started does not start again."""
+        """Find the base prompt and the active events in `prompt`, a full prompt. This is for a walk that has gone back
+        or continues a state. With `later` the prompt is of the current time, so an event that has already started by
+        its time does not start again."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):
@@ -98,14 +104,14 @@ class Events:
                 self._by_time = frozenset(event.name for event in self.all if event.start is not None) & self._active
 
     def say(self, prompt: str) -> str:
-        """Set the prompt without events, and return the full prompt."""
+        """Set the base prompt, and return the full prompt."""
         with self._lock:
             self._base = prompt
             return self.prompt
 
     def switch(self, name: str, on: bool | None = None) -> str:
-        """Switch the event with this name or key on or off (None: toggle it), and return the full prompt. Raises
-        InputError for an unknown event."""
+        """Switch an event on or off (None toggles it), and return the full prompt. `name` is the event's name or key.
+        Raises InputError for an unknown event."""
         found = next(
             (event.name for event in self.all if isinstance(name, str) and name in (event.name, event.key)), None
         )
@@ -118,7 +124,8 @@ class Events:
             return self.prompt
 
     def at(self, seconds: float) -> str | None:
-        """Start and end events by their times. Return the full prompt if this changes it at this second, else None."""
+        """Start and end events whose times have come at this second of the video. Return the full prompt if any event
+        was switched, else None."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.holds(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -128,13 +135,13 @@ class Events:
             return self.prompt
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the events as JSON objects that `read_events` accepts."""
+        """Return the events as a list of dicts in the format of `read_events`."""
         return [{name: value for name, value in asdict(event).items() if value is not None} for event in self.all]
 
 
 def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
-    """Raise InputError for an event that starts after the end of a video of `seconds` seconds, and if no event has a
-    start."""
+    """Raise InputError if no event has a start, and if an event starts after the end of a video of `seconds`
+    seconds."""
     timed = [event for event in events if event.start is not None]
     if not timed:
         raise InputError("`events`: none has a start; expected the second at which each begins")
@@ -147,8 +154,8 @@ def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video with events that switch by their times, each as (first second, text). The
-    first one begins at 0."""
+    """Return the full prompts of a video whose events switch by their times: pairs (second, text), the first at second
+    0. `prompt` is the prompt at the start."""
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]
@@ -159,8 +166,9 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return (first chunk, part) for the `parts`, each (first second, part), of a video with `chunks` chunks of
-    `seconds` seconds. A part that no chunk begins in is left out."""
+    """Return pairs (number of a chunk, part) that say from which chunk each part applies. `parts` are pairs (second,
+    part), and the video has `chunks` chunks of `seconds` seconds each. A part during which no chunk begins is
+    left out."""
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 
@@ -170,7 +178,7 @@ def _joined(prompt: str, sentence: str) -> str:
 
 
 def events_of(text: str) -> tuple[WorldEvent, ...]:
-    """Return the events of a JSON text, in the format of `read_events`. Raises InputError."""
+    """Return the events in a JSON text, in the format of `read_events`. Raises InputError for an invalid text."""
     return read_events(_parsed("`events`", text))
 
 

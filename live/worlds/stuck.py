@@ -1,4 +1,5 @@
-"""Detection of a walk whose camera moves on while the frames stand still, because the model shows a wall."""
+"""Detection of a camera that is stuck. The camera walks on, but the frames stand still, because the model shows a wall
+there."""
 
 from __future__ import annotations
 
@@ -8,21 +9,24 @@ import numpy as np
 
 HINT = "the image no longer moves: turn, or walk another way"
 MOST_TURN_DEG = 0.5
-"""The largest rotation of a chunk, in degrees, that is compared: a rotation moves the frames before a wall too."""
+"""The largest rotation in a chunk, in degrees, for which frames are compared. A rotation changes the frames even in
+front of a wall."""
 LEAST_STEP = 0.05
-"""The smallest translation of a latent frame that is compared, as a fraction of the longest step."""
+"""The smallest translation per latent frame for which frames are compared, as a fraction of the longest step that the
+model knows."""
 KNOWN = 8
-"""The number of walked latent frames after which the usual change is known: two seconds."""
+"""The number of latent frames with walking after which the usual change of frames is known. They are two seconds."""
 LASTS = 6
-"""The number of latent frames that must stand still: one and a half seconds."""
+"""The number of latent frames without change that count as stuck. They are one and a half seconds."""
 STILL = 0.15
-"""The fraction of the usual change for the same way below which frames stand still."""
+"""A limit for the change of frames per distance, as a fraction of its usual value. Frames below it count as standing
+still."""
 SIDE = 64
 """The largest side, in pixels, of the reduced frames that are compared."""
 
 
 class StuckWatch:
-    """The detector of one walk with chunks of `chunk` latent frames."""
+    """A detector for one walk whose chunks have `chunk` latent frames."""
 
     def __init__(self, chunk: int) -> None:
         self._chunk = chunk
@@ -31,8 +35,12 @@ class StuckWatch:
         self._still = 0
 
     def see(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
-        """Add a chunk's last frame uint8 [H, W, 3], its position [3] in longest steps, and its rotation [3, 3]. Return
-        true for the one chunk at which the frames are found to stand still."""
+        """Add a chunk. Return true at the one chunk at which the camera is found to be stuck.
+
+        pixels: the last frame, uint8 [H, W, 3].
+        position: the camera's position [3], in units of the longest step.
+        rotation: the camera's rotation [3, 3].
+        """
         small, before = _reduced(pixels), self._last
         self._last = small, position, rotation
         if before is None or before[0].shape != small.shape:

@@ -1,7 +1,9 @@
-"""The map of a world of equal rooms, such as the toy's maze: walls that stop the camera, and a crate to find.
+"""The map of a world of equal rooms, such as the maze of the toy models: walls that stop the camera, and a crate to
+find.
 
-Lengths are in the units of a walk, x to the right, y down, z ahead, the floor at y = 0. The file is a package's
-example/map.json; `tools/toy` writes it from the boxes that its renderer draws."""
+Lengths are in the units of a walk. x points to the right, y down and z ahead, and the floor is at y = 0. A package has
+the map in example/map.json. `tools/toy` writes it from the boxes of its renderer.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,21 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a package."""
 LOOK = 6, 8
-"""The rows and columns of the mean colours by which a place is found."""
+"""The rows and columns of the grid of mean colours by which a start image is found in the map."""
 ALIKE = 6.0
-"""The largest root mean square difference of these colours, on the scale of 0 to 255."""
+"""The largest root mean square difference between the mean colours of a start image and those of a known one. Colours
+are from 0 to 255."""
 REACH = 1.3
-"""The distance from which the crate counts as found, in its room."""
+"""The distance from the camera within which the crate counts as found, in units of the map."""
 
 
 class Place(NamedTuple):
-    """A first frame's position in the map: x, y, z, the yaw in degrees, and the frame's mean colours `look`, from 0 to
-    255."""
+    """A known start image and its position in the map.
+
+    at: the position (x, y, z).
+    yaw: the direction in degrees.
+    look: the mean colours of the image, 0 to 255.
+    """
 
     at: tuple[float, float, float]
     yaw: float
@@ -39,9 +46,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WorldMap:
-    """A grid of rooms with sides of `room`. `boxes` [n, 5] stand around every corner of the grid: x, z, half of the
-    sizes along x and z, and the height. The camera stays `margin` away from them. `goal` is the number of the box that
-    is the crate to find, in one of `rooms`, counted in rooms from the first one along x and z."""
+    """The map: a grid of equal square rooms.
+
+    room: the side of a room.
+    margin: the distance that the camera keeps from boxes.
+    boxes: [n, 5], the boxes around every corner of the grid: x, z, half of the sizes along x and z, and the height.
+    goal: the index of the box that is the crate.
+    rooms: the possible rooms of the crate, relative to the first room, along x and z.
+    places: the known start images.
+    """
 
     room: float
     margin: float
@@ -51,8 +64,8 @@ class WorldMap:
     places: tuple[Place, ...]
 
     def stand(self, frame: Tensor, seed: int) -> Standing | None:
-        """Return the position of a walk that begins at a frame [3, H, W] of this world, or None for another image. The
-        seed chooses the room of the crate."""
+        """Return the position in the map of a walk with the first frame `frame` [3, H, W], values -1 to 1. Return None
+        for an image that the map does not know. `seed` selects the crate's room."""
         look = mean_colours((frame.clamp(-1, 1) + 1) * 127.5)
         for place in self.places:
             if float(np.sqrt(np.mean((place.look - look) ** 2))) < ALIKE:
@@ -60,14 +73,16 @@ class WorldMap:
         return None
 
     def clearance(self, point: np.ndarray) -> float:
-        """Return the distance of a point [3] from the nearest box, along the axis on which it is furthest away."""
+        """Return the distance of a point [3] from the nearest box. The distance from a box is that along the axis on
+        which the point is furthest outside."""
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
         aside = np.maximum(abs(x - self.boxes[:, 0]) - self.boxes[:, 2], abs(z - self.boxes[:, 1]) - self.boxes[:, 3])
         return float(np.maximum(aside, -point[1] - self.boxes[:, 4]).min())
 
 
 class Standing:
-    """A walk's position in a map. The walk's own coordinates begin at its first frame."""
+    """The position of a walk in a map. It converts between the walk's coordinates, whose origin is the first frame's
+    camera, and the map's."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -77,7 +92,8 @@ class Standing:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the walk's next position [3]: a step that a wall is in the way of goes along the wall."""
+        """Return the walk's position [3] after a step [3] from `position` [3]. If a wall is in the way, the camera
+        moves along the wall."""
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):
@@ -89,14 +105,14 @@ class Standing:
         return position + self._turn.T @ (place - here)  # exactly the same position before a wall
 
     def finds(self, position: np.ndarray) -> bool:
-        """Return whether the crate is within reach, in the same room."""
+        """Return whether the crate is in the same room as `position` [3] and within REACH."""
         here = self._in_map(position)[::2]
         rooms = [np.floor(point / self._map.room) for point in (here, self._goal)]
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
 
     def facts(self) -> dict[str, Any]:
-        """Return the map for a page. `goal`: the crate's x, z, half sizes and height. `at`: the first x, y, z and yaw
-        (degrees)."""
+        """Return the map as a dict for a page. `goal` is the crate's x, z, half sizes and height. `at` is the start's
+        x, y, z and yaw in degrees."""
         world = self._map
         return {
             "room": world.room,
@@ -110,12 +126,13 @@ class Standing:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours [3 * rows * columns] of an image [3, H, W], 0 to 255."""
+    """Return the mean colours of an image [3, H, W] in a grid of LOOK, as a vector [3 * rows * columns] with values 0
+    to 255."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 
 def read_map(file: Path) -> WorldMap:
-    """Return the map of a JSON file. Raises InputError."""
+    """Return the map in a JSON file. Raises InputError for an invalid file."""
     try:
         told = json.loads(text_of(file))
         boxes = np.array(told["boxes"], dtype=np.float64).reshape(-1, 5)
