@@ -39,9 +39,9 @@ MOST_FPS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
-    """The options of a run and its open files, without the model's. Weights are memory-mapped, so open files use little
-    memory. `tokenizer` is only a path if the prompt's embedding is in the cache `known`, because the tokenizer may not
-    be needed."""
+    """The options of a run and its open files, except those of the model. Weights are memory-mapped, so open files use
+    little memory. `tokenizer` is only a path if the prompt's embedding is in the cache `known`, because the tokenizer
+    may not be needed."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path

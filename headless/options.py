@@ -41,7 +41,7 @@ else:
 CAMERAS = ("action_path", "preset", "keys")
 """The options that set the camera path. A run may set only one of them."""
 STDOUT = "-"
-"""The value of the option `output` that stands for standard output."""
+"""The value of the option `output` that means standard output."""
 AN_ADDRESS = "an address; expected a path on this machine: download the files first (models: `hf download`)"
 """The end of the error message for a web address where a path is expected."""
 LORA = "[high=|low=]FILE[:STRENGTH]"
@@ -92,13 +92,22 @@ class GenerateOptions:
     one. `dtype` is bf16 on a GPU and fp32 on the CPU. `shift` is 5 for the base model, and the release's own for a
     causal one. `chunk`, `window`, `sink` and `schedule` are those that the model was trained with.
 
-    `guide_scale` is one number or (low, high). With `shard` several processes split the weights of an expert, and
-    `residency` has no effect. Causal models (LingBot-World Fast and 2.0) do not use BASE_ONLY, except that
-    causal-pretrain uses GUIDED. The base model does not use CAUSAL_ONLY.
+    Sampling: `frame_num` is the length of the video in frames, 4n+1; a shorter camera path shortens the video. `fps` is
+    the frame rate of the file. `sampling_steps` counts the steps of both experts. `boundary` is the noise level, 0 to
+    1, above which the high-noise expert works. `guide_scale` is one number or (low, high). A step skips the model if
+    earlier steps predict its result to within the relative error `reuse_threshold`; 0 means never. `noise_device` "cpu"
+    draws the same noise on every machine.
 
-    Causal models: `chunk` is the number of latent frames made at a time, 1 to 4. `schedule` is "v1", "v2" or the
-    indices of the steps. `window` and `sink` count latent frames; a window of 0 is the whole video. `decoder_device` is
-    another CUDA GPU than `device`, such as "cuda:1". It decodes a chunk while `device` makes the next one.
+    Memory: `residency` "one" or "both" is the number of experts in GPU memory, and "stream" copies blocks to the GPU in
+    each step. `kv_cache` "gpu", "8bit" (on the GPU) or "host" is the storage of keys and values. `vae_tiling` decodes
+    in tiles, with less memory but more time. With `shard` several processes split the weights of an expert, and
+    `residency` has no effect.
+
+    Causal models (LingBot-World Fast and 2.0) do not use BASE_ONLY, except that causal-pretrain uses GUIDED. The base
+    model does not use CAUSAL_ONLY. `chunk` is the number of latent frames made at a time, 1 to 4. `schedule` is "v1",
+    "v2" or the indices of the steps. `window` and `sink` count latent frames; a window of 0 is the whole video.
+    `decoder_device` is another CUDA GPU than `device`, such as "cuda:1". It decodes a chunk while `device` makes the
+    next one.
 
     `continue_from` is a file that `save_state` wrote, or the folder of a walk. The new video contains only the frames
     after the state's, and the numbers of PNG files continue. In this case `image` is not needed, and an empty `prompt`

@@ -21,7 +21,7 @@ from .kept import ModelCache
 from .manifest import Outcome
 
 LOCAL = "local"
-"""The address that stands for a new Ray cluster on this machine. Ray uses the same name."""
+"""The address that means a new Ray cluster on this machine. Ray uses the same name."""
 ANSWER_SECONDS = 5
 """The seconds within which a cluster must respond, after the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
