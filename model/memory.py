@@ -1,4 +1,4 @@
-"""Device memory that a forward needs besides the stored weights, computed from shapes alone."""
+"""Estimates of the GPU memory that a forward needs besides the stored weights, computed from shapes alone."""
 
 import torch
 
@@ -16,7 +16,7 @@ BF16 = Precision(torch.bfloat16)
 
 
 def token_count(frames: int, height: int, width: int) -> int:
-    """Return the number of tokens of a latent with these numbers of frames, rows and columns of cells."""
+    """Return the number of tokens of a latent with these numbers of frames, rows and columns. A token is 2x2 cells."""
     return frames * (height // 2) * (width // 2)
 
 
@@ -31,18 +31,19 @@ def activation_bytes(
     camera: bool = True,
     keys: int | None = None,
 ) -> int:
-    """Return the peak bytes of a forward, without the stored weights.
+    """Return the peak memory of a forward in bytes, without the stored weights.
 
-    The latent has `frames`, `height` and `width` latent cells, and its tokens attend to `keys` tokens (None: to each
-    other). Included are the tensors that exist during all blocks: the residual stream of every batch element, the
-    camera's tokens, RoPE tables, prompts and modulation. Added is the largest stage with the weights that it decodes.
-    Weights stored in `dtype` need no decoding, so for them the result is at most 0.3 GB too high. Excluded are inputs
-    and output, the camera cache and GEMM workspaces. All batch elements are assumed to have the same camera.
+    `frames`, `height` and `width` are the size of the latent. Its tokens attend to `keys` tokens; None means to each
+    other. `batch` is the number of prompts, which share one camera if `camera`.
 
-    Processes share the tokens equally, and the result is for one process. With an 8-bit arithmetic a weight is decoded
-    to one byte a value. 8-bit attention is counted for a kernel that takes q, k and v in the compute dtype. A kernel
-    that takes them in 8 bits needs less, but then the additions of all batch elements are deferred (see residual.py);
-    this is included."""
+    The result includes the residual stream, the camera's tokens, RoPE tables, prompts and modulation. To these it adds
+    the largest stage of a block with its decoded weights. Weights stored in the compute dtype need no decoding, so for
+    them the result is up to 0.3 GB too high. Inputs, output, camera cache and GEMM workspaces are not included.
+
+    If `precision` has several processes, they share the tokens, and the result is for one of them. With an 8-bit
+    arithmetic, decoded weights have one byte a value. 8-bit attention is counted for kernels that take q, k and v in 16
+    bits. Other kernels need less, but then additions of all batch elements are deferred, which is included.
+    """
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
     tokens = -(-whole // processes)
@@ -71,10 +72,11 @@ def activation_bytes(
 def camera_cache_bytes(
     config: ModelConfig, frames: int, height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Return the bytes of a full CameraCache.
+    """Return the size in bytes of a CameraCache that holds all blocks' tensors.
 
-    Included are every block's scale and shift for one camera, its keys and values for `batch` prompts, and a copy of
-    the fp32 camera. The camera's tokens are counted in `activation_bytes`."""
+    It includes scales and shifts for one camera, keys and values for `batch` prompts, and a copy of the fp32 camera.
+    The camera's embedded tokens are part of `activation_bytes`.
+    """
     if config.control is None:
         return 0
     tokens = token_count(frames, height, width)
@@ -83,18 +85,22 @@ def camera_cache_bytes(
 
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
-    """Return the bytes of the decoded weights of a block's `main_layers`."""
+    """Return the size in bytes of the decoded weights of one block's `main_layers`.
+
+    They are in `dtype`, or in 8 bits if `arithmetic` is.
+    """
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
 
 
 def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
-    """Return the bytes of a self-attention: four weights and the larger of two stages.
+    """Return the peak memory of a self-attention in bytes: four weights, and the larger of two stages.
 
-    The first stage computes q, k and v. The second holds them with the result (one for each part if the keys are split,
-    see attention/exact.py) and the softmax's fp32 sums. In 8 bits, quantized q, k, v and the results exist next to q, k
-    and v; the result is then written over q."""
+    The first stage computes q, k and v. The second stage holds q, k and v, the result, and the softmax's fp32 sums. If
+    the keys are split (attention/exact.py), each part has a result. In 8 bits the second stage also holds quantized
+    copies of q, k and v, and the result is written over q at the end.
+    """
     arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
     eight_bit, row = precision.attention == "8bit", tokens * dim * size
     heads = config.num_heads // precision.processes
@@ -110,9 +116,10 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak bytes of a feed-forward: its two weights, and the input and output of one of its layers.
+    """Return the peak memory of a feed-forward in bytes: two weights, and the input and output of one of its layers.
 
-    In 8 bits the input of the second layer exists in both dtypes."""
+    In 8 bits the second layer's input exists in 16 bits and in 8 bits.
+    """
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
@@ -121,8 +128,10 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak bytes of the camera layers: four weights, and hidden state, scale and shift for the tokens that
-    are processed at once."""
+    """Return the peak memory of the camera layers in bytes.
+
+    It includes four weights, and the hidden state, scale and shift of the tokens processed at once.
+    """
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
@@ -130,24 +139,26 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the bytes of an 8-bit product besides its result.
+    """Return the memory in bytes that an 8-bit matrix product needs besides its result.
 
-    They are its quantized input with a scale for each token, and in int8 the int32 sums of a part of the tokens."""
+    It holds the quantized input with a scale for each token, and for int8 the int32 sums of a part of the tokens.
+    """
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
 
 
 def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the bytes of a decoded weight; in 8 bits each row has a scale."""
+    """Return the size in bytes of a decoded weight [rows, width]; in 8 bits each row has a scale."""
     return rows * (width + 4) if arithmetic in DTYPES else rows * width * size
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the peak bytes of embedding the camera: the larger of two stages.
+    """Return the peak memory of embedding the camera in bytes: the larger of two stages.
 
-    The first stage holds the camera in the compute dtype and its copy folded to tokens. The second holds the folded
-    copy, the embedded tokens, three temporary parts of them, and the weights."""
+    The first stage holds the camera in the compute dtype, and a copy rearranged to tokens. The second stage holds this
+    copy, the embedded tokens, three temporary parts of them, and the weights.
+    """
     channels = config.control_channels
     folded = tokens * 4 * channels * size
     weights = (4 * channels + 2 * config.dim) * config.dim * size

@@ -1,8 +1,9 @@
-"""Sequence parallelism: one video's tokens split among several processes with a GPU each.
+"""Sequence parallelism: one video's tokens are split among several processes with a GPU each.
 
-All layers of a block but its self-attention process each token on its own. So each process holds an equal share of the
-tokens through all blocks. For self-attention the processes exchange q, k and v: each process receives all tokens of
-some of the heads, attends, and sends the other processes their tokens back (DeepSpeed-Ulysses, arXiv:2309.14509)."""
+All layers of a block except self-attention process each token on its own. So each process holds an equal share of the
+tokens through all blocks. For self-attention the processes exchange q, k and v. Each process then has all tokens of
+some heads, attends, and sends the results back (DeepSpeed-Ulysses, arXiv:2309.14509).
+"""
 
 from __future__ import annotations
 
@@ -19,35 +20,40 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""A function that takes functions without arguments and calls them between two kernels."""
+"""A function that calls its arguments, which are functions without arguments, between two kernels."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
 
 
 def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
-    """Start to gather every process's share, all of one shape, into `gathered`, ordered by rank."""
+    """Start to gather the tensor `share` of every process into `gathered`, ordered by rank. Return the pending work.
+
+    All shares must have the same shape.
+    """
     return _all_gather(gathered, share, group=group, async_op=True)
 
 
 def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
-    """Return the batch elements [B, ...] of every process of a group as [size * B, ...], ordered by rank."""
+    """Return the batch elements `tensor` [B, ...] of every process in a group as [processes * B, ...], ordered by
+    rank."""
     gathered = tensor.new_empty(group.size() * len(tensor), *tensor.shape[1:])
     start_gather(gathered, tensor.contiguous(), group).wait()
     return gathered
 
 
 class SequenceParallel:
-    """The processes that compute a forward together; pass one to the model as `options["sequence_parallel"]`.
+    """The group of processes that compute a forward together. Pass it as `options["sequence_parallel"]`.
 
-    All processes call the model with the same arguments, and each receives the full result."""
+    All processes call the model with the same arguments, and each receives the full result.
+    """
 
     def __init__(self, group: distributed.ProcessGroup) -> None:
         self.group, self.size, self.rank = group, group.size(), group.rank()
         self.exchanges = Exchanges(group)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise InputError if the model's heads do not divide evenly among the processes."""
+        """Raise InputError if the model's number of heads is not a multiple of the number of processes."""
         if config.num_heads % self.size:
             fitting = [str(size) for size in range(1, config.num_heads + 1) if config.num_heads % size == 0]
             raise InputError(
@@ -55,23 +61,26 @@ class SequenceParallel:
             )
 
     def all_agree(self, fine: bool) -> bool:
-        """Return whether every process is fine. All processes call this at the same place."""
+        """Return whether `fine` is True in every process. All processes must call this method at the same time."""
         backend = distributed.get_backend(self.group)
         flag = torch.tensor([int(fine)], device="cuda" if backend == "nccl" else "cpu")
         distributed.all_reduce(flag, distributed.ReduceOp.MIN, group=self.group)
         return bool(flag.item())
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """Return the config with this process's share of the heads, for a KeyValueCache of this share. Raises
-        InputError if the heads do not divide evenly."""
+        """Return the config with this process's share of the heads, to create this process's KeyValueCache.
+
+        Raises InputError if the number of heads is not a multiple of the number of processes.
+        """
         self.check(config)
         return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
         """Return this process's share of the tokens of a grid of frames, rows and columns.
 
-        The shares are equal. If the tokens do not divide evenly, the last shares are padded with tokens of zeros, which
-        attention never sees."""
+        All shares have the same length. The last ones are padded with tokens of zeros if necessary, which attention
+        ignores.
+        """
         frames, frame = grid[0], grid[1] * grid[2]
         tokens = frames * frame
         length = -(-tokens // self.size)
@@ -82,7 +91,7 @@ class SequenceParallel:
 
 
 class WholeVideo:
-    """The token share of a process that computes a forward alone: all tokens, so every method returns its argument."""
+    """The token share of a process that computes a forward alone. Every method returns its argument unchanged."""
 
     def latent(self, x: Tensor) -> Tensor:
         return x
@@ -102,10 +111,11 @@ WHOLE_VIDEO = WholeVideo()
 
 @dataclass(frozen=True)
 class TokenShare(WholeVideo):
-    """One process's share of a forward's `tokens` tokens.
+    """One process's share of the `tokens` tokens of a forward.
 
-    `frames`: the latent frames that contain the share. `within`: its slice of the tokens of these frames. `length`: its
-    number of tokens, including zeros after the last token, the same for every process."""
+    `frames` are the latent frames that contain the share, and `within` is the share's slice of their tokens. `length`
+    is the number of tokens of a share, the same for all processes, including padding with zeros.
+    """
 
     parallel: SequenceParallel
     tokens: int
@@ -114,29 +124,30 @@ class TokenShare(WholeVideo):
     length: int
 
     def latent(self, x: Tensor) -> Tensor:
-        """Return the latent frames of [B, C, F, H, W] that contain tokens of this share."""
+        """Return the frames of a latent x [B, C, F, H, W] that contain tokens of this share."""
         return x[:, :, self.frames]
 
     def cut(self, tokens: Tensor) -> Tensor:
-        """Return this process's tokens [B, length, C], cut out of the tokens [B, n, C] of its latent frames."""
+        """Return this share [B, length, C] of the tokens [B, n, C] of its latent frames, padded with zeros."""
         own = tokens[:, self.within]
         return F.pad(own, (0, 0, 0, self.length - own.shape[1]))
 
     def rope(self, table: Tensor) -> Tensor:
-        """Return the rows of this process's tokens, [length, C], of a table [tokens, C] for the full video."""
+        """Return this share's rows [length, C] of a RoPE table [tokens, C] for the full video, padded with zeros."""
         own = table[self.parallel.rank * self.length :][: self.length]
         return F.pad(own, (0, 0, 0, self.length - len(own)))
 
     def gather(self, tokens: Tensor) -> Tensor:
-        """Return all tokens [B, tokens, C], gathered from every process's share [B, length, C]."""
+        """Return all tokens [B, tokens, C], gathered from the shares [B, length, C] of all processes."""
         parts = gather_rows(tokens, self.parallel.group)
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Exchange tokens for heads: return q, k and v [tokens, dim / size], all tokens of this process's heads, from
-        [length, dim], this process's tokens with all heads.
+        """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads.
 
-        Each tensor is exchanged while the next one is computed."""
+        The arguments are q, k and v [length, dim] of this process's tokens with all heads. Each is exchanged with the
+        other processes while the next one is computed.
+        """
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -146,8 +157,11 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Exchange heads for tokens: return [length, dim], this process's tokens with all heads, from [tokens, dim /
-        size], all tokens of this process's heads."""
+        """Return the attention result [length, dim] of this process's tokens with all heads.
+
+        `heads` [tokens, dim / processes] is the result of all tokens for this process's heads. The processes exchange
+        it.
+        """
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
@@ -155,13 +169,19 @@ class TokenShare(WholeVideo):
         return exchange.received.transpose(0, 1).flatten(1)
 
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
-        """Return a context for recording kernels. In it, `between` receives the functions that run the exchanges,
-        because they run between recordings. The exchanges' buffers stay allocated for replays."""
+        """Return a context in which kernels are recorded as CUDA graphs, but exchanges of data are not.
+
+        Functions that run the exchanges are passed to `between`, which runs them between two graphs. Their buffers stay
+        allocated for replays.
+        """
         return self.parallel.exchanges.recorded_by(between)
 
 
 class Exchange:
-    """An exchange of a tensor [size, ...]: part i of `sent` is for process i, part i of `received` from process i."""
+    """An exchange of data among all processes. Part i of `sent` is for process i, part i of `received` from process i.
+
+    Both tensors are [processes, ...].
+    """
 
     def __init__(self, sent: Tensor, received: Tensor, group: distributed.ProcessGroup) -> None:
         self._sent, self.received, self._group = sent, received, group
@@ -170,17 +190,19 @@ class Exchange:
         self._work = distributed.all_to_all_single(self.received, self._sent, group=self._group, async_op=True)
 
     def wait(self) -> None:
-        """Make the current stream wait on a GPU, without blocking this process."""
+        """Let the current CUDA stream wait for the exchange, without blocking this process."""
         self._work.wait()
         del self._work
 
 
 class Exchanges:
-    """A factory of exchanges. `between` runs functions between two kernels: at once, unless kernels are recorded."""
+    """A factory of exchanges. `between` calls the functions that run them: at once, or between two CUDA graphs."""
 
     IN_TURNS = 4
-    """The number of exchanges with separate memory in a recording: q, k, v and the result. All blocks use the same
-    memory, because a block's exchanges are finished before the next block's start."""
+    """The number of exchanges with separate buffers in a recording: q, k, v and the result of attention.
+
+    All blocks use the same buffers, because a block's exchanges end before those of the next block start.
+    """
 
     between: Between
 
@@ -190,7 +212,7 @@ class Exchanges:
         self._turn: Iterator[int] | None = None
 
     def of(self, parts: Tensor) -> Exchange:
-        """Return an exchange of a tensor [size, ...]."""
+        """Return an exchange that sends the tensor `parts` [processes, ...]."""
         if self._turn is None:
             sent = parts.contiguous()
             return Exchange(sent, torch.empty_like(sent), self._group)
@@ -202,7 +224,7 @@ class Exchanges:
 
     @contextmanager
     def recorded_by(self, between: Between) -> Iterator[None]:
-        """See `TokenShare.recorded_by`."""
+        """Yield the context that `TokenShare.recorded_by` describes."""
         self.between, self._turn = between, cycle(range(self.IN_TURNS))
         try:
             yield

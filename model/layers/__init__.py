@@ -1,1 +1,1 @@
-"""Layers of a transformer block."""
+"""The layers of a transformer block: attention, residual stream, RoPE, and linear layers with quantized weights."""

@@ -1,4 +1,4 @@
-"""The attention layers of a block: self-attention among a batch element's tokens, and cross-attention to the prompt."""
+"""The attention layers of a block: self-attention among a video's tokens, and cross-attention to the prompt."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """Self-attention; q and k are normed over all heads together and rotated by position (RoPE).
+    """A self-attention layer with RoPE. The norms of q and k cover all heads together.
 
-    `in_8_bits`: whether `attention` computes in 8 bits, as `attend_8bit` or a host's wrapper of it does."""
+    `in_8_bits` is True if `attention` computes in 8 bits.
+    """
 
     in_8_bits = False
 
@@ -50,13 +51,16 @@ class SelfAttention(_Attention):
         options: ForwardOptions,
         extend: Extend | None = None,
     ) -> None:
-        """Add gate * attention(norm(x) * scale + shift) to x for every batch element; modulation [B, 3, dim] has the
-        three.
+        """Add gate * attention(norm(x) * scale + shift) to the residual stream x of each batch element.
 
-        GEMMs and attention run in the dtype of `reference`. A causal model has one batch element; `extend(queries,
-        keys, values)` returns its queries, and its keys and values together with those of earlier frames. If several
-        processes compute a forward together, x has this process's tokens, options["token_share"]; attention and
-        `extend` receive this process's heads."""
+        modulation: shift, scale (already plus 1) and gate, [B, 3, dim].
+        reference: a tensor whose dtype GEMMs and attention use.
+        extend: a causal model's function of (queries, keys, values). It returns queries, and keys and values with those
+        of earlier frames; there is one batch element.
+
+        If several processes compute a forward together, x has this process's tokens, but attention and `extend` get all
+        tokens of this process's heads.
+        """
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
             for row, (shift, scale, gate) in in_turn(rows, modulation):
@@ -68,8 +72,10 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute the keys and values of the only batch element and pass them to `extend`. Arguments as in
-        `update_`."""
+        """Compute keys and values of a single batch element and pass them to `extend`, without attending.
+
+        The arguments are those of `update_`.
+        """
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -82,10 +88,12 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v of y [tokens, dim], each computed on demand.
+        """Yield q, k and v of y [tokens, dim], each computed when it is requested.
 
-        For a causal model in a single process, the cache applies norm and RoPE to q and k. If q, k and v become
-        Operands one by one, each is freed before the next is computed."""
+        For a causal model in a single process, q and k are Unrotated, because the KV cache applies norm and RoPE. For
+        attention in 8 bits without a cache, they are Operands, and each 16-bit tensor is freed before the next is
+        computed.
+        """
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
@@ -102,15 +110,15 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Return whether q, k and v become Operands one by one.
+        """Return whether q, k and v are quantized to 8-bit Operands one by one.
 
-        They do for 8-bit attention without a cache and without other processes."""
+        They are for 8-bit attention without a KV cache in a single process.
+        """
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
     def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
-        """Return whether attention is in 8 bits and no host code reads its inputs (see
-        `LingBotWorldModel.blocks_alone`)."""
+        """Return whether attention is in 8 bits, and no host code reads its inputs."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
     def _attend(
@@ -118,7 +126,8 @@ class SelfAttention(_Attention):
     ) -> Rows:
         """Return the result of attention for this process's tokens. Processes that share the tokens exchange heads.
 
-        `dtype`: the next layer's input dtype, for attention that can write 8 bits."""
+        `dtype` is the input dtype of the next layer, for kernels that can write 8 bits.
+        """
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -138,18 +147,20 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """Cross-attention to all of the prompt's tokens, including padding, as in training.
+    """A cross-attention layer to all tokens of the prompt, including padding, as in training.
 
-    If the prompt has fewer tokens than text_len, attention counts the last token as often as tokens are missing."""
+    If the prompt is padded to fewer than text_len tokens, its last token counts for all missing tokens too.
+    """
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return normed keys and values of the prompts [B, text_len, dim], both of the same shape.
+        """Return the keys, after their norm, and the values of the prompts `context`, all [B, text_len, dim].
 
-        The norm is computed in the dtype of the residual stream."""
+        The norm is computed in the dtype of the residual stream `stream`.
+        """
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
@@ -158,10 +169,11 @@ class CrossAttention(_Attention):
     def update_(
         self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
     ) -> None:
-        """Add attention(norm(x), prompts) to x for every batch element.
+        """Add attention(norm(x), prompts) to the residual stream x of each batch element.
 
-        `norm` is the norm's weight and bias; `keys_values` are the keys and values of the prompts `context`. GEMMs run
-        in the dtype of `context`."""
+        `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`, whose
+        dtype GEMMs use.
+        """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
@@ -180,9 +192,11 @@ class CrossAttention(_Attention):
 
 
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
-    """Yield each layer's result for y.
+    """Yield the result of each layer for y [tokens, in].
 
-    Joined layers run as one product, and their results are strided views. Other layers run one by one, on demand."""
+    If `at_once`, and the layers' weights are adjacent in memory, one matrix product computes all results, which are
+    strided views. Otherwise each layer runs when its result is requested.
+    """
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)
@@ -191,5 +205,5 @@ def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
 
 
 def _as_row(x: Tensor | Operand) -> Any:
-    """Return keys or values [tokens, columns] with a batch dimension; an Operand unchanged."""
+    """Return keys or values [tokens, columns] as [1, tokens, columns]; return an Operand unchanged."""
     return x[None] if isinstance(x, Tensor) else x

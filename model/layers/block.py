@@ -1,7 +1,8 @@
-"""One block of the transformer: self-attention, camera, cross-attention, feed-forward.
+"""One transformer block: self-attention, camera layers, cross-attention and feed-forward.
 
-The batch elements are the prompts of classifier-free guidance. A layer prepares its weight once for all of them;
-activations exist for one element at a time, which saves memory. The residual stream is fp32 and written in place."""
+Batch elements are the prompts of classifier-free guidance. A layer prepares its weight once for all of them, but
+processes them one by one, which saves memory. The residual stream is fp32 and updated in place.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +25,17 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""The number of tokens in the feed-forward at once: all tokens of a video of 480x832x81.
+"""The maximum number of tokens that the feed-forward processes at once: all tokens of 81 frames of 832x480 pixels.
 
-Two halves would make the step 1 % slower and save nothing, because the self-attention needs more memory."""
+Two halves would take 1 % more time per step and save nothing, because self-attention needs more memory.
+"""
 
 CAMERA_TOKENS = 32768
-"""The number of tokens in the camera layers at once. A longer video's scale and shift are computed part by part."""
+"""The maximum number of tokens that the camera layers process at once. Longer videos are processed in parts."""
 
 
 class Block(nn.Module):
-    """A block: self-attention, camera layers if the model has them, cross-attention and feed-forward, all residual."""
+    """A transformer block: self-attention, camera layers if the model has them, cross-attention and feed-forward."""
 
     def __init__(
         self,
@@ -61,12 +63,12 @@ class Block(nn.Module):
 
     @property
     def joint_layers(self) -> tuple[nn.Module, ...]:
-        """The q, k and v layers, which can run as one product."""
+        """The q, k and v layers, which one matrix product can compute together."""
         return self.self_attn.q, self.self_attn.k, self.self_attn.v
 
     @property
     def main_layers(self) -> tuple[nn.Module, ...]:
-        """The linear layers that process the video's own tokens, so no cache can replace them."""
+        """The linear layers that process the video's own tokens, so that their results cannot be cached."""
         own, cross = self.self_attn, self.cross_attn
         return own.q, own.k, own.v, own.o, cross.q, cross.o, self.ffn[0], self.ffn[2]
 
@@ -80,12 +82,16 @@ class Block(nn.Module):
         options: ForwardOptions,
         inplace: bool = False,
     ) -> Tensor:
-        """Return the residual stream x [B, tokens, dim] after this block; `inplace` writes it over x.
+        """Return the residual stream [B, tokens, dim] after this block. With `inplace`, x is overwritten with it.
 
-        e0: time modulation [B, 6, dim] in the dtype of x. context: embedded prompts [B, text_len, dim]; GEMMs and
-        attention run in their dtype. options are passed to the attention function. "kv_cache" may hold a KeyValueCache:
-        for a clean chunk the last block only computes its keys and values. "residuals" are the streams of x: then x is
-        overwritten, and the last addition may wait for the next block."""
+        x: residual stream [B, tokens, dim]. e0: time modulation [B, 6, dim] in the dtype of x.
+        context: embedded prompts [B, text_len, dim], whose dtype GEMMs and attention use.
+        options: passed to the attention function.
+
+        For a causal model options["kv_cache"] is a KeyValueCache. If its `keep` is set, the last block only computes
+        keys and values. If options["residuals"] has the streams of x, x is overwritten, and the last addition may be
+        deferred to the next block.
+        """
         given = None if torch.compiler.is_compiling() else options.get("residuals")
         x = x if inplace or given else x.clone()
         rows = given or residuals(x)
@@ -122,7 +128,8 @@ class Block(nn.Module):
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
         """Return the keys and values of the prompts, from the cache if possible.
 
-        Otherwise compute them, and cache them if there is room."""
+        Computed keys and values are cached if there is room.
+        """
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
         cached = cache.prompt.get(self.index)
@@ -133,7 +140,10 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace x by x * (1 + scale) + shift, both from the camera's tokens: cached, or computed part by part."""
+        """Replace x by x * (1 + scale) + shift for all batch elements.
+
+        Scale and shift depend on the camera. They are read from the cache, or computed part by part.
+        """
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
             for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):
@@ -146,7 +156,8 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return scale and shift from the cache, computed and cached first if there is room; else None."""
+        """Return the cached scale and shift; if there is room, compute and cache them first. Return None if there is
+        not."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)
@@ -172,7 +183,7 @@ class Block(nn.Module):
 
 
 def residual_mlp(x: Tensor, first: Layer, second: Layer) -> Tensor:
-    """Return x + second(silu(first(x)))."""
+    """Return x + second(silu(first(x))) for x [tokens, dim] and two linear layers."""
     return _change(x, first, second).add_(x)
 
 
@@ -187,7 +198,7 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
 
 
 def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
-    """Return the streams that use each camera. A single camera is for all of them."""
+    """Return, for each camera, the residual streams of the batch elements that use it."""
     return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 

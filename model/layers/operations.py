@@ -1,8 +1,9 @@
-"""The layers of the model, and the interface through which the model reads their weights.
+"""The model's linear and norm layers, and the functions through which the model reads their weights.
 
-A host may provide its own namespace with the names of `TorchOperations`. Its layers may keep their weights on another
-device, in another dtype or quantized, and may add LoRAs to them. So the model never reads `layer.weight`: it calls
-`prepared` for a linear layer and `norm_parameters` for a norm. Both prepare a weight once for several uses."""
+A host may provide its own layer classes, with the names of `TorchOperations`. Such layers may keep their weights on
+another device, in another dtype or quantized, and may apply LoRAs. So the model never reads `layer.weight`. It calls
+`prepared` for a linear layer and `norm_parameters` for a norm; both prepare a weight once for several uses.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,16 +19,17 @@ from ..ops.pointwise import gelu_, or_else
 from ..quantized.own_format import own_format_layer
 
 Layer = Callable[[Any], Tensor]
-"""A function of activations: of a tensor, or of an `EightBit` if the layer computes in 8 bits."""
+"""A function from activations to activations. Its argument is a tensor, or an `EightBit` for a layer in 8 bits."""
 
 Operations: TypeAlias = Any
-"""A namespace with the names of `TorchOperations` and layers with the same constructors."""
+"""A namespace of layer classes, with the names and constructors of those in `TorchOperations`."""
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
-    """Return the weight as a plain tensor with the device and dtype of `reference`; a quantized weight is decoded.
+    """Return a weight as a plain tensor with the device and dtype of `reference`. Quantized weights are decoded.
 
-    A quantized weight is a DecodedParameter, which has a `decode`, or comfy_kitchen's QuantizedTensor."""
+    A quantized weight is a DecodedParameter or comfy_kitchen's QuantizedTensor.
+    """
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
     weight = weight.to(device=reference.device, dtype=reference.dtype)
@@ -39,25 +41,28 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 
 
 class Linear(torch.nn.Linear):
-    """A linear layer that computes in its input's dtype. Its weight may be quantized (see `materialise`).
+    """A linear layer whose weight may be quantized (see `materialise`).
 
-    `prepared` computes in its `arithmetic`; `forward`, which hooks and other packs call, in the input's dtype. Each of
-    `changes`, a matrix or a product of two, is added to the weight at each use. With changes the layer always computes
-    in the input's dtype. With `own_format`, a weight in NVFP4 or MXFP8 is multiplied in its format in place of an 8-bit
-    `arithmetic`, where the card has instructions for it."""
+    The function from `prepared` computes in `arithmetic`, which may be 8 bits. `forward`, which hooks and other
+    extensions call, computes in its input's dtype.
+
+    Each of the `changes`, such as a LoRA, is added to the weight at each use: a matrix, or the product of two matrices.
+    With changes, the layer always computes in its input's dtype. With `own_format`, weights in NVFP4 or MXFP8 are
+    multiplied in their own format in place of an 8-bit `arithmetic`, if the GPU has instructions for it.
+    """
 
     arithmetic: Arithmetic = "bf16"
     own_format = False
     changes: Sequence[tuple[Tensor, Tensor | None]] = ()
 
     def reset_parameters(self) -> None:
-        """Leave the parameters uninitialized, because every weight is loaded."""
+        """Leave the parameters uninitialized. torch calls this method, but all weights are loaded later."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.changed_weight(x), _cast(self.bias, x))
 
     def changed_weight(self, reference: Tensor) -> Tensor:
-        """Return the weight with the changes added, in the device and dtype of `reference`."""
+        """Return the decoded weight [out, in] plus all `changes`, in the device and dtype of `reference`."""
         weight = materialise(self.weight, reference)
         for one, other in self.changes:
             one = one.to(reference.dtype)
@@ -69,7 +74,7 @@ class Conv3d(torch.nn.Conv3d):
     """A 3-D convolution that computes in its input's dtype."""
 
     def reset_parameters(self) -> None:
-        """Leave the parameters uninitialized, because every weight is loaded."""
+        """Leave the parameters uninitialized. torch calls this method, but all weights are loaded later."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self._conv_forward(x, materialise(self.weight, x), _cast(self.bias, x))
@@ -91,7 +96,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class TorchOperations:
-    """The namespace of plain torch layers; constructors as in torch, with `device` and `dtype`."""
+    """The namespace of this module's layer classes. Their constructors are those of torch's classes."""
 
     Linear = Linear
     Conv3d = Conv3d
@@ -101,11 +106,12 @@ class TorchOperations:
 
 @contextmanager
 def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
-    """Yield a linear layer as a function for inputs with the device and dtype of `reference`.
+    """Yield a context with a function that applies a linear layer to inputs with the device and dtype of `reference`.
 
-    Its weight is cast, decoded or quantized to 8 bits once, and freed when the context ends. A host's layer does this
-    in its own method `prepared(reference)`. A layer of an unknown class, or one with hooks or a replaced `forward`, is
-    yielded unchanged, so that the hooks run: it prepares its weight in every call."""
+    The layer's weight is cast, decoded or quantized to 8 bits once, and freed when the context ends. A host's layer
+    does this in its own method `prepared(reference)`. A layer of an unknown class, or one with hooks or a replaced
+    `forward`, is yielded unchanged: hooks then run, and the weight is prepared in every call.
+    """
     own = getattr(layer, "prepared", None)
     if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
         yield layer
@@ -125,19 +131,19 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
 
 @contextmanager
 def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
-    """Yield several `prepared` layers, which are freed together."""
+    """Yield a context with the functions of several layers (see `prepared`), whose weights are freed together."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
 
 class ExactLayer:
-    """A linear layer as a function of an input in the dtype of weight [out, in] and bias [out]."""
+    """A linear layer as a function, with a decoded weight [out, in] and bias [out]. Inputs have the weight's dtype."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.parts = weight, bias
 
     def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
-        """Return a layer with this weight and bias."""
+        """Return a layer of this class with another weight and bias."""
         return ExactLayer(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -146,7 +152,8 @@ class ExactLayer:
     def gelu(self, x: Tensor) -> Tensor:
         """Return GELU (tanh form) of the layer's result for x [tokens, in].
 
-        On Nvidia GPUs the product's own kernel computes it in fp32, so only the GELU's result is rounded."""
+        On NVIDIA GPUs the kernel of the matrix product applies GELU in fp32, so rounding to 16 bits happens only once.
+        """
         weight, bias = self.parts
         nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
         if nvidia and bias is not None and x.element_size() == 2:
@@ -166,16 +173,19 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return the layer followed by GELU (tanh form), as one function of x.
+    """Return a function that applies `layer` and then GELU (tanh form), or None.
 
-    Return None for a layer that is not exact, and before a layer with 8-bit inputs, which `activated` produces."""
+    The result is None if `layer` is not an ExactLayer. It is also None if the `following` layer takes 8-bit inputs,
+    which `activated` computes directly.
+    """
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that computes the results of all layers, concatenated; None if that is impossible.
+    """Return one layer whose result is the concatenated results of all layers, or None if that is impossible.
 
-    The layers must be of one kind, with weights and biases adjacent in memory (see `parameters.keep_together`)."""
+    The layers must be of the same class, with weights and biases adjacent in memory (see `parameters.keep_together`).
+    """
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
@@ -184,7 +194,7 @@ def joined(*layers: Any) -> Layer | None:
 
 
 def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """Return one tensor over these tensors if they are adjacent in memory, else None."""
+    """Return one tensor that covers all these tensors if they are adjacent in memory, else None."""
     first, total = tensors[0], 0
     for tensor in tensors:
         if first is None or tensor is None or not tensor.is_contiguous():
@@ -199,10 +209,11 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight and bias on the device of `reference`.
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`.
 
-    They keep their own dtype or take the dtype of `reference`, because the fused kernels accept both. A host's layer
-    returns them from its own method `norm_parameters(reference)`."""
+    Their dtype may be their own or that of `reference`, because the kernels accept both. A host's layer returns them
+    from its own method `norm_parameters(reference)`.
+    """
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

@@ -1,4 +1,4 @@
-"""Rotary position embedding (RoPE) of the token grid."""
+"""Rotary position embedding (RoPE) of tokens on a grid of frames, rows and columns."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,7 +12,7 @@ THETA = 10000.0
 
 
 class RopeScale(NamedTuple):
-    """The factors, then the offsets of positions: for the frame, the row and the column."""
+    """The factors `scales`, and then the offsets `shifts`, of positions on the three axes: frame, row and column."""
 
     scales: tuple[float, float, float] = (1.0, 1.0, 1.0)
     shifts: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -25,11 +25,13 @@ AS_TRAINED = RopeScale()
 def rope_table(
     grid: tuple[int, int, int], head_dim: int, device: torch.device, first_frame: int = 0, scale: RopeScale = AS_TRAINED
 ) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of every token's angles, fp32 [frames*rows*columns, head_dim/2] each.
+    """Return the cosines and sines of every token's angles, each fp32 [frames*rows*columns, head_dim/2].
 
-    `grid` is the number of frames, rows and columns of tokens; its first frame is latent frame `first_frame` of the
-    video. Of a head's d channels, 2*(d//6) are for the row, as many for the column, the others for the frame. Angles
-    are computed in fp64, so a video may have any number of frames. The last four tables are cached."""
+    `grid` is the number of frames, rows and columns of tokens. Its first frame is the video's latent frame number
+    `first_frame`. `scale` changes the positions. Of a head's d channels, 2*(d//6) are for the row, as many for the
+    column, and the others for the frame. Angles are computed in fp64, so a video may have any number of frames. The
+    last four tables are cached.
+    """
     side = 2 * (head_dim // 6)
     widths = head_dim - 2 * side, side, side
     starts = first_frame, 0, 0

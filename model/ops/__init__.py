@@ -1,1 +1,1 @@
-"""Operations on tensors, each with its kernels."""
+"""Operations on tensors that have several implementations: Triton or CUDA kernels, and plain torch."""

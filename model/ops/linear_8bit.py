@@ -1,8 +1,9 @@
-"""Linear layers with products of 8-bit operands: float8_e4m3fn ("fp8") or int8.
+"""Linear layers that multiply 8-bit numbers: float8_e4m3fn ("fp8") or int8.
 
-A weight has a scale for each output channel, an activation for each token. An activation that several layers take is
-quantized to 8 bits once, and norms and activation functions write 8 bits directly. comfy-kitchen's products are an
-exception, because their kernels quantize the inputs."""
+A weight has one scale for each output channel, and an activation has one for each token. An activation that several
+layers use is quantized once. Norms and activation functions write 8 bits directly. An exception are comfy-kitchen's
+products, whose kernels quantize their inputs themselves.
+"""
 
 from typing import Any, Literal, cast
 
@@ -22,22 +23,23 @@ from .products_8bit import WITHOUT_ROW_SCALES, kitchen_or_torch, product
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 MULTIPLE = 16
-"""The divisor that the sides of the kernels' matrices must have."""
+"""The number of which a matrix's height and width must be multiples for 8-bit products."""
 _FIRST_CARDS = {
     "fp8": "an NVIDIA GPU of compute capability 8.9 or later",
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
 }
 TRIED_ROWS = 4096
-"""The number of tokens with which products are timed."""
+"""The number of tokens with which 8-bit products are timed."""
 _INT8_BY: dict[torch.device, str] = {}
-"""The candidate that multiplies int8, by GPU."""
+"""The name of the chosen candidate for int8 products, by GPU."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the arithmetic of a model on a device: 8 bits only if `wanted` requests them.
+    """Return the arithmetic to use for a model on a device: 8 bits only if `wanted` requests them, else "bf16".
 
-    "8bit" is the 8-bit arithmetic that suits the card. Raises InputError if the device or the model's sizes do not
-    allow the request."""
+    "8bit" means the 8-bit arithmetic that suits the GPU. Raises InputError if the device, or the model's sizes, do not
+    allow the requested arithmetic.
+    """
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -52,16 +54,18 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 
 
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
-    """Return the arithmetic that "8bit" means on a device; any other arithmetic unchanged.
-
-    See `suited_8_bits`."""
+    """Return what "8bit" means on a device: "fp8" or "int8" (see `suited_8_bits`). Other values are returned
+    unchanged."""
     return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
 
 
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Choose the function for 8-bit products on a device. Raises InputError if no candidate is right."""
+    """Choose the function for 8-bit products on a device.
+
+    Raises InputError if no candidate passes the accuracy test.
+    """
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):
@@ -81,15 +85,16 @@ def _choose_products(
 
 
 def tried_size(config: ModelConfig) -> Size:
-    """Return the size at which a model's products are tested: its first feed-forward layer."""
+    """Return the size at which a model's products are timed: TRIED_ROWS tokens in its first feed-forward layer."""
     return Size(TRIED_ROWS, 0, config.dim, config.ffn_dim, config.head_dim)
 
 
 class EightBitLayer:
-    """A linear layer as a function of its input, which is quantized to 8 bits unless it already is.
+    """A linear layer as a function, with a weight [out, in] in 8 bits. Its input is quantized unless it already is.
 
-    `weight` [out, in]; `bias` [out] in the dtype of the result. `input_dtype`: the 8-bit dtype of its input; None if
-    the product's own kernel quantizes the input."""
+    The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype of the input, or None if the kernel of
+    the product quantizes the input itself.
+    """
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._weight, self._bias, self.dtype = weight, bias, dtype
@@ -102,7 +107,7 @@ class EightBitLayer:
         return *self._weight, self._bias
 
     def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
-        """Return a layer with this weight and bias."""
+        """Return a layer of this class with another weight, given as values and scales, and another bias."""
         return EightBitLayer(EightBit(values, scales), bias, self.dtype)
 
     def __call__(self, x: Rows) -> Tensor:
@@ -114,9 +119,10 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether the product with this weight takes inputs in 16 or 32 bits, and quantizes them by itself.
+    """Return whether the kernel for products with this weight quantizes its inputs itself.
 
-    This holds for int8 weights if `choose_arithmetic` found comfy-kitchen's kernels to be the fastest on this card."""
+    It does for int8 weights if `choose_arithmetic` found comfy-kitchen's kernel to be the fastest on this GPU.
+    """
     if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
         return False
     return _INT8_BY.get(_indexed(values.device)) == KITCHEN
@@ -127,20 +133,23 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -> EightBit:
-    """Return a weight [out, in] with a scale for each output channel; a 4-bit one is recoded in one pass."""
+    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel.
+
+    A quantized weight is converted directly, without a full decoded copy if there is a kernel for it.
+    """
     if hasattr(weight, "recode"):
         return weight.recode(dtype)
     return encode_8bit(weight.detach().to(device), dtype=dtype)
 
 
 def input_dtype(*layers: Any) -> torch.dtype | None:
-    """Return the 8-bit dtype that all of these layers take; None if one of them takes another input."""
+    """Return the 8-bit input dtype that all of these layers have, or None if there is no common one."""
     dtypes = {getattr(layer, "input_dtype", None) for layer in layers}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return `layer_norm` of x, quantized to the 8-bit input dtype of the layers; in `dtype` if they have none."""
+    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`; in `dtype` if there is none."""
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
@@ -157,18 +166,21 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Return `add_norm` of x, quantized to the 8-bit input dtype of the layers; in `dtype` if they have none."""
+    """Return `add_norm` of x [tokens, dim] in the 8-bit input dtype of `layers`; in `dtype` if there is none."""
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
 def as_input(x: Tensor, layer: Any) -> Rows:
-    """Return x quantized to the 8-bit input dtype of the layer; x itself if the layer has none."""
+    """Return x [tokens, dim] in the 8-bit input dtype of `layer`; x itself if there is none."""
     eight_bit = input_dtype(layer)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation of x, quantized to the 8-bit input dtype of the layer; computed in place if it has none."""
+    """Return the activation function of x [tokens, dim] in the 8-bit input dtype of `layer`.
+
+    If there is none, the result overwrites x.
+    """
     eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
@@ -176,16 +188,18 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added, quantized to the 8-bit input dtype of the layers; computed in place if they have none."""
+    """Return x + added [tokens, dim] in the 8-bit input dtype of `layers`. If there is none, the result overwrites
+    x."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
 
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note with the kernel of an 8-bit arithmetic on a device and a warning if it gains little; None for 16
-    bits.
+    """Return a note for the user about an 8-bit arithmetic on a device, or None for 16 bits.
 
-    `choose_arithmetic` must have allowed the arithmetic."""
+    The note names the kernel, or warns that the arithmetic is hardly faster. Raises InputError like
+    `choose_arithmetic`.
+    """
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":
         return None

@@ -1,7 +1,8 @@
 """Matrices in 8 bits, and operations on them in plain torch.
 
-Functions write into their first arguments; `pointwise` documents them, and uses the kernels of kernels/matrix_8bit.py
-instead if possible."""
+The functions write into their first arguments. ops/pointwise.py documents them, and runs the faster kernels of
+kernels/matrix_8bit.py instead where possible.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -10,15 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The largest number of each 8-bit dtype."""
+"""The largest number of each 8-bit dtype that is used."""
 
 Activation = Literal["none", "gelu", "silu"]
-"""The activation functions; gelu is the tanh form."""
+"""The name of an activation function; "gelu" is the tanh form."""
 
 
 class EightBit(NamedTuple):
-    """A matrix in 8 bits: `values` [rows, heads*width], int8 or float8_e4m3fn, and fp32 `scales` [rows, heads] to
-    multiply the values by."""
+    """A matrix in 8 bits: each value is a number in `values` times its scale in `scales`.
+
+    `values` is int8 or float8_e4m3fn [rows, heads*width], and `scales` is fp32 [rows, heads].
+    """
 
     values: Tensor
     scales: Tensor

@@ -1,4 +1,4 @@
-"""The functions of pointwise.py in plain torch, as their reference; those in 8 bits are in matrix_8bit.py."""
+"""The operations of ops/pointwise.py in plain torch, as a reference. Those in 8 bits are in ops/matrix_8bit.py."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,16 @@ from ..cache import Pair
 from .matrix_8bit import encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 QUERY_LENGTH, KEY_LENGTH = 128.0, 440.0
-"""The largest length of a head's query and key in 8 bits, if a norm bounds them.
+"""The largest lengths of a head's vectors in 8 bits, if a norm bounds them: `QUERY_LENGTH` and `KEY_LENGTH`.
 
-Our kernel for Hopper GPUs has scores in fp16, up to 65504. Rounding to 8 bits may lengthen either by 1/16."""
+Their product bounds a score, because our kernel for Hopper GPUs has scores in fp16, up to 65504. Rounding to 8 bits may
+lengthen a vector by 1/16.
+"""
 
 
 class NormRope(NamedTuple):
-    """The arguments of `rms_rope_`: the norm's weight [dim] and epsilon, and angles [tokens, head_dim / 2]."""
+    """The arguments of `rms_rope_`: the norm's `weight` [dim] and `eps`, and cosines and sines [tokens, head_dim /
+    2]."""
 
     weight: Tensor
     cos: Tensor

@@ -1,9 +1,12 @@
-"""The element-wise operations of a block: one pass each over a batch element's tokens, in fp32 without fp32 copies.
+"""The element-wise operations of a block. Each reads and writes a token once, and computes in fp32.
 
-Every function takes the tokens of one batch element, [tokens, dim]. A function whose name ends in _ writes into its
-first argument. `LINGBOT_POINTWISE` chooses the implementation: `triton` (hand-written kernels, on a GPU), `compile`
-(torch.compile), `eager` (plain torch, 2048 tokens at a time, so that fp32 temporaries stay small), or `auto` (triton if
-it works, else eager). Tests compare the three."""
+The functions take the tokens of one batch element, [tokens, dim]. A function whose name ends in _ writes into its first
+argument.
+
+The environment variable `LINGBOT_POINTWISE` selects the implementation. `triton` means our Triton kernels, and
+`compile` means torch.compile. `eager` means plain torch, 2048 tokens at a time to keep fp32 temporaries small. `auto`,
+the default, is triton if it works, else eager. Tests compare all of them.
+"""
 
 import logging
 import os
@@ -27,53 +30,58 @@ EAGER_TOKENS = 2048
 
 R = TypeVar("R", bound=Tensor | EightBit)
 Rows: TypeAlias = Tensor | EightBit
-"""The activations [tokens, width] that a layer takes: a tensor or an 8-bit matrix."""
+"""The type of activations [tokens, width] that a layer accepts: a tensor, or a matrix in 8 bits."""
 
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the residual stream and of statistics for a compute dtype: fp32, or fp64 for fp64."""
+    """Return the dtype of the residual stream and of norms for a compute dtype: fp32, or fp64 for fp64."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """Return the layer norm of x over its last dimension, times weight plus bias ([dim] each), as `dtype`."""
+    """Return the layer norm of x [tokens, dim] over its channels, times weight plus bias ([dim] each), in `dtype`."""
     return run("layer_norm", x, weight, bias, eps, dtype)
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Replace x by its root-mean-square norm over the full width, times weight [dim]."""
+    """Replace x [tokens, dim] by its root-mean-square norm over all channels, times weight [dim]; return x."""
     return run("rms_norm_", x, weight, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Apply `rms_norm_` to x [tokens, heads * head_dim], then RoPE in interleaved pairs, in place; return x.
+    """Replace x [tokens, heads*head_dim] by its root-mean-square norm times weight, after RoPE; return x.
 
-    weight is [heads * head_dim]. cos and sin [tokens, head_dim / 2] are of the rotation angles, the same for all heads.
+    The norm covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels. cos and sin
+    [tokens, head_dim / 2] are the same for all heads.
     """
     return run("rms_rope_", x, weight, cos, sin, eps)
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return SiLU of x's root-mean-square norm over its last dimension, times weight [dim]."""
+    """Return SiLU(norm(x) * weight), where norm is the root-mean-square norm over the channels of x [rows,
+    channels]."""
     return run("rms_silu", x, weight, eps)
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
-    """Replace x by x + y * gate; gate [dim] in x's dtype or None for ones.
+    """Replace x [tokens, dim] by x + y * gate and return x. gate is [dim] in x's dtype, or None for ones.
 
-    torch's `add_` of bf16 to fp32 takes 5/3 of the time."""
+    torch's own `add_` of bf16 to fp32 takes 5/3 of the time.
+    """
     return run("gated_add_", x, y, gate)
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Replace x by x * (1 + scale) + shift; scale and shift [tokens, dim]."""
+    """Replace x [tokens, dim] by x * (1 + scale) + shift and return x. scale and shift are [tokens, dim]."""
     return run("affine_", x, scale, shift)
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's shift, scale and gate, twice, [B, 6, dim] in the dtype of `times`.
+    """Return the modulation [B, 6, dim] of a block: shift, scale and gate of self-attention, then of the feed-forward.
 
-    They are the sum of `times` [B, 6, dim] and the block's `weights` [1, 6, dim], plus 1 for the scales."""
+    It is the sum of `times` [B, 6, dim] and the block's `weights` [1, 6, dim], with 1 added to the scales, in the dtype
+    of `times`.
+    """
     return run("modulated", times, weights)
 
 
@@ -86,9 +94,12 @@ def add_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> Rows:
-    """Apply `gated_add_` of `added` to x, then `affine_`, each unless it is None; return the `layer_norm` of x.
+    """Update x [tokens, dim] in place, and return its layer norm in `dtype`.
 
-    The result is in `dtype`, or in 8 bits with one scale a token."""
+    `added` are the arguments y and gate of `gated_add_`, and `affine` the scale and shift of `affine_`, which is
+    applied second. If they are None, the step is left out. If `dtype` is an 8-bit dtype, the result has one scale for
+    each token.
+    """
     out = empty_rows(x, dtype)
     run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
     return out
@@ -101,23 +112,29 @@ def encode_8bit(
     activation: Activation = "none",
     added: Tensor | None = None,
 ) -> EightBit:
-    """Return x [tokens, heads*head_dim], or an activation function of x, plus `added`, in 8 bits.
+    """Return x [tokens, heads*head_dim] in the 8-bit `dtype`, with one scale for each token and head.
 
-    The largest magnitude of each token and head becomes the largest number of `dtype`."""
+    Before the conversion, `activation` is applied to x, and then `added` (shaped like x) is added. The largest
+    magnitude of each token and head becomes the largest number of `dtype`.
+    """
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
     return out
 
 
 def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> EightBit:
-    """Return `layer_norm` in 8 bits with one scale a token."""
+    """Return the layer norm of x [tokens, dim] (see `layer_norm`) in the 8-bit `dtype`, with one scale for each
+    token."""
     out = _empty_8bit(x, 1, dtype)
     run("layer_norm_8bit_", *out, x, weight, bias, eps)
     return out
 
 
 def empty_rows(x: Tensor, dtype: torch.dtype) -> Rows:
-    """Return memory in the shape of x, as `dtype`; in 8 bits with one scale a token."""
+    """Return uninitialized memory in the shape of x [tokens, dim] for a result in `dtype`.
+
+    For an 8-bit dtype it is an EightBit with one scale for each token.
+    """
     return _empty_8bit(x, 1, dtype) if dtype in LARGEST else torch.empty_like(x, dtype=dtype)
 
 
@@ -130,19 +147,23 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Decode a result of `encode_8bit` into `out` [tokens, heads*head_dim]."""
+    """Write a result of `encode_8bit`, its `values` and `scales`, to `out` [tokens, heads*head_dim], decoded."""
     return run("decode_8bit_", out, values, scales)
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out`, float8_e4m3fn; x [tokens, dim], shift [dim] and factor [1] in fp32.
+    """Write (x - shift) * factor to `out` [tokens, dim] in float8_e4m3fn.
 
-    Values beyond the dtype's largest number are clamped to it."""
+    x is [tokens, dim]; shift [dim] and factor [1] are fp32. Values beyond the dtype's largest number are clamped.
+    """
     return run("to_fp8_", out, x, shift, factor)
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim]: the inverse of `to_fp8_`, which wrote `values`."""
+    """Write values * factor + shift to `out` [tokens, dim].
+
+    This decodes `values` from `to_fp8_`, if `factor` is 1 / its factor and `shift` [dim] is the same.
+    """
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -154,9 +175,12 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Write `from_fp8_` of the `merge_` of fp8 `parts` and a `rest` to `out` [tokens, dim].
+    """Write the decoded result of attention in fp8 to `out` [tokens, dim], merged from parts of the keys.
 
-    Without `log_sums` there is only one part. An EightBit gets one scale a token."""
+    `parts` are merged by `merge_` with their `log_sums`, and with `rest`, a further part with its own sums. Without
+    `log_sums` there is only one part. The result is decoded by `from_fp8_` with `shift` and `factor`. If `out` is an
+    EightBit, each token gets one scale.
+    """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
 
@@ -164,36 +188,41 @@ def merge_fp8_(
 def merge_(
     out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None = None, rest_log_sums: Tensor | None = None
 ) -> Tensor:
-    """Merge attention to parts of the keys into attention to all keys: `out` [tokens, heads, head_dim].
+    """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    `out` may be the first part. `parts` [n, tokens, heads, head_dim], contiguous, has a result for each part of the
-    keys; `log_sums` [n, heads, tokens], fp32, are the logarithms of the softmax's denominators. `rest` is one more part
-    with its own."""
+    `parts` [n, tokens, heads, head_dim], contiguous, are the parts' results. `log_sums` (fp32 [n, heads, tokens]) are
+    the logarithms of the parts' softmax denominators. `rest` and `rest_log_sums` are one more part. `out` may be the
+    memory of the first part.
+    """
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
     """Write products * scales * weight_scales + bias to `out` [tokens, dim].
 
-    `products` are int32 sums of int8 products. The fp32 scales are one for each token [tokens, 1] and one for each
-    channel [dim]; bias is [dim] or None."""
+    `products` [tokens, dim] are unscaled results of an 8-bit matrix product. The fp32 `scales` [tokens, 1] are the
+    tokens', and `weight_scales` [dim] the output channels'. bias is [dim] or None.
+    """
     return run("rescale_", out, products, scales, weight_scales, bias)
 
 
 def gelu_(x: Tensor) -> Tensor:
-    """Apply GELU (tanh form) in place."""
+    """Replace x by GELU(x) in the tanh form, and return x."""
     return torch.ops.aten.gelu_(x, approximate="tanh")
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return slices that cover `length`, nearly equal, at most `limit` long; all but the last multiples of 128."""
+    """Return nearly equal slices that cover `length` items. Each has at most `limit` items.
+
+    All but the last are multiples of 128 long, so `limit` should be one too.
+    """
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 def run(name: str, x: Tensor, *arguments: Any) -> Tensor:
-    """Run the named operation by the fastest implementation for x."""
+    """Run the operation `name` with the fastest implementation for the device of x, and return its result."""
     if torch.compiler.is_compiling():
         return _plain(name)(x, *arguments)
     return implementation(name, x.device.type)(x, *arguments)
@@ -205,7 +234,10 @@ def _plain(name: str) -> Callable[..., Tensor]:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """Return the function that runs `name` on a device type in `mode`, by default the mode in LINGBOT_POINTWISE."""
+    """Return the function that computes the operation `name` on a device type.
+
+    `mode` selects the implementation as LINGBOT_POINTWISE does; None means the value of that variable.
+    """
     mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
     eager = partial(_EAGER.get(name, _eager_in_place), plain)
     if mode == "compile":
@@ -239,12 +271,19 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run on all tokens at once, for a function that makes no fp32 copies or has no tokens as its first argument."""
+    """Run `plain` on all tokens at once.
+
+    This is for functions that make no fp32 copies, or whose first argument does not have one row for each token.
+    """
     return plain(x, *arguments)
 
 
 def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run part by part: `outputs` tensors to write to, the rows to write, then arguments with a row for each token."""
+    """Run `plain` on parts of the tokens.
+
+    The arguments are `outputs` tensors to write to, then the row numbers to write, then tensors with a row for each
+    token.
+    """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
         plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
@@ -266,7 +305,7 @@ _EAGER: dict[str, Callable[..., Tensor]] = {
 
 
 def _tokens_of(argument: Any, part: slice) -> Any:
-    """Return the part of an argument that has a row for each token, also within a tuple; other arguments unchanged."""
+    """Return the part of each matrix in `argument`, which may be a tuple; return anything else unchanged."""
     if isinstance(argument, tuple):
         parts = (_tokens_of(each, part) for each in argument)
         return NormRope(*parts) if isinstance(argument, NormRope) else tuple(parts)
@@ -274,7 +313,10 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return `fast`, replaced by `plain` once `fast` fails (no compiler, an unknown device). Log the failure once."""
+    """Return a function that calls `fast`, and `plain` from the first failure of `fast` on.
+
+    A failure, such as a missing compiler, is logged once with `name`. Running out of memory does not count as one.
+    """
     broken = False
 
     def run(*arguments: Any) -> T:

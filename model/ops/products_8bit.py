@@ -1,6 +1,7 @@
-"""Products of a linear layer with float8_e4m3fn or int8 operands, by each of the table's candidates.
+"""Matrix products of float8_e4m3fn or int8 numbers for linear layers, by each candidate in the table of kernels.
 
-On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit operands."""
+On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numbers.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -16,15 +17,15 @@ from .matrix_8bit import EightBit
 from .pointwise import encode_8bit, or_else, rescale_, slices
 
 PRODUCT_TOKENS = 8192
-"""The number of tokens in a part: only one part's int32 sums exist at once."""
+"""The number of tokens that one int8 product processes, so that only a part of the int32 sums exists at once."""
 WITHOUT_ROW_SCALES: set[torch.device] = set()
-"""The GPUs on which torch multiplies float8 without row scales, as found by `choose_arithmetic`."""
+"""The GPUs for which torch has no float8 product with a scale for each row. `choose_arithmetic` fills the set."""
 LEAST_INT8_TOKENS = 32
-"""The minimum number of tokens of a product: torch._int_mm refuses fewer than 17."""
+"""The number of tokens to which smaller int8 products are padded, because torch._int_mm refuses fewer than 17."""
 
 
 def product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times weight [out, in], plus bias, in `dtype`."""
+    """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], as [tokens, out] in `dtype`."""
     if x.values.device.type != "cuda":
         return plain_product(x, weight, bias, dtype)
     fast = int8_product if x.values.dtype == torch.int8 else _fp8_product
@@ -37,7 +38,8 @@ def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product with row scales applied by its own kernel if torch has one, else by a second kernel."""
+    """Return the product (see `product`). Its kernel applies the rows' scales, or a second kernel if torch lacks
+    that."""
     made = _fp8_then_scales if x.values.device in WITHOUT_ROW_SCALES else _fp8_by_rows
     return made(x, weight, bias, dtype)
 
@@ -53,7 +55,10 @@ def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Te
 
 
 def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product from unscaled bf16 sums, which cannot overflow: bf16 holds 448 * 448 times any width."""
+    """Return the product, computed without scales in bf16 and rescaled by a second kernel.
+
+    bf16 does not overflow, because its range exceeds 448 * 448 times any width.
+    """
     one = torch.ones((), device=x.values.device)
     sums = torch._scaled_mm(x.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     out = torch.empty_like(sums, dtype=dtype)
@@ -61,10 +66,11 @@ def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: 
 
 
 def _fp8_by_rows(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product with row scales, for which torch only computes bf16.
+    """Return the product with a scale for each row. torch only supports bf16 results for it.
 
-    The tensor cores sum in their own precision (`use_fast_accum`). With fp32 sums an H200 takes 5 to 14 % longer, and
-    the error is 0.0265 instead of 0.0266."""
+    The tensor cores add in their own precision (`use_fast_accum`). With fp32 sums an H200 takes 5 to 14 % longer, and
+    the relative error is 0.0265 instead of 0.0266.
+    """
     bias = None if bias is None else bias.bfloat16()
     return torch._scaled_mm(
         x.values,
@@ -101,7 +107,7 @@ def _try_kitchen(x: Tensor, weight: EightBit, bias: Tensor | None) -> Tensor:
 
 
 def _alone(run: Callable[..., Tensor]) -> Callable[[Tensor, EightBit, Tensor | None], Callable[[], Tensor]]:
-    """Return a function of a test's arguments that quantizes the input and returns a call of the product."""
+    """Return a function that quantizes a test's input, and returns a call of the product alone for timing."""
 
     def make(x: Tensor, weight: EightBit, bias: Tensor | None) -> Callable[[], Tensor]:
         return partial(run, encode_8bit(x, dtype=weight.values.dtype), weight, bias, x.dtype)
@@ -115,9 +121,10 @@ ALONE["fp8", "torch-one-scale"] = _alone(_fp8_then_scales)
 
 
 def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times an int8 weight; the library quantizes x, scales the product and adds the bias.
+    """Return x [tokens, in] times an int8 weight [out, in] transposed, plus bias, computed by comfy-kitchen.
 
-    Raises RuntimeError if only the library's plain torch code would compute it."""
+    comfy-kitchen quantizes x itself. Raises RuntimeError if it has no kernel for the GPU and would use plain torch.
+    """
     kitchen = import_module("comfy_kitchen")
     arguments = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
     backend = kitchen.registry.get_capable_backend("int8_linear", {**arguments, "out_dtype": dtype})
@@ -163,9 +170,10 @@ KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 
 
 def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product in plain torch.
+    """Return the product (see `product`) in plain torch.
 
-    The operands are exact in bf16 too, which a GPU multiplies faster than fp32."""
+    8-bit operands are exact in bf16 too, so bf16 products are used on GPUs, where they are faster than fp32.
+    """
     exact = torch.bfloat16 if x.values.device.type == "cuda" and dtype == torch.bfloat16 else torch.float32
     products = F.linear(x.values.to(exact), weight.values.to(exact))
     out = torch.empty_like(products, dtype=dtype)

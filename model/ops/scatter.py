@@ -1,7 +1,8 @@
-"""The element-wise operations on a chunk's own queries, keys and values before attention.
+"""The operations that write a chunk's queries, keys and values to the tensors that attention reads.
 
-They apply norm, RoPE and 8-bit conversion, and scatter into the cache that attention reads. They run like the
-operations of pointwise.py."""
+They apply norm, RoPE and the conversion to 8 bits. Like the operations of ops/pointwise.py, each has several
+implementations.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +17,34 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys [tokens, dim] before norm and RoPE, which are applied when they are stored."""
+    """Queries or keys x [tokens, dim] before norm and RoPE, and the arguments of norm and RoPE.
+
+    Both are applied later, by the kernel that writes the tokens to a cache.
+    """
 
     x: Tensor
     norm_rope: NormRope
 
     def rotated(self) -> Tensor:
-        """Apply norm and RoPE in place and return the result."""
+        """Replace x by x after norm and RoPE, and return x."""
         return pointwise.rms_rope_(self.x, *self.norm_rope)
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Write x [tokens, dim] to the `rows` (int64 [tokens]) of `out`."""
+    """Write x [tokens, dim] to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`."""
     return pointwise.run("scatter_", out, rows, x)
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write `to_fp8_` of x [tokens, dim] to the `rows` (int64 [tokens]) of `out`."""
+    """Write x [tokens, dim], converted by `to_fp8_`, to the `rows` (int64 [tokens]) of `out`, and return `out`."""
     return pointwise.run("scatter_fp8_", out, rows, x, shift, factor)
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write `to_fp8_` of x [tokens, dim], transposed, to the columns `places` (int64 [tokens]) of `out`.
+    """Write x [tokens, dim], converted by `to_fp8_`, to columns of `out` (float8_e4m3fn [dim, columns]).
 
-    `out` [dim, columns] is float8_e4m3fn."""
+    `places` (int64 [tokens]) are the numbers of the columns. Return `out`.
+    """
     return pointwise.run("scatter_transposed_", out, places, x, shift, factor)
 
 
@@ -49,16 +54,19 @@ def scatter_rotated_(
     given: Unrotated,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """Write `given` after norm and RoPE to the `rows` (int64 [tokens]) of `out`; `given` may be overwritten.
+    """Write `given`, after norm and RoPE, to the `rows` (int64 [tokens]) of `out`, and return `out`.
 
-    With `scaling`, a shift and a factor, the result is converted by `to_fp8_`."""
+    If `scaling` has a shift and a factor, the result is converted by `to_fp8_`. `given` may be overwritten.
+    """
     return pointwise.run("scatter_rotated_", out, rows, given.x, given.norm_rope, *scaling)
 
 
 def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `given` after norm and RoPE in float8_e4m3fn, its scale [1], and 1 / scale; `given` may be overwritten.
+    """Return `given` after norm and RoPE in float8_e4m3fn [tokens, dim], its scale, and 1 / scale (fp32 [1] each).
 
-    The scale is the smallest power of two with which no token overflows, because the norm bounds its result."""
+    The norm bounds its result, so the scale is the smallest power of two with which no token overflows. `given` may be
+    overwritten.
+    """
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
     return pointwise.run("rotated_fp8_", out, scale, factor, given.x, given.norm_rope), scale, factor
@@ -70,11 +78,15 @@ def scatter_qkv_(
     given: tuple[Unrotated, Unrotated, Tensor],
     scalings: tuple[Pair, Pair] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor] | Tensor:
-    """Prepare `given` queries, keys and values for attention in one kernel; `given` may be overwritten.
+    """Write keys and values to `rows` (int64 [tokens]) of the two tensors in `out`, and return the queries, in one
+    kernel.
 
-    Keys after norm and RoPE, and values, are written to these `rows` of `out`. Queries after norm and RoPE are
-    returned. With `scalings`, the shift and factor of keys and of values, the results are in 8 bits as in `rotated_fp8`
-    and `scatter_fp8_`; otherwise queries are rotated in place. Values without a tensor in `out` are not written."""
+    `given` are queries, keys and values; norm and RoPE are applied to queries and keys. If the second tensor in `out`
+    is None, no values are written. `given` may be overwritten.
+
+    If `scalings` has the shift and factor of keys and of values, they are converted by `to_fp8_`, and the queries are
+    returned as in `rotated_fp8`. Otherwise the queries are returned as a tensor, rotated in place.
+    """
     (q, *_), (k, *_), v = given
     made = None
     if scalings is not None:
