@@ -1,4 +1,4 @@
-"""The candidates for the VAE's convolutions over three frames, their tests, and the choice for a GPU."""
+"""The choice of a kernel for the VAE decoder's convolutions over three frames: the candidates and their test."""
 
 from __future__ import annotations
 
@@ -15,17 +15,27 @@ from ..model.choice.trials import KINDS, Kind, Size, attempt, by_order, chosen
 from .network import EPSILON, Decoder
 
 ALIGNED = 4
-"""The ints in GPU memory for a layer's three slots: kernels are compiled for addresses aligned to 16 bytes."""
+"""The number of int32 values stored for a layer's three slots. With four, each layer's address is a multiple of 16
+bytes.
+
+Kernels are compiled for such addresses.
+"""
 WORST = 2.8e-3
-"""The largest relative error of a convolution: 51 dB. If all convolutions have it, a video has 51.5 dB, by noise in the
-decoder with random weights. With the other roundings of fp16, 58.9 dB on an H100, a video keeps 50 dB."""
+"""The relative RMS error below which a convolution passes its test: 0.0028, or -51 dB.
+
+In a decoder with random weights, noise of this size in all convolutions gives a video a PSNR of 51.5 dB. fp16's other
+rounding errors alone give 58.9 dB on an H100. With both, a video keeps 50 dB.
+"""
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
-"""The sizes of the test for exactness, on a GPU and on the CPU. On a GPU it has the most channels, because the error of
-fp16 sums grows with them, and the pixels of 464x832."""
+"""The sizes of the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
+
+The GPU's test has the decoder's largest number of channels, because the error of fp16 sums grows with that number. Its
+frames are 58 pixels high, as the latent of a video that is 464 pixels high.
+"""
 
 
 class KitchenDecoder(Decoder):
-    """A `Decoder` with comfy-kitchen's convolutions over time. Needs a VAE in fp16."""
+    """A `Decoder` that uses comfy-kitchen for its convolutions over time. The VAE must be in fp16."""
 
     def _causal_conv(self, name: str, x: Tensor) -> Tensor:
         frames = [*(self.past.get(name) or 2 * [torch.zeros_like(x)]), x]
@@ -37,9 +47,9 @@ def convolution_of(device: torch.device) -> str | None:
     """Return the name of the convolution kernel for the VAE's decoder on a GPU; None if no kernel passes the accuracy
     test.
 
-    On Hopper it is the first supported kernel in the table, untested, because that order was measured. On other cards
-    it is the fastest kernel that passes the test. If the GPU has no memory for the test, "torch" is returned, and the
-    next call tests again. Raises InputError for an invalid LINGBOT_WORLD_KERNELS.
+    On Hopper GPUs it is the first supported kernel in the table, without a test here, because the order of the table
+    was measured. On other GPUs it is the fastest kernel that passes. If memory runs out during the test, "torch" is
+    returned, and the next call tests again. Raises InputError for an invalid LINGBOT_WORLD_KERNELS.
     """
     card = card_of(device)
     if by_order("convolution", card):
@@ -51,7 +61,10 @@ def convolution_of(device: torch.device) -> str | None:
 
 
 def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [1, C, H, W] with a weight [out, 3 * C, h, w]."""
+    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen.
+
+    `weight` is [out, 3 * C, h, w], with the channels of the oldest frame first; `bias` is [out].
+    """
     from comfy_kitchen import fp16_conv3d
 
     (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2
@@ -63,10 +76,11 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three frames [3, channels, height, width], a weight [out, 3 * channels, 3, 3] and a bias for a test.
+    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out], for tests.
 
-    `size.rows` is the height of the frames; with its default, the size is EXACTNESS. The frames are a view of a pool
-    (model/kernels/convolution.py), and the weight is channels last, as in a decoder."""
+    `size.rows` is H. If it has its default value, EXACTNESS or ON_CPU is used. The frames are a view of a pool
+    (model/kernels/convolution.py), and the weight is channels last, as in a decoder.
+    """
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
         size = ON_CPU if device.type == "cpu" else EXACTNESS
@@ -78,13 +92,13 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
 
 
 def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution in fp32."""
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference."""
     return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
 
 
 @attempt("convolution", OURS)
 def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution by the CUDA kernel for Hopper."""
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs."""
     from ..model.kernels.hopper import convolution as convolution_hopper
 
     rows, slots, size = _pooled(frames)
@@ -93,7 +107,8 @@ def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @attempt("convolution", TRITON)
 def _by_triton(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution by Triton, with the copy of the newest frame into the pool that a layer makes."""
+    """Return the convolution of three frames by the Triton kernel, including the copy of the newest frame to its
+    pool."""
     from ..model.kernels import convolution
 
     rows, slots, size = _pooled(frames)
@@ -115,18 +130,19 @@ KINDS["convolution"] = Kind(random_convolution, exact_convolution, WORST)
 
 
 def _pooled(frames: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Return the rows of the pool that holds these frames, their slots, and the frames' height and width."""
+    """Return the rows of the pool that holds these frames, the numbers of their slots, and the frames' height and
+    width."""
     count, channels, height, width = frames.shape
     rows = frames.as_strided((count * (height + 1) * (width + 1), channels), (channels, 1))
     return rows, torch.arange(ALIGNED, dtype=torch.int32, device=frames.device), (height, width)
 
 
 def matrix(weight: Tensor) -> Tensor:
-    """Return a kernel [out, in, h, w], channels last in memory, as a view [out, h * w * in]."""
+    """Return a convolution kernel [out, in, h, w], channels last in memory, as a view [out, h * w * in]."""
     return weight.permute(0, 2, 3, 1).flatten(1)
 
 
 def picture(rows: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return rows [(H + 1) * (W + 1), C] as a view [1, C, H, W]."""
+    """Return a feature map, stored as rows [(H + 1) * (W + 1), C], as a view [1, C, H, W] without its zeros."""
     height, width = size
     return rows.view(height + 1, width + 1, -1)[:height, :width].permute(2, 0, 1)[None]

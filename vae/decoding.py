@@ -1,4 +1,4 @@
-"""Decoding of a latent to frames, at once or part by part."""
+"""Decoding of a latent to video frames, at once or part by part."""
 
 from __future__ import annotations
 
@@ -18,34 +18,41 @@ from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The last two input frames of each causal layer, or pools of them (see pooled.py)."""
+"""The state of a decoder: the last two input frames of each causal layer, by its name.
+
+A PooledDecoder stores them in pools instead (see pooled.py).
+"""
 
 NOT_FINITE = (
     "The latent holds numbers that are not finite (NaN, infinity), which would be black frames: a LoRA's strength may "
     "be too great, or a file of weights damaged."
 )
 REACH = 42
-"""The number of latent frames after which earlier frames no longer affect the state."""
+"""The number of latent frames after which an earlier frame no longer affects the decoder's state."""
 
 
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
-    """Return the frames uint8 [F, H, W, 3] on the CPU of a normalised latent [1, 16, f, h, w].
+    """Return the video uint8 [F, H, W, 3] on the CPU, decoded from a normalised latent [1, 16, f, h, w].
 
-    After `vae.enable_tiling()` overlapping tiles of 256 pixels are decoded: less memory, more time, faint seams."""
+    After `vae.enable_tiling()` overlapping tiles of 256 pixels are decoded one by one. This needs less memory, takes
+    longer and leaves faint seams. Raises OverflowError if a number overflows fp16, and InputError if the latent is not
+    finite.
+    """
     return VideoDecoder(vae, *latent.shape[-2:]).decode(latent, progress, last=True)
 
 
 class VideoDecoder:
     """A decoder of a video part by part, with the same bits as all at once.
 
-    Between the parts it holds two frames for each causal layer: 3.8 GB at 480x832 in fp32. In fp16 its kernels may be
-    recorded as a CUDA graph (see `pooled.records`); state and graph together then take 2.7 GB.
+    Between two parts the decoder holds its state, two frames for each causal layer: 3.8 GB for 832x480 pixels in fp32.
+    In fp16 its kernels may be recorded as a CUDA graph (see `pooled.records`); state and graph then take 2.7 GB.
 
-    If a number overflows fp16, `check` raises OverflowError; if one is not finite in fp32, InputError.
+    `height` and `width` are those of the latent, which may be on another device than the VAE. With `park`, the state is
+    moved to host memory between two parts; with several tiles it always is. With a `stripe`, only this part of each
+    frame is decoded, without tiles.
 
-    `height` and `width` are the latent's; the latent may be on another device than the VAE. With `park`, and always
-    with several tiles, the state is in host memory between the parts, pinned for a GPU. With a `stripe` only this part
-    of each frame is decoded, without tiles."""
+    `check` raises OverflowError if a number overflowed fp16, and InputError if one is not finite in higher precision.
+    """
 
     def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None) -> None:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling and stripe is None)
@@ -62,23 +69,27 @@ class VideoDecoder:
         return self._vae.device
 
     def _on_its_gpu(self) -> AbstractContextManager[object]:
-        """Return a context with the VAE's GPU as the current one, because Triton launches kernels there only."""
+        """Return a context in which the VAE's GPU is the current one, because Triton launches kernels on that GPU
+        only."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
-        """Return a decoder of another video with the same VAE and settings."""
+        """Return a decoder for another video, with the same VAE and the same `park`, for this latent height and
+        width."""
         return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()
     def decode(
         self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, later: bool = False
     ) -> Tensor:
-        """Return the frames uint8 [F, H, W, 3] on the CPU of the next normalised latent frames [1, 16, n, h, w], or a
-        stripe.
+        """Return frames uint8 [F, H, W, 3] on the CPU, decoded from the next normalised latent frames [1, 16, n, h, w].
 
-        A latent frame becomes four frames, a video's first one frame. With `last` the state is freed. After an
-        exception the decoder cannot continue. With `later` the call does not wait for the GPU: call `check`, and read
-        the frames, only after the GPU has finished the work queued so far."""
+        A latent frame becomes four frames, but a video's first latent frame becomes one. With a stripe, H or W is the
+        stripe's size. `last` frees the state after the video's last part. With `later` the call does not wait for the
+        GPU: call `check`, and read the frames, only after the GPU has finished the work queued so far.
+
+        Without `later`, errors of `check` are raised here. After an exception the decoder cannot continue.
+        """
         with self._on_its_gpu():
             video = self._decode(latent, progress, last, later)
         if not later:
@@ -114,13 +125,13 @@ class VideoDecoder:
         return video
 
     def _new(self) -> Decoder:
-        """Return the network in its state before a video's first frame."""
+        """Return a network without a state, for a video's first frame."""
         return new_decoder(self._vae, self._stripe, recorded=not self._park)
 
     def check(self) -> None:
-        """Check the frames since the last check.
+        """Raise an error if frames decoded since the last check are not finite.
 
-        Raises OverflowError if a number overflowed fp16, and InputError if a number is not finite in higher precision.
+        It is OverflowError if the VAE is in fp16, and InputError in higher precision.
         """
         finite, self._finite = all(self._finite), []
         if not finite and self._vae.dtype == torch.float16:
@@ -129,7 +140,10 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _park_state(self, corner: Corner, past: State) -> State:
-        """Return the tile's state, copied to host memory if it is parked; the copies are queued after the decoding."""
+        """Return the state of a tile, copied to host memory if states are parked.
+
+        The copies are queued on the GPU after the decoding.
+        """
         if not self._park:
             return past
         parked = self._parked[corner]
@@ -156,5 +170,5 @@ def _upload_state(past: State, device: torch.device) -> State:
 
 
 def _to_bytes(frame: Tensor) -> Tensor:
-    """Return [3, H, W] from -1 to 1 as uint8 [H, W, 3]."""
+    """Return a frame [3, H, W], from -1 to 1, as uint8 [H, W, 3]."""
     return frame.float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).contiguous()

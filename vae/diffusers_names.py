@@ -1,10 +1,12 @@
-"""The official names of VAE tensors that diffusers' AutoencoderKLWan renames: the inverse of convert_vae in diffusers'
-scripts/convert_wan_to_diffusers.py."""
+"""The translation of VAE tensor names from diffusers' AutoencoderKLWan to the official names.
+
+It is the inverse of convert_vae in diffusers' scripts/convert_wan_to_diffusers.py.
+"""
 
 import re
 
 MARK = "decoder.conv_in.weight"
-"""A name that only diffusers uses."""
+"""The name of a tensor by which diffusers' files are recognized."""
 
 _RESIDUAL = {
     "norm1": "residual.0",
@@ -29,7 +31,7 @@ _STAGE = re.compile(r"up_blocks\.(\d+)\.(?:resnets\.(\d+)|upsamplers\.0)")
 
 
 def official_name(name: str) -> str:
-    """Return the official name of a tensor from diffusers' name."""
+    """Return the official name of the VAE tensor that diffusers calls `name`."""
     name = _LAYER.sub(lambda layer: _RESIDUAL[layer[1]], name)
     # A stage of the decoder is four layers of the official list: three residual blocks and the upsampling.
     name = _STAGE.sub(lambda stage: f"upsamples.{4 * int(stage[1]) + int(stage[2] or 3)}", name)

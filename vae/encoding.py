@@ -1,4 +1,4 @@
-"""Encoding of an image and the empty frames after it to the latent that conditions a video."""
+"""Encoding of a start image, followed by empty frames, to the latent that conditions a video."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames of [image, zeros, ...] after which they repeat bit for bit: the encoder's reach."""
+"""The number of latent frames of an image and empty frames after which latent frames repeat bit for bit.
+
+The encoder's reach into earlier frames is that long.
+"""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
-    """Return the normalised latent of a video of `frame` float32 [3, H, W] and `frames - 1` zero (grey) frames.
+    """Return the normalised latent of a video: the image `frame`, then `frames - 1` frames of zeros, which are grey.
 
-    The latent is float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the VAE's device. After 117 frames the latents
-    repeat and nothing more is computed."""
+    `frame` is float32 [3, H, W] from -1 to 1. The latent is float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the
+    VAE's device. After 117 frames the latent frames repeat, so longer videos take hardly more time.
+    """
     height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)
     latent = torch.empty(1, LATENT_CHANNELS, length, height, width, device=vae.device)
@@ -37,7 +41,8 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
 
 @torch.no_grad()
 def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
-    """Yield the normalised latent frames [1, 16, h, w] float32 of `frame` [3, H, W] and endless zeros."""
+    """Yield normalised latent frames, float32 [1, 16, h, w], of the image `frame` [3, H, W] and endless frames of
+    zeros."""
     frame = frame[None].to(vae.device, vae.dtype).contiguous(memory_format=torch.channels_last)
     encoder = Encoder(vae.weights)
     for image in chain([frame], repeat(torch.zeros_like(frame))):

@@ -1,9 +1,10 @@
-"""The network of Wan 2.1's VAE, one frame at a time.
+"""The network of Wan 2.1's VAE, which processes one frame at a time.
 
-Every convolution over time is causal: it sees a frame and the two before it, and zeros before the first. Here it is a
-2D convolution over the channels of these three frames, and only the two previous frames are stored between calls. So
-each frame passes through the full network before the next one, a video may have any length, and a video decoded in
-parts gives the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1."""
+Every convolution over time is causal: it reads a frame and the two frames before it, or zeros before the first frame.
+Here it is a 2D convolution over the channels of these three frames. Only the two previous frames are stored between
+calls. So each frame passes through the full network before the next one, and a video may have any length. A video
+decoded in parts has the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The layers that encoder and decoder share, and their state for one video.
+    """The layers that encoder and decoder share, with their state for one video.
 
-    `past` has, by layer, the last input frames of each layer over time, each [1, C, H, W]."""
+    `past` holds the last input frames of each layer over time, [1, C, H, W] each, by the layer's name.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self.weights, self.past = weights, dict[str, list[Tensor]]()
@@ -62,7 +64,7 @@ class Network:
         return self._residual(f"{side}.middle.2", x)
 
     def _attention(self, name: str, x: Tensor) -> Tensor:
-        """Return single-head attention over the pixels of one frame, plus x."""
+        """Return x [1, C, H, W] plus single-head attention over the pixels of this frame."""
         gamma = self.weights[f"{name}.norm.gamma"]
         qkv = self._conv(f"{name}.to_qkv", F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1))
         query, key, value = qkv.flatten(2).transpose(1, 2)[None].chunk(3, dim=-1)
@@ -71,23 +73,30 @@ class Network:
 
 
 class Decoder(Network):
-    """The decoder: a video's first latent frame becomes one frame, each later one four.
+    """The decoder. A video's first latent frame becomes one frame, and each later one becomes four.
 
-    With a `stripe` this part of each frame is decoded. At the latent's own size the network processes the full frame,
-    because attention sees all pixels and this is a twentieth of the work. From the first doubling on it processes the
-    stripe and the margin that its convolutions reach."""
+    With a `stripe`, only this part of each frame is decoded. At the latent's own size the network still processes the
+    full frame, because attention reads all pixels; this is a twentieth of the work. At larger sizes it processes the
+    stripe and the margin that its convolutions need.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
         super().__init__(weights)
         self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
-        """Return frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w], not normalised."""
+        """Return the frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w].
+
+        The latent frame must be denormalised (see `VAE.denormalized`).
+        """
         x = self._causal_conv("decoder.conv1", self._conv("conv2", latent))
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield frames after three residual blocks from layer `index` on, and doubled size (and rate) or the head."""
+        """Yield the frames decoded from x, from the stage with layer `index` on.
+
+        A stage has three residual blocks, and then either doubles the size (and the frame rate) or is the head.
+        """
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"
@@ -99,8 +108,7 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
-        """Return the input of the stage of layer `index`: x at twice the size, cropped to the part that the stripe
-        needs."""
+        """Return x at twice its size, cropped to the part that the stripe needs, for the stage with layer `index`."""
         x = self._doubled(name, x)
         if self._stripe is None:
             return x
@@ -110,9 +118,8 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return two frames for one.
-
-        The video's first frame stays alone, and this layer does not store it."""
+        """Return two frames for the frame x. A video's first frame stays a single one, and this layer does not store
+        it."""
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -122,10 +129,11 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder: the first frame becomes a latent frame, and so does each group of four later frames.
+    """The encoder. A video's first frame becomes a latent frame, and so does each group of four later frames.
 
-    If the same tensor is passed repeatedly, as for the empty frames after a start image, a layer's state eventually
-    holds this tensor only. The layer then returns its previous result instead of computing it again."""
+    The empty frames after a start image are one tensor that is passed repeatedly. After some calls a layer's state
+    holds only this tensor. The layer then returns its previous result instead of computing it again.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)
@@ -133,7 +141,10 @@ class Encoder(Network):
         self._given: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
-        """Return the latent frame [1, 16, H / 8, W / 8], not normalised, if `frame` [1, 3, H, W] completes one."""
+        """Return the latent frame [1, 16, H / 8, W / 8] that the frame [1, 3, H, W] completes, or None.
+
+        The latent frame is not normalised yet (see `VAE.normalized`).
+        """
         x = frame
         for stage in range(3):
             halved = self._halve_time(stage, self._halve_size(stage, x))
@@ -148,7 +159,7 @@ class Encoder(Network):
         return self._unless_settled(name, self._repeated(name, x) > 2 * convolutions + 1, self._stage, stage, x)
 
     def _stage(self, stage: int, x: Tensor) -> Tensor:
-        """Return x after two residual blocks and halving of the size."""
+        """Return x after two residual blocks, at half its height and width."""
         if stage == 0:
             x = self._causal_conv("encoder.conv1", x)
         for block in range(2):
@@ -156,7 +167,10 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Return one frame for three successive ones; the video's first frame is returned unchanged."""
+        """Return one frame for every two input frames, or None if x does not complete one.
+
+        A convolution reads these two frames and the one before. A video's first frame is returned unchanged.
+        """
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:
             return x
@@ -174,7 +188,7 @@ class Encoder(Network):
         return self._conv("conv1", x)[:, :LATENT_CHANNELS]
 
     def _repeated(self, name: str, x: Tensor) -> int:
-        """Return how many times in a row this very tensor has been passed to a layer."""
+        """Return how many times in a row the tensor x has been passed to the layer `name`."""
         last, times = self._seen.get(name, (None, 0))
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]

@@ -1,11 +1,13 @@
-"""The decoder by Triton's convolution: frames are not copied to a convolution's input.
+"""The VAE's decoder with Triton's convolution, which reads frames where they are stored instead of copying them.
 
-Every image has the memory layout of model/kernels/convolution.py: [1, C, H, W] here is a view of it. The layers over
-time that see images of one size store their frames in one pool: two slots a layer, and one for the new frame. A layer
-writes the new frame there, its convolution reads three slots, and the oldest frame's slot becomes free.
+A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Layers over time
+with feature maps of one size store their frames in one pool: two slots for each layer, and one slot for the new frame.
+A layer writes the new frame to that slot, and its convolution reads three slots. Then the oldest frame's slot becomes
+free.
 
-So a layer's slots change with each frame. Python computes all slots of a latent frame in advance and copies them to the
-GPU, where the kernels read them: a CUDA graph recorded for one latent frame decodes any other."""
+So a layer's slots change with each frame. Python computes all slots for a latent frame in advance and copies them to
+the GPU, where kernels read them. Therefore a CUDA graph recorded for one latent frame also decodes others.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +44,21 @@ from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
 _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
-"""The threads that compile the kernels, by GPU and VAE width."""
+"""The background threads that compile kernels, by GPU and VAE width."""
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` that stores its state, `past`, in pools: [slots, C, H + 1, W + 1] each, channels last.
+    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory.
 
-    Its results equal `Decoder`'s except for rounding. Sums are rounded once. An upsampling convolution's kernel is
-    replaced by four kernels of 2x2 pixels (see `weights.quarters`)."""
+    Its results differ from those of `Decoder` by rounding only. A convolution after doubling the size uses four kernels
+    of 2x2 pixels at the original size instead (see `weights.quarters`).
+    """
 
     _given: Iterator[Tensor]  # the slots of the next layers
 
     def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
-        """Create the decoder. If `recorded`, its kernels are recorded as a CUDA graph; `past` then stays in place."""
+        """Create a decoder. If `recorded`, its kernels are recorded as a CUDA graph, and `past` keeps its memory
+        address."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -83,9 +87,10 @@ class PooledDecoder(Decoder):
         return self.recording.decode(self._computed, latent)
 
     def _upload_slots(self, slots: list[list[int]]) -> None:
-        """Copy the slots of each layer's frames, in the order of the layers, to the GPU's table of slots.
+        """Copy the slots of each layer's frames to the table on the GPU, in the order in which the layers run.
 
-        torch does not reuse the pinned memory before it is copied."""
+        torch does not reuse the pinned memory before the copy is done.
+        """
         rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
@@ -99,7 +104,8 @@ class PooledDecoder(Decoder):
         return super().decode(latent)
 
     def _compile(self) -> None:
-        """Compile the kernels for the shapes of these weights, which takes some seconds once, in a thread."""
+        """Compile the kernels for the shapes of these weights. This takes some seconds, once, in a background
+        thread."""
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding raises the error again
             _convolution_hopper(self._compiler[0])
@@ -129,7 +135,10 @@ class PooledDecoder(Decoder):
         return self._convolve_in_time(name, x)
 
     def _convolve_in_time(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
-        """Return the layer's convolution over x, or over SiLU of its norm `norm`, and the two previous frames."""
+        """Return the layer's convolution over x and the two previous frames, plus `added`.
+
+        If `norm` is given, SiLU and the norm of that name are applied to x first.
+        """
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         pool, slots = self._pool(name, x), next(self._given)
         gamma = None if norm is None else self.weights[f"{norm}.gamma"]
@@ -146,14 +155,14 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """Run kernels/convolution.py, or for large images the CUDA kernel, which loads a pixel less often."""
+        """Return the convolution by the Triton kernel, or for large frames by the CUDA kernel for Hopper GPUs."""
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
             return ours.convolve(x, slots, weight, bias, size, added)
         return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
     def _pool(self, name: str, x: Tensor) -> Tensor:
-        """Return the rows of the layer's pool, which is created with zeros for images of this size."""
+        """Return the rows of a layer's pool. The first call creates the pool, filled with zeros, for frames like x."""
         key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
@@ -174,7 +183,11 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return the decoder for a VAE on its device, by the table of kernels. `recorded`: as for `PooledDecoder`."""
+    """Return a decoder network for a VAE, with the convolution kernel that is chosen for its device.
+
+    If `recorded`, a PooledDecoder records its kernels as a CUDA graph. `stripe` is the part of each frame to decode, or
+    None for all.
+    """
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16
@@ -184,15 +197,17 @@ def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
 
 
 def suits(vae: VAE) -> bool:
-    """Return whether a PooledDecoder supports this VAE on its device, with kernels that compile."""
+    """Return whether a PooledDecoder supports this VAE on its device, and its kernels compile there."""
     return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether a PooledDecoder decodes a VAE of this width, recorded as a CUDA graph, if Triton works.
+    """Return whether decoding a VAE of this `width` uses a PooledDecoder, whose kernels can be recorded as a CUDA
+    graph.
 
-    Its kernels require fp16, and a GPU for which the table chooses Triton's convolution or our own. Except on Hopper
-    the first call tests the candidates."""
+    It requires fp16, Triton, and a GPU for which Triton's convolution or our own is chosen. Except on Hopper GPUs, the
+    first call tests the candidates.
+    """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
     return convolution_of(device) in (OURS, TRITON)
@@ -200,7 +215,7 @@ def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool
 
 @cache
 def _works(device: torch.device) -> bool:
-    """Return whether Triton compiles and runs the decoder's kernel here; log a failure."""
+    """Return whether Triton compiles and runs the decoder's kernel on this GPU; a failure is logged."""
     try:
         from ..model.kernels import convolution
 
@@ -216,7 +231,8 @@ def _works(device: torch.device) -> bool:
 
 @cache
 def _convolution_hopper(device: torch.device) -> ModuleType | None:
-    """Return kernels/hopper/convolution.py if it is supported, compiled and right here, else None; log a failure."""
+    """Return the module kernels/hopper/convolution.py if its kernel works on this GPU, else None; a failure is
+    logged."""
     if device.type != "cuda" or not serves("convolution", OURS, card_of(device)):
         return None
     from ..model.kernels.hopper import convolution as convolution_hopper
@@ -232,15 +248,17 @@ def _over_time(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """Return the name of a layer's pool: the layers over time of one stage and number of channels share a pool."""
+    """Return the name of a layer's pool, which layers over time of the same stage and number of channels share."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return the rows [(H + 1) * (W + 1), C] of an image [1, C, H, W]: a view of the result of `picture` or of a part
-    of its channels, a copy of other images."""
+    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C].
+
+    This is a view of a result of `picture`, or of a part of its channels. Other feature maps are copied.
+    """
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

@@ -1,6 +1,7 @@
-"""The decoding of a latent frame as a CUDA graph: the GPU repeats recorded kernels, without Python between them.
+"""The decoding of a latent frame as a CUDA graph, which the GPU replays without Python.
 
-A GPU computes the kernels of a latent frame faster than Python launches them. Replayed, they run back to back."""
+A GPU runs the kernels of a latent frame faster than Python launches them. In a replay they run back to back.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +18,22 @@ from ..model.graphs.capture import ONE_AT_A_TIME, failure_of
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
-"""The function to record. It only launches kernels on memory that stays in place, and returns a latent frame's frames.
+"""The function to record: it decodes a latent frame and returns its video frames.
+
+It may only launch kernels on memory whose address does not change.
 """
 
 
 class Recording:
-    """A recorder for the latent frames of one video, all of one size, without the first, which is another kind.
+    """A recorder of the decoding of one video's latent frames, all of one size, except the first one.
 
-    The first call decodes as usual. The second one records, and tests the recording: its latent, which differs from the
-    recorded one, is replayed, and the result is compared with the decoding itself. Later calls replay. If recording or
-    the test fails, all calls decode as usual."""
+    The first call decodes as usual. The second call records the first call's latent frame, replays the recording with
+    its own latent frame, and compares the result with the usual decoding. Later calls replay. If the recording or the
+    test fails, all calls decode as usual.
+    """
 
     def __init__(self, state: Callable[[], Sequence[Tensor]] = tuple) -> None:
-        """Create the recorder. `state` returns the tensors that decoding changes, which a test has to restore."""
+        """Create a recorder. `state` returns the tensors that decoding changes; they are restored after the test."""
         self._state, self._frames, self._failed = state, list[Tensor](), False
         self._latent: Tensor | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -40,7 +44,8 @@ class Recording:
         return self._graph is not None
 
     def decode(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Return `decode(latent)`, computed or replayed. Replayed frames are valid until the next latent frame."""
+        """Return the frames of `decode(latent)`, computed or replayed. Replayed frames are valid until the next
+        call."""
         if self._failed:
             return decode(latent)
         if self._latent is None:
@@ -53,13 +58,13 @@ class Recording:
         return iter(self._frames)
 
     def _allocate(self, frames: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Yield the frames; allocate memory for the frames of later calls."""
+        """Yield the frames, and allocate memory of the same size for the frames of later calls."""
         for frame in frames:
             self._frames.append(torch.empty_like(frame))
             yield frame
 
     def _record_and_try(self, decode: Decode, latent: Tensor) -> Iterator[Tensor]:
-        """Yield `decode(latent)`, and keep the recording if its replay gave the same frames."""
+        """Yield the frames of `decode(latent)`, and keep a recording of it if the replay gave the same frames."""
         assert self._latent is not None
         try:
             graph = self._record(decode, self._latent)
@@ -92,7 +97,7 @@ class Recording:
             torch.cuda.empty_cache()
 
     def _record(self, decode: Decode, latent: Tensor) -> torch.cuda.CUDAGraph:
-        """Record a latent frame's decoding, without computing it. Raises RuntimeError."""
+        """Return a recording of a latent frame's decoding, without computing it. Raises RuntimeError if that fails."""
         with ONE_AT_A_TIME:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
             graph, failure = torch.cuda.CUDAGraph(), ""
@@ -110,12 +115,13 @@ class Recording:
         return graph
 
     def _fill(self, decode: Decode, latent: Tensor) -> None:
-        """Decode a latent frame, and copy the result to the buffers that every replay overwrites."""
+        """Decode a latent frame, and copy its frames to the memory that every replay overwrites."""
         for room, frame in zip(self._frames, decode(latent), strict=True):
             room.copy_(frame)
 
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream for all recordings of a GPU: cuBLAS keeps a workspace for each stream on which it has run."""
+    """Return the CUDA stream for all recordings on a GPU. It is shared, because cuBLAS has a workspace for each
+    stream."""
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""The slots of the frames in the pools of pooled.py, computed before a latent frame is decoded."""
+"""The assignment of frames to slots in the pools of pooled.py, computed before a latent frame is decoded."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from .network import Decoder
 
 
 class Slots:
-    """The assignment of slots to the decoder's temporal layers. Each layer owns two slots, its last two frames. Each
-    pool has one free slot for the new frame. `pools`: the pool of each layer (see pooled.py)."""
+    """The slots of the decoder's layers over time.
+
+    Each layer owns the two slots of its last two frames. Each pool has one free slot for a new frame. `pools` is the
+    name of each layer's pool.
+    """
 
     def __init__(self, pools: Mapping[str, str]) -> None:
         self._pools, self._own = pools, dict[str, list[int]]()
         self._free = {pool: list(range(2 * layers + 1)) for pool, layers in Counter(pools.values()).items()}
 
     def take(self, layer: str) -> list[int]:
-        """Return the slots of the layer's frames: the one before the last, the last, and the new one.
+        """Return the slots of a layer's three frames: the one before the last, the last, and the new one.
 
-        The first of these slots is free after this call."""
+        The new frame is then the layer's last one, and the first of these slots becomes the pool's free slot.
+        """
         free = self._free[self._pools[layer]]  # the last free slot has held frames, the others are zeros
         before = self._own.get(layer) or [free.pop(0), free.pop(0)]
         slots = [*before, free.pop()]
@@ -32,7 +36,7 @@ class Slots:
 
 
 class _LayerRecorder(Decoder):
-    """A decoder that computes nothing and records the order of the causal layers."""
+    """A decoder that computes nothing, but records in which order its layers over time run."""
 
     def __init__(self, weights: Mapping[str, Tensor], first: bool) -> None:
         super().__init__(weights)
@@ -66,10 +70,11 @@ class _LayerRecorder(Decoder):
 
 
 def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
-    """Return the names of the causal layers in the order in which they receive frames while a latent frame is decoded.
+    """Return the names of the layers over time, in the order in which they get frames while a latent frame is decoded.
 
-    A layer that receives several frames is listed as often. A video's `first` latent frame becomes one frame, and every
-    other latent frame four."""
+    A layer that gets several frames is listed several times. `first` is True for a video's first latent frame, which
+    becomes one frame; other latent frames become four.
+    """
     recorder = _LayerRecorder(weights, first)
     for _frame in recorder.decode(torch.empty(0)):
         pass

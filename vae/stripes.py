@@ -1,4 +1,4 @@
-"""The part of each frame that one of several processes decodes: some of its columns or rows."""
+"""The stripes of columns or rows into which each frame is split, so that several processes decode one video."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from torch import Tensor
 from ..options import CELL
 
 HALO = {2: 12, 4: 10, 8: 7}
-"""The margin in pixels around a stripe that the decoder needs at the start of the doubled, fourfold and eightfold size.
+"""The margin around a stripe, in pixels, that the decoder needs at 2, 4 and 8 times the latent's size.
 
-Each of the following convolutions reaches one pixel further: six at a size, one between two sizes, and the last one."""
+Each convolution that follows needs one pixel of margin. There are six at a size, one between two sizes, and one at the
+end.
+"""
 
 
 @dataclass(frozen=True)
 class Stripe:
-    """The latent pixels from `start` to `stop` of `length`, in dimension -1 (columns) or -2 (rows)."""
+    """A stripe of each frame: the latent pixels from `start` to `stop`, of `length`, in the dimension `dim`.
+
+    `dim` is -1 for a stripe of columns, -2 for a stripe of rows.
+    """
 
     start: int
     stop: int
@@ -25,28 +30,30 @@ class Stripe:
 
     @classmethod
     def of(cls, height: int, width: int, index: int, count: int) -> Stripe:
-        """Return stripe number `index` of `count` of a frame of `height` times `width` latent pixels.
+        """Return stripe number `index` of `count` equal stripes of a frame with `height` x `width` latent pixels.
 
-        The frame's longer side is divided. If it has fewer pixels than stripes, some stripes are empty."""
+        The longer side is divided. If it has fewer pixels than `count`, some stripes are empty.
+        """
         length, dim = (width, -1) if width >= height else (height, -2)
         return cls(length * index // count, length * (index + 1) // count, length, dim)
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Return the latent rows and columns of the stripe of a frame of this size."""
+        """Return the height and width, in latent pixels, of the stripe of a frame with this height and width."""
         own = self.stop - self.start
         return (height, own) if self.dim == -1 else (own, width)
 
     def enter(self, x: Tensor, scale: int) -> Tensor:
-        """Return the part of x [..., h, w] that the decoder needs from here on.
+        """Return the part of x [..., h, w] that the decoder needs for this stripe.
 
-        x has `scale` pixels to a latent pixel. It is the previously needed part, doubled; before the first doubling
-        that was the full frame."""
+        x has `scale` times the latent's resolution. At scale 2 it is the full frame; at larger scales it is the
+        previous call's part, doubled in size.
+        """
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)
 
     def own(self, picture: Tensor) -> Tensor:
-        """Return the stripe itself, cut out of the decoded image [..., h, w] of the last needed part."""
+        """Return the stripe without its margin, cut out of the decoded part [..., h, w]."""
         return picture.narrow(self.dim, CELL * self.start - self._needed(CELL)[0], CELL * (self.stop - self.start))
 
     def within(self, frames: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tiling of frames into overlapping tiles of 256 pixels, to save memory, with blended overlaps."""
+"""Overlapping tiles of 256 pixels into which frames are split to save memory, and the blending of their overlaps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ Corner = tuple[int, int]
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a frame of `height` times `width` latent pixels, each identified by its top and left latent pixel.
+    """The tiles of a frame with `height` x `width` latent pixels. A tile is identified by its top left latent pixel.
 
-    A frame that is not split is one tile."""
+    `tile` is the side of a tile, and `stride` the distance between tiles, in latent pixels. A frame that is not split
+    is one tile.
+    """
 
     height: int
     width: int
@@ -26,28 +28,29 @@ class Tiling:
 
     @classmethod
     def of(cls, height: int, width: int, cut: bool) -> Tiling:
-        """Return the tiles of a frame of this size; more than one only if `cut`."""
+        """Return the tiles of a frame with `height` x `width` latent pixels. It is only split if `cut`."""
         if cut and max(height, width) > TILE:
             return cls(height, width, TILE, STRIDE)
         return cls(height, width, max(height, width), max(height, width))
 
     @property
     def corners(self) -> list[Corner]:
-        """The tiles' corners, from left to right, then from top to bottom."""
+        """The top left latent pixel of each tile, from left to right, then from top to bottom."""
         return list(product(range(0, self.height, self.stride), range(0, self.width, self.stride)))
 
     def crop(self, image: Tensor, corner: Corner, scale: int = 1) -> Tensor:
-        """Return a tile of an image [..., h, w] with `scale` pixels to a latent pixel."""
+        """Return the tile at `corner` of an image [..., h, w] with `scale` times the latent's resolution."""
         (top, left), size = (scale * each for each in corner), scale * self.tile
         return image[..., top : top + size, left : left + size]
 
 
 @dataclass
 class Blender:
-    """A blender of overlapping tiles into images. Tiles are added in the order of `tiling.corners`.
+    """A blender that joins overlapping tiles to images. Add the tiles in the order of `tiling.corners`.
 
-    Several images may be blended at a time, each with a number. Only the overlaps are stored, until the tiles to the
-    right and below have been added."""
+    Several images, each with a number, may be joined at a time. Overlaps are stored until the tiles to the right and
+    below are added.
+    """
 
     tiling: Tiling
     scale: int = 1
@@ -55,7 +58,11 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Return the place of the tile's own part in image `image`, and this part [..., h, w], blended in place."""
+        """Return the rows and columns of the image that this tile completes, and their pixels [..., h, w].
+
+        `image` is the image's number, and `corner` the tile's top left latent pixel. `tile` [..., h, w] is blended in
+        place.
+        """
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)
@@ -72,7 +79,10 @@ class Blender:
 
 
 def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
-    """Blend the last rows (or columns) of the previous tile, `before`, into the first ones of `tile`, in place."""
+    """Blend the last rows or columns of the previous tile `before` into the first ones of `tile`, in place.
+
+    `dim` is -2 for rows and -1 for columns.
+    """
     extent = min(before.shape[dim], tile.shape[dim])
     share = torch.arange(extent, device=tile.device, dtype=tile.dtype) / extent
     share = share.view(-1, 1) if dim == -2 else share

@@ -1,9 +1,10 @@
-"""The tiny decoder taew2_1 (TAEHV): a preview of a latent in a fraction of the VAE's time, 29 dB from the VAE's frames.
+"""The tiny decoder taew2_1 (TAEHV), which previews a latent in a fraction of the VAE's time.
 
-A latent frame passes through three stages that each double height and width; the last two double time as well. Each
-stage has three memory blocks: a block sees a frame and the frame before, zeros before the first. Only the input of each
-block is stored between calls, so a video decoded in parts gives the same bits as in one call. Architecture: the TAEHV
-project's, MIT licence; our own code."""
+Its frames have a PSNR of 29 dB to the VAE's frames. A latent frame passes through three stages that each double height
+and width; the last two double time as well. Each stage has three memory blocks. A block reads a frame and the frame
+before it, or zeros before the first frame. Only each block's last input is stored between calls, so a video decoded in
+parts has the same bits as in one call. The architecture is the TAEHV project's (MIT licence); the code is our own.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +24,25 @@ from .weights import MEAN, STD
 
 TINY_DECODER = "taew2_1"
 STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
-"""The channels of each stage, the number of its first memory block, and the output frames for each input frame."""
+"""The stages of the network: (channels, number of the first memory block, output frames for each input frame)."""
 LAST = 22
-"""The number of the layer that outputs the pixels."""
+"""The number of the network's last layer, which outputs pixels."""
 BEFORE_FIRST = 3
-"""The number of frames dropped from a video's first latent frame, which is one frame and not four."""
+"""The number of frames dropped of the four for a video's first latent frame, which represents only one frame."""
 SCALED = "lighttae"
-"""The part of a file's name that marks a decoder for latents without normalisation, such as LightX2V's LightTAE.
+"""The part of a file name that marks a decoder of denormalised latents, such as LightX2V's LightTAE.
 
-Its tensors have the names and shapes of taew2_1, so only the name distinguishes them."""
+Only the name shows this, because its tensors have the names and shapes of taew2_1.
+"""
 
 
 def load_tiny_decoder(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TinyDecoder:
-    """Return a decoder with the weights of a `.pth` or `.safetensors` file of taew2_1, or of LightTAE's lighttaew2_1.
+    """Return a decoder with the weights in a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1.
 
-    Weights of the encoder in the same file are ignored. Raises CheckpointError for a file of other tensors."""
+    Weights of the encoder in the file are ignored. Raises CheckpointError if the file has other tensors.
+    """
     weights = {name: entry.view() for name, entry in read_tensors(path).items() if name.startswith("decoder.")}
     _check(str(path), weights)
     return TinyDecoder(
@@ -54,14 +57,13 @@ def load_tiny_decoder(
 
 
 class TinyDecoder:
-    """A decoder of one video, part by part. It stores the state of the decoded frames; `anew` returns a decoder for
-    another video."""
+    """A decoder of one video, part by part, which stores its state between the parts."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
-        """Create a decoder from checked `weights`, by name.
+        """Create a decoder from `weights` that `load_tiny_decoder` has checked, by name.
 
-        If `scaled`, the latent is multiplied by the VAE's standard deviation and shifted by its mean before it is
-        decoded."""
+        If `scaled`, latents are denormalised with the VAE's mean and standard deviation first.
+        """
         self._weights, self._scaled = weights, scaled
         self._past: dict[int, Tensor] = {}
         self._first = True
@@ -75,15 +77,17 @@ class TinyDecoder:
         return self._weights["decoder.1.weight"].dtype
 
     def anew(self) -> TinyDecoder:
-        """Return a decoder of another video, with the same weights."""
+        """Return a decoder for another video, with the same weights."""
         return TinyDecoder(self._weights, scaled=self._scaled)
 
     @torch.no_grad()
     def decode(self, latent: Tensor) -> Tensor:
-        """Return the frames float32 [1, 3, n, 8h, 8w] from 0 to 1 of the video's next latent frames [1, 16, f, h, w].
+        """Return the frames float32 [1, 3, n, 8h, 8w], from 0 to 1, of the video's next latent frames [1, 16, f, h, w].
 
-        The latent is normalised, as the model outputs it; the frames are on the decoder's device. A video's first
-        latent frame becomes one frame, each other one four. Raises InputError for a latent of another shape."""
+        The latent is normalised, as the model outputs it. The frames are on the decoder's device. A latent frame
+        becomes four frames, but a video's first latent frame becomes one. Raises InputError for a latent of another
+        shape.
+        """
         if latent.ndim != 5 or latent.shape[:2] != (1, LATENT_CHANNELS):
             raise InputError(f"the latent is {list(latent.shape)}; the tiny decoder takes [1, 16, frames, h, w]")
         if not latent.shape[2]:
@@ -126,7 +130,7 @@ class TinyDecoder:
 
 
 class PreviewDecoder:
-    """The tiny decoder with the interface of a VideoDecoder."""
+    """The tiny decoder with the methods of a VideoDecoder, so that either can be used."""
 
     def __init__(self, decoder: TinyDecoder) -> None:
         self._decoder = decoder
@@ -137,10 +141,12 @@ class PreviewDecoder:
         return self._decoder.device
 
     def decode(self, latent: Tensor, *, later: bool = False) -> Tensor:
-        """Return the frames uint8 [n, H, W, 3] on the CPU of the next latent frames [1, 16, f, h, w].
+        """Return the frames uint8 [n, H, W, 3] on the CPU of the video's next latent frames [1, 16, f, h, w].
 
         With `later` the call does not wait for the GPU: call `check`, and read the frames, only after the GPU has
-        finished the work queued so far."""
+        finished the work queued so far. Raises InputError for a latent of another shape and, without `later`, for one
+        that is not finite.
+        """
         frames = self._decoder.decode(latent)[0].mul(255).round_().to(torch.uint8).permute(1, 2, 3, 0).contiguous()
         queued = later and self.device.type == "cuda"
         pixels = torch.empty(frames.shape, dtype=torch.uint8, pin_memory=queued).copy_(frames, non_blocking=queued)
@@ -150,14 +156,14 @@ class PreviewDecoder:
         return pixels
 
     def check(self) -> None:
-        """Raise InputError if a latent since the last check was not finite."""
+        """Raise InputError if a latent decoded since the last check was not finite."""
         finite, self._finite = all(self._finite), []
         if not finite:
             raise InputError(NOT_FINITE)
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor of the decoder."""
+    """Return the shape of each of the tiny decoder's tensors, by name."""
     of_tensors: dict[str, tuple[int, ...]] = {}
 
     def convolution(number: str, out: int, channels: int, *, bias: bool = True, side: int = 3) -> None:
@@ -177,7 +183,8 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def _check(source: str, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError unless these are the decoder's tensors."""
+    """Raise CheckpointError, naming the file `source`, if the names or shapes of `weights` are not the tiny
+    decoder's."""
     expected = shapes()
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))

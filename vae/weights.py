@@ -1,4 +1,4 @@
-"""The weights of Wan 2.1's VAE under their official names: reading from a file and checks."""
+"""The weights of Wan 2.1's VAE: reading them from files, checking them, and preparing them for the network."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The rows (columns) of a 3x3 kernel over doubled pixels that meet the same pixel.
+"""The rows (or columns) of a 3x3 kernel that read the same pixel after each pixel was doubled, as zeros and ones.
 
-The dimensions are [upper or lower pixel of two, the neighbour, row of the kernel]."""
+The dimensions are: first or second of the doubled pixels, neighbour among two original pixels, row of the 3x3 kernel.
+"""
 
 
 @dataclass
 class VAE:
-    """The weights in the network's layout (see `prepare`), and whether it works in tiles."""
+    """A Wan 2.1 VAE: its weights in the network's layout (see `prepare`), and whether it processes frames in tiles."""
 
     weights: dict[str, Tensor]
     use_tiling: bool = False
@@ -62,22 +63,24 @@ class VAE:
 
     @cached_property
     def quarters(self) -> dict[str, Tensor]:
-        """The results of the function `quarters` for the decoder's upsampling kernels, by name of the kernel."""
+        """The four 2x2 kernels (see the function `quarters`) of each of the decoder's upsampling kernels, by their
+        names."""
         names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
         return {name: quarters(self.weights[name]) for name in names}
 
     def decoding_in_half(self, dtype: torch.dtype = torch.float16) -> VAE:
-        """Return a VAE with the decoder only, in fp16 or bf16."""
+        """Return a VAE with only the decoder's weights, converted to `dtype` (fp16 or bf16)."""
         weights = {name: tensor.to(dtype) for name, tensor in self.weights.items() if name.startswith(DECODER)}
         return VAE(weights, self.use_tiling)
 
     def normalized(self, latent: Tensor) -> Tensor:
-        """Return a latent frame [1, 16, h, w] of the encoder, normalised for the experts, float32."""
+        """Return an encoded latent frame [1, 16, h, w], normalised as the transformer expects it, in float32."""
         mean, std = self._statistics()
         return (latent.float() - mean) / std
 
     def denormalized(self, latent: Tensor) -> Tensor:
-        """Return a latent frame [1, 16, h, w] of the experts, denormalised for the decoder, in the VAE's dtype."""
+        """Return a latent frame [1, 16, h, w] from the transformer, denormalised for the decoder, in the VAE's
+        dtype."""
         mean, std = self._statistics()
         latent = latent.to(self.device, torch.float32) * std + mean
         return latent.to(self.dtype, memory_format=torch.channels_last)
@@ -86,14 +89,15 @@ class VAE:
         return upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
 
     def enable_tiling(self) -> None:
-        """Process larger frames in overlapping tiles of 256 pixels from now on."""
+        """Process frames of more than 256 pixels in overlapping tiles of 256 pixels from now on."""
         self.use_tiling = True
 
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
-    """Return the memory-mapped VAE tensors of a file, or of a diffusers folder, by official name.
+    """Return the VAE's tensors in a file or a diffusers folder, by official name, as memory-mapped views if possible.
 
-    Raises CheckpointError for files that are not a Wan 2.1 VAE."""
+    Raises CheckpointError if they are not those of a Wan 2.1 VAE.
+    """
     entries = read_tensors(path)
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
@@ -105,12 +109,12 @@ def read_vae(path: str | Path) -> dict[str, Tensor]:
 
 
 def is_vae(keys: Iterable[str]) -> bool:
-    """Return whether a file's tensors have the names of a VAE, Wan's or diffusers'."""
+    """Return whether these tensor names are those of a VAE, official or diffusers'."""
     return any(key.endswith((WIDTH_KEY, diffusers_names.MARK)) for key in keys)
 
 
 def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]) -> Tensor:
-    """Return a weight's values: a view of the file, or float32 of a quantized weight."""
+    """Return the values of a weight: a view of the file, or a decoded float32 copy if the weight is quantized."""
     if name not in quantized:
         return tensors[name].view()
     parts = {entry.name: entry.view() for entry in quantized[name].entries}
@@ -119,9 +123,11 @@ def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[st
 
 
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the official weights in the network's layout.
+    """Return the official weights on `device` in `dtype`, in the network's layout, by official name.
 
-    Kernels are [out, 3 * in, h, w], the oldest frame first, channels last in memory; the norms' weights [channels]."""
+    Convolution kernels become [out, 3 * in, h, w], with the oldest frame first, channels last in memory. Weights of
+    norms become [channels].
+    """
     return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
 
 
@@ -134,22 +140,22 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 
 def quarters(weight: Tensor) -> Tensor:
-    """Return the four 2x2 kernels [4 * out, 4 * C] that replace a doubling and a 3x3 kernel [out, C, 3, 3].
+    """Return four 2x2 kernels [4 * out, 4 * C] that replace doubling an image and a 3x3 kernel [out, C, 3, 3] on it.
 
-    The 3x3 kernel is applied to an image in which each pixel is doubled along both axes. Each 2x2 kernel is applied to
-    the original image, and computes one of the four pixels that a pixel becomes."""
+    Each of the four is applied to the original image. It computes one of the four pixels that a pixel becomes.
+    """
     share = SHARES.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)
 
 
 def vae_width(weights: Mapping[str, Tensor]) -> int:
-    """Return the VAE's base width: 96 in the package."""
+    """Return the VAE's base width, the number of channels at full resolution: 96 for the official VAE."""
     return weights[WIDTH_KEY].numel()
 
 
 def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError, naming `source`, if a weight has NaN or infinity. Waits for a GPU once."""
+    """Raise CheckpointError, naming the file `source`, if a weight has NaN or infinity. Waits for the GPU once."""
     finite = torch.stack([tensor.isfinite().all() for tensor in weights.values()]).tolist()
     bad = [name for name, fine in zip(weights, finite, strict=True) if not fine]
     if bad:
@@ -160,7 +166,7 @@ def check_values(source: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError, naming `source`, unless the shapes `found` are those of a Wan 2.1 VAE of some width."""
+    """Raise CheckpointError, naming the file `source`, if the shapes `found` are not a Wan 2.1 VAE's of any width."""
     if WIDTH_KEY not in found:
         raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
     expected = vae_shapes(math.prod(found[WIDTH_KEY]))
@@ -178,7 +184,7 @@ def check_shapes(source: str, found: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a Wan 2.1 VAE with this base width, by official key."""
+    """Return the shape of each tensor of a Wan 2.1 VAE with this base width, by official name."""
     wide, narrow = width * MULTIPLES[-1], width * MULTIPLES[0]
     return {
         **_conv("encoder.conv1", 3, narrow),

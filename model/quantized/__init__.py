@@ -1,3 +1,4 @@
-"""Quantized weights in 4 and 8 bits: their encodings, and the parameters that a layer decodes.
+"""Quantized weights in 4 and 8 bits: their formats, and the parameters that decode them.
 
-`weights/quantized.py` finds them in files."""
+`weights/quantized.py` finds quantized weights in files.
+"""

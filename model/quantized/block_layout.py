@@ -1,4 +1,7 @@
-"""GGML's blocks as a comfy_kitchen QuantizedTensor layout. Import through `parameters.load_block_layout()`."""
+"""GGML's block formats as a layout of comfy_kitchen's QuantizedTensor.
+
+Import this module through `parameters.load_block_layout()`, because it needs comfy_kitchen.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +20,11 @@ BLOCKS = "LingBotGGML"
 
 @dataclass(frozen=True)
 class BlockParams(BaseLayoutParams):
-    """The weight's format and shape.
+    """The format `kind` and the shape of a weight in GGML's blocks.
 
-    `scale` is 1, because the blocks contain the scales. `orig_shape` is reversed when `transposed`; the bytes never
-    move."""
+    `scale` is always 1, because the blocks contain their scales. If `transposed`, `orig_shape` is reversed, but the
+    bytes stay as they are.
+    """
 
     kind: str = "Q4_0"
     transposed: bool = False
@@ -31,7 +35,7 @@ class BlockParams(BaseLayoutParams):
 
 
 class BlockLayout(PlainLayout):
-    """The layout of GGML's blocks: decodes with our kernel on a GPU, else in plain torch."""
+    """The layout of weights in GGML's blocks. Decoding uses our Triton kernel on a GPU, else plain torch."""
 
     Params = BlockParams
 
@@ -62,7 +66,10 @@ register_layout_class(BLOCKS, BlockLayout)
 
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
-    """Return a weight of `shape` that reports the dtype `dtype`. No byte is copied."""
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without copying them.
+
+    `kind` is a format in `ggml.BLOCKS`. The tensor reports `dtype` as its dtype.
+    """
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)

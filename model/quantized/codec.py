@@ -1,8 +1,9 @@
-"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch: decode and encode, the same bytes on every machine.
+"""The 4-bit formats of bitsandbytes (NF4, FP4) in plain torch: encoding and decoding, with the same bytes everywhere.
 
-A weight is stored as its row-major flat values, two to a byte, the high nibble first; each nibble indexes a table of 16
-values (`code`). Every `blocksize` values share a scale (`absmax`). With double quantization the scales are bytes:
-`absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`."""
+A weight is stored as its row-major flat values, two in a byte, the first in the high nibble. Each nibble is an index
+into a table of 16 values (`code`). Every `blocksize` values share a scale (`absmax`). With double quantization the
+scales are bytes: `absmax = nested_code[byte] * nested_absmax[i // nested_blocksize] + offset`.
+"""
 
 import json
 import math
@@ -44,7 +45,8 @@ _SUMS = 1 / 16
 
 
 class Scales(NamedTuple):
-    """The tables that turn packed nibbles into values. All are float32 except `absmax`, which is uint8 when nested."""
+    """The tables and scales of a 4-bit weight. All tensors are float32, but `absmax` is uint8 with double
+    quantization."""
 
     absmax: Tensor
     code: Tensor
@@ -55,7 +57,7 @@ class Scales(NamedTuple):
     nested_blocksize: int
 
     def block_scales(self) -> Tensor:
-        """Return the scale of each block of values, float32 [blocks]."""
+        """Return the scale of each block of values, float32 [blocks], with double quantization decoded."""
         if self.nested_absmax is None or self.nested_code is None or self.offset is None:
             return self.absmax.float()
         scales = self.nested_code.index_select(0, self.absmax.int())
@@ -64,7 +66,10 @@ class Scales(NamedTuple):
 
 
 def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return the weight `shape` in `dtype`: the float32 product rounded once, bit-equal to bitsandbytes."""
+    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as bitsandbytes.
+
+    `packed` (uint8, any shape) holds two values in a byte. The float32 product of value and scale is rounded once.
+    """
     count = math.prod(shape)
     pairs, per_block = _pairs(scales.code), scales.block_scales()
     packed = packed.reshape(-1)
@@ -77,9 +82,10 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return the weight `shape` in 8 bits with a scale for each row, from the largest scale of the row's blocks.
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
 
-    A row's values must fill whole blocks."""
+    A row's scale is computed from the largest scale of its blocks. A block must not span several rows.
+    """
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
     scaled = scales._replace(absmax=(per_row * row_scales.reciprocal()).view(-1), nested_absmax=None)
@@ -88,9 +94,10 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return `rows` (int64) of a weight [n, width] as float32 [len(rows), width].
+    """Return the rows with the indices `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in].
 
-    If `width` is a multiple of the block size, only these rows are read."""
+    If the width `in` is a multiple of the block size, only these rows are read.
+    """
     height, width = shape
     if width % scales.blocksize:
         return decode(packed, scales, shape, torch.float32)[rows]
@@ -105,7 +112,10 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
-    """Return the sum of the squared differences between a weight and its encoding: float32 within each part."""
+    """Return the sum of the squared differences between a weight and its 4-bit encoding.
+
+    The weight is processed in parts, and float32 is used within a part.
+    """
     flat, error = weight.detach().reshape(-1), 0.0
     parts = _decoded_parts(
         packed.view(-1),
@@ -121,7 +131,8 @@ def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
 
 
 def squared_sum(weight: Tensor) -> float:
-    """Return the sum of the squares of a weight's values: float32 within each part."""
+    """Return the sum of the squares of a weight's values. The weight is processed in parts, in float32 within a
+    part."""
     flat = weight.detach().reshape(-1)
     return sum(part.float().square().sum().item() for part in flat.split(_encoded_at_a_time(weight)))
 
@@ -131,12 +142,16 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """Return the two float32 values of each byte, packed into an int64 [256], which a CPU looks up faster."""
+    """Return the two float32 values that each byte encodes, packed into int64 [256], because a CPU reads these
+    faster."""
     return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
-    """Return the starts of the parts of a weight of `count` values, and the number of values of each but the last."""
+    """Return the start indices of the parts of a weight of `count` values, and the length of all parts but the last.
+
+    Parts are at least `at_a_time` values long and contain full blocks.
+    """
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 
@@ -144,7 +159,7 @@ def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
 def _decoded_parts(
     packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the first value's index and the float32 values of each part of a weight."""
+    """Yield each part of a weight as the index of its first value and its float32 values."""
     starts, step = _starts(count, blocksize, at_a_time)
     for start in starts:
         blocks = per_block[start // blocksize : (start + step) // blocksize]
@@ -168,15 +183,16 @@ def encode(
     search: bool = False,
     sums: float = _SUMS,
 ) -> tuple[Tensor, Scales]:
-    """Quantize a weight of any shape to uint8 [ceil(N / 2), 1] and its scales, on the weight's device.
+    """Return a weight of any shape as uint8 [ceil(N / 2), 1] for its N values, and its scales, on the weight's device.
 
-    Each value is divided by its block's largest magnitude and becomes the nearest table value. With `nested` the scales
-    minus their mean are quantized to bytes in the same way. The bytes equal those of
+    Each value is divided by its block's largest magnitude and rounded to the nearest value of the `quant_type`'s table.
+    With `nested` the scales, minus their mean, are quantized to bytes in the same way. The bytes are those of
     `bitsandbytes.functional.quantize_4bit`.
 
-    With `search` a block's scale is the candidate, negative ones included, with the least error. The error is the sum
-    of the squared errors plus `sums` times the square of their sum. The values are the nearest ones under the quantized
-    scale: the same format with 9 % less error."""
+    With `search` several scales, also negative ones, are tried for each block, and the one with the least error is
+    used. The error is the sum of the squared errors, plus `sums` times the square of the summed errors. Values are then
+    rounded under the quantized scale. The format is the same, with 9 % less error.
+    """
     code = torch.tensor(CODES[quant_type], device=weight.device)
     flat = weight.detach().reshape(-1)
     starts, step = _starts(flat.numel(), blocksize, _encoded_at_a_time(weight))
@@ -207,7 +223,7 @@ def _scales(absmax: Tensor, code: Tensor, blocksize: int, nested: bool) -> Scale
 
 
 def _blocks(flat: Tensor, blocksize: int) -> Tensor:
-    """Return float32 [blocks, blocksize]; the last block is padded with zeros."""
+    """Return flat values as float32 [blocks, blocksize]; the last block is padded with zeros."""
     return pad(flat.float(), (0, -flat.numel() % blocksize)).view(-1, blocksize)
 
 
@@ -216,9 +232,10 @@ def _largest(blocks: Tensor) -> Tensor:
 
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
-    """Return the uint8 index of the table value nearest to each value divided by its block's scale.
+    """Return, for each value divided by its block's scale, the uint8 index of the nearest value in the table `code`.
 
-    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1."""
+    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU.
+    """
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -232,7 +249,10 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return the scale of each block. A block of zeros keeps the scale zero."""
+    """Return the scale of each block [blocks, blocksize] with the least error (see `encode`).
+
+    A block of zeros has the scale 0.
+    """
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):
@@ -246,23 +266,24 @@ def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
 
 
 def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
-    """Return the table values to which these scales round the blocks."""
+    """Return the table values to which `blocks` [blocks, blocksize] are rounded with these scales [blocks]."""
     half = table.numel() // 2
     index = (blocks * _inverse(scales)).clamp_(-1, 1).mul_(half).round_().add_(half).to(torch.int32)
     return table.index_select(0, index.view(-1)).view(blocks.shape)
 
 
 def _nearest_table(code: Tensor) -> Tensor:
-    """Return float32 [8193]: the table value nearest to each of as many numbers from -1 to 1.
+    """Return a look-up table, float32 [8193], of the code value nearest to each of 8193 numbers from -1 to 1.
 
-    One look-up is several times faster than a search among 16, and precise enough to compare scales."""
+    A look-up is several times faster than a search among 16 values, and precise enough to compare scales.
+    """
     ordered = code.sort().values
     return ordered[torch.bucketize(torch.linspace(-1, 1, 8193, device=code.device), (ordered[:-1] + ordered[1:]) / 2)]
 
 
 @cache
 def _dynamic_map() -> Tensor:
-    """Return bitsandbytes' signed dynamic 8-bit table (arXiv:1511.04561) for nested scales, float32 [256]."""
+    """Return the table of bitsandbytes' signed dynamic 8-bit format (arXiv:1511.04561) for scales, float32 [256]."""
     values = [0.0, 1.0]
     for exponent in range(7):
         edges = torch.linspace(0.1, 1, 2**exponent + 1)
@@ -272,7 +293,10 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by key suffix."""
+    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffix of their names.
+
+    `dtype` is the weight's dtype before quantization.
+    """
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

@@ -1,4 +1,4 @@
-"""Decoding and recoding of weights by one kernel if the GPU has one, else in plain torch."""
+"""Decoding of quantized weights, and conversion to 8 bits, by a Triton kernel on a GPU, else in plain torch."""
 
 from collections.abc import Callable
 from functools import cache
@@ -15,14 +15,18 @@ from .codec import Scales, decode
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return the result of `ggml.decode`, computed by one kernel if possible."""
+    """Return a weight in GGML's blocks decoded to `dtype`, as `ggml.decode` does, by a Triton kernel if possible."""
     compiling = torch.compiler.is_compiling()
     run = ggml.decode if compiling else fastest("decode_blocks", ggml.decode, packed.device.type)
     return run(packed, kind, shape, dtype)
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return `codec.recode`; if the weight's blocks span several rows, quantize its decoded values instead."""
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
+
+    `codec.recode` or a Triton kernel converts directly. If blocks span several rows, the weight is decoded to float32
+    first.
+    """
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()
@@ -32,7 +36,10 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 @cache
 def fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our Triton kernel `name` on a GPU with Triton, else `plain`."""
+    """Return our Triton kernel with this name if `device_type` is "cuda" and Triton is installed, else `plain`.
+
+    If the kernel fails, `plain` replaces it.
+    """
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
     from ..kernels import weights_4bit, weights_blocks

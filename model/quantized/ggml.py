@@ -1,6 +1,6 @@
-"""The block formats of GGUF files in plain torch: decode, with the same bits as the gguf library's `dequantize`.
+"""Decoding of GGUF files' block formats in plain torch, with the same bits as the gguf library's `dequantize`.
 
-A weight is stored as its row-major flat values, in blocks of 32 or 256. A block contains its scales, as float16 and as
+A weight is stored as its row-major flat values, in blocks of 32 or 256. A block contains its scales, in float16 and in
 integers of 4, 6 or 8 bits, and its values in 2 to 8 bits. Arithmetic is float32: each product and each sum is rounded.
 """
 
@@ -16,7 +16,7 @@ _DECODED_AT_A_TIME = 1 << 22
 
 
 class BlockFormat(NamedTuple):
-    """A block's number of values and of bytes."""
+    """The size of a block: its number of values and its number of bytes."""
 
     values: int
     nbytes: int
@@ -34,13 +34,14 @@ BLOCKS = {
     "Q5_K": BlockFormat(256, 176),
     "Q6_K": BlockFormat(256, 210),
 }
-"""The supported formats, by GGML's names."""
+"""The block sizes of the supported formats, by GGML's names of the formats."""
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return the weight `shape` in `dtype`: float32 values rounded once.
+    """Return a weight of `shape`, decoded to `dtype`: float32 values, rounded once.
 
-    `packed` (uint8, any shape) holds the blocks of a weight in the format `kind`, a key of `BLOCKS`."""
+    `packed` (uint8, any shape) holds the blocks. `kind` is their format, a key of `BLOCKS`.
+    """
     count, block, decode_blocks = math.prod(shape), BLOCKS[kind], _DECODERS[kind]
     blocks = packed.reshape(-1, block.nbytes)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
@@ -53,9 +54,11 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 
 
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
-    """Return `rows` (int64) of a matrix [n, width] as float32 [len(rows), width].
+    """Return the rows with the indices `rows` (int64 [n]) of a weight of `shape` [out, in], as float32 [n, in].
 
-    If `width` is a multiple of the block size, only these rows' bytes are read."""
+    `packed` (uint8) holds its blocks in the format `kind`. If the width `in` is a multiple of the block size, only
+    these rows are read.
+    """
     height, width = shape
     if width % BLOCKS[kind].values:
         return decode(packed, kind, shape, torch.float32)[rows]
@@ -63,14 +66,15 @@ def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor)
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """Return the float16 at byte `at` of each block as float32 [blocks, 1]."""
+    """Return the float16 number at byte `at` of each block, as float32 [blocks, 1]."""
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Return numbers of `bits` bits as uint8 [blocks, values].
+    """Return packed numbers of `bits` bits as uint8 [blocks, numbers].
 
-    Each `group` of bytes holds one number per byte in its lowest bits, then one in the next bits, and so on."""
+    Each `group` bytes hold as many numbers in their lowest bits, then as many in their next bits, and so on.
+    """
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)
@@ -83,7 +87,7 @@ def _single_bits(values: Tensor) -> Tensor:
 
 
 def _scaled(values: Tensor, scales: Tensor, least: Tensor | None = None) -> Tensor:
-    """Return each group of values times its scale minus its `least`, float32 [blocks, values]."""
+    """Return each value times its group's scale, minus its group's `least`, float32 [blocks, values]."""
     groups = values.float().reshape(len(values), scales.shape[1], -1) * scales.unsqueeze(-1)
     return (groups if least is None else groups - least.unsqueeze(-1)).reshape(len(values), -1)
 
@@ -107,7 +111,7 @@ def _q3_k(blocks: Tensor) -> Tensor:
 
 
 def _six_bit_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scales and the least values of Q4_K and Q5_K, float32 [blocks, 8] each."""
+    """Return the scales and the `least` values of the formats Q4_K and Q5_K, float32 [blocks, 8] each."""
     scales, least, rest = blocks[:, 4:16].split(4, 1)
     scales = torch.cat([scales & 63, (rest & 15) | ((scales >> 2) & 48)], 1).float()
     least = torch.cat([least & 63, (rest >> 4) | ((least >> 2) & 48)], 1).float()

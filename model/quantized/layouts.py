@@ -1,8 +1,10 @@
-"""bitsandbytes' 4-bit weights as comfy_kitchen QuantizedTensor layouts. Import through `parameters.load_layouts()`.
+"""bitsandbytes' 4-bit formats as layouts of comfy_kitchen's QuantizedTensor.
 
-There are two layouts, because torch's compile cache distinguishes quantized tensors by their layout's name and fields
-only: NATIVE decodes with bitsandbytes' functional calls, PLAIN in torch. Linear4bit and Params4bit are not used,
-because the first repacks weights in place on some CPUs and the second loses its state on clone and detach."""
+Import this module through `parameters.load_layouts()`, because it needs comfy_kitchen. NATIVE weights are decoded by
+bitsandbytes' functions, and PLAIN weights in plain torch. These are two layouts, because torch's compile cache
+distinguishes quantized tensors only by the name and fields of their layout. Linear4bit and Params4bit of bitsandbytes
+are not used: the first repacks weights in place on some CPUs, and the second loses its state on clone and detach.
+"""
 
 import dataclasses
 import importlib
@@ -41,7 +43,10 @@ _BITSANDBYTES_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @cache
 def bitsandbytes_functional() -> Any:
-    """Return bitsandbytes.functional, or None (logged once) if it is missing or lacks its library for this CUDA."""
+    """Return the module bitsandbytes.functional, or None if it is missing or has no library for the installed CUDA.
+
+    The reason for None is logged once.
+    """
     # On CPUs with AVX512-BF16 it warns about an optional package that is unused here.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
@@ -60,9 +65,11 @@ def bitsandbytes_functional() -> Any:
 
 @dataclass(frozen=True)
 class FourBitParams(BaseLayoutParams):
-    """The parameters of a 4-bit weight. `scale` is absmax.
+    """The scales, format and shape of a 4-bit weight. `scale` is bitsandbytes' absmax.
 
-    `orig_shape` is the logical shape, reversed when `transposed`; the bytes never move."""
+    `orig_shape` is the logical shape. If `transposed`, it is reversed, but the bytes stay as they are. `state_dtype` is
+    the dtype before quantization.
+    """
 
     code: Tensor
     nested_absmax: Tensor | None
@@ -95,7 +102,7 @@ class FourBitParams(BaseLayoutParams):
 
 
 class PlainLayout(QuantizedLayout):
-    """The layout of 4-bit weights that decodes in plain torch, on any device."""
+    """The layout of 4-bit weights that are decoded in plain torch, on any device."""
 
     Params = FourBitParams
 
@@ -105,7 +112,7 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def recode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> EightBit:
-        """Return the weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row."""
         return recode(packed, params.scales, params.stored_shape, dtype)
 
     @classmethod
@@ -131,7 +138,10 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """Return the tensors that bitsandbytes writes for a weight, by key suffix; "" is the packed weight."""
+        """Return the tensors that bitsandbytes saves for a weight, by the suffix of their names.
+
+        The packed weight has an empty suffix.
+        """
         return {
             "": qdata,
             **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),
@@ -139,7 +149,7 @@ class PlainLayout(QuantizedLayout):
 
 
 class NativeLayout(PlainLayout):
-    """The layout that decodes with bitsandbytes if it has a kernel for the device and dtype, else in plain torch."""
+    """The layout of 4-bit weights that bitsandbytes decodes; plain torch does for devices and dtypes it lacks."""
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
@@ -181,11 +191,13 @@ def four_bit_tensor(
     state_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> QuantizedTensor:
-    """Return a 4-bit weight of `shape` that reports the dtype `dtype`.
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without copying them. It reports `dtype` as its
+    dtype.
 
-    No byte is copied: the tensors may be views of a mapped file or slices of a GPU buffer. `standard_code`: whether the
-    table is the format's own, which bitsandbytes has built in (`codec.CODES`). `state_dtype` is the weight's dtype
-    before quantization; `state_dict` writes it back."""
+    The tensors may be views of a mapped file or slices of a GPU buffer. `quant_type` is "nf4" or "fp4". `standard_code`
+    says whether `scales.code` is that format's own table, the only one that bitsandbytes uses. `state_dtype` is the
+    weight's dtype before quantization, which `state_dict` saves.
+    """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
     params = _params(scales, tuple(shape), quant_type, state_dtype, dtype)
@@ -195,9 +207,11 @@ def four_bit_tensor(
 def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a weight of one of comfy_kitchen's own layouts that reports the dtype `dtype`. No byte is copied.
+    """Return a QuantizedTensor in one of comfy_kitchen's own layouts, without copying `values`.
 
-    `fields` are the other fields of the layout's Params. `shape` is the weight's shape; None: the shape of `values`."""
+    The tensor reports `dtype` as its dtype. `shape` is the weight's shape, by default that of `values`. `fields` are
+    the other fields of the layout's Params.
+    """
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 
@@ -229,8 +243,7 @@ def _decoded(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype of the operand that is not quantized. Weights are decoded to it, not to the dtype they
-    declare."""
+    """Return the dtype of the operand that is not quantized. The quantized operand is decoded to this dtype."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 

@@ -1,7 +1,8 @@
-"""Products of weights in NVFP4 and MXFP8 with inputs in the same format, by comfy-kitchen.
+"""Matrix products of weights in NVFP4 or MXFP8 with inputs in the same format, by comfy-kitchen.
 
-Cards with instructions for these formats compute them (choice/table.py). Elsewhere the weights are decoded, or recoded
-to 8 bits."""
+They need a GPU with instructions for these formats (choice/table.py). On other GPUs the weights are decoded, or
+converted to 8 bits.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from ..ops.pointwise import or_else
 from .parameters import LayoutParameter, load_layouts
 
 LAYOUTS: dict[Work, str] = {"nvfp4": "TensorCoreNVFP4Layout", "mxfp8": "TensorCoreMXFP8Layout"}
-"""The names of comfy-kitchen's layouts, by format."""
+"""The names of comfy-kitchen's layouts, by the format of the weight."""
 FORMATS = {layout: form for form, layout in LAYOUTS.items()}
 WORST: dict[Work, float] = {"nvfp4": 0.2, "mxfp8": 0.05}
-"""The largest relative error of a right product: about twice that of the rounded input."""
+"""The relative RMS error below which a product passes its test, by format: about twice that of a rounded input."""
 
 
 class OwnFormatLayer:
-    """A linear layer as a function of its input [tokens, in], which is quantized to the weight's format."""
+    """A linear layer as a function. Its input [tokens, in] is quantized to the weight's own format."""
 
     input_dtype = None
 
@@ -39,7 +40,11 @@ class OwnFormatLayer:
 
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
-    """Return the layer of a weight in NVFP4 or MXFP8 if its GPU computes that format in `dtype`, else None."""
+    """Return a linear layer that multiplies in the weight's format, or None if that is impossible.
+
+    It is possible for weights in NVFP4 or MXFP8 on a GPU that supports the format, with results in `dtype` bf16 or
+    fp16.
+    """
     if not isinstance(weight, LayoutParameter) or dtype not in (torch.bfloat16, torch.float16):
         return None
     form = FORMATS.get(weight.layout_name)
@@ -52,9 +57,11 @@ def _computes(form: Work, device: torch.device) -> bool:
 
 
 def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times a weight [out, in] in its own format, plus bias.
+    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen.
 
-    Raises RuntimeError if comfy-kitchen would compute this in plain torch."""
+    x is quantized to the weight's format. Raises RuntimeError if comfy-kitchen has no kernel for the GPU and would use
+    plain torch.
+    """
     kitchen, form, own = import_module("comfy_kitchen"), FORMATS[weight.layout_name], weight.fields
     values, params = _layout(form).quantize(x.contiguous())
     arguments: dict[str, Any] = {"a": values, "b": weight.data, "bias": bias, "out_dtype": dtype}
@@ -70,7 +77,7 @@ def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: t
 
 
 def plainly(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return `by_kitchen` in plain torch: both operands are decoded."""
+    """Return the same product as `by_kitchen`, computed in plain torch from decoded operands."""
     form = FORMATS[weight.layout_name]
     rounded = _encoded(x.float(), form).decode(torch.float32)[: len(x)]
     made = F.linear(rounded, weight.decode(torch.float32), None if bias is None else bias.float())
@@ -85,7 +92,7 @@ def _layout(form: Work) -> Any:
 
 
 def _encoded(x: Tensor, form: Work) -> LayoutParameter:
-    """Return a matrix in a format; rows of zeros may follow its own."""
+    """Return the matrix x [rows, columns] quantized to the format `form`. Rows of zeros may follow as padding."""
     layout = _layout(form)
     values, params = layout.quantize(x)
     fields = {"scale": params.scale} | ({"block_scale": params.block_scale} if form == "nvfp4" else {})

@@ -1,4 +1,4 @@
-"""Quantized weights as parameters: their bytes, and the tables that decode them."""
+"""Quantized weights as torch Parameters that hold the weight's bytes and scales, and decode them on demand."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -17,25 +17,28 @@ from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base of quantized weights in a model outside ComfyUI.
+    """The base class of quantized weights outside ComfyUI.
 
-    It needs torch only, because importing comfy_kitchen and bitsandbytes takes six seconds, half of it for torch's
-    compiler. In ComfyUI, weights are QuantizedTensors instead, which the host can move and patch."""
+    It needs torch only, because importing comfy_kitchen and bitsandbytes takes six seconds. In ComfyUI, weights are
+    QuantizedTensors instead, which ComfyUI can move and patch.
+    """
 
     _kept: dict[torch.dtype, Any] | None = None
     _place: "SharedPart | None" = None
 
     def keep(self, place: "SharedPart | None" = None) -> None:
-        """Cache decoded and recoded weights from now on, in `place` if given."""
+        """Cache the results of `decode` and `recode` from now on, in the memory of `place` if it is given."""
         self._kept, self._place = {}, place
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`, from the cache if `keep` was called."""
+        """Return the weight as a plain tensor [out, in] in `dtype`. The result is cached if `keep` was called."""
         return self._kept_or_made(dtype, self._decode)
 
     def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in 8 bits (int8 or float8_e4m3fn) with a scale for each row, from the cache if `keep` was
-        called."""
+        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row.
+
+        The result is cached if `keep` was called.
+        """
         return self._kept_or_made(dtype, self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -53,15 +56,16 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """The part of one weight in a shared tensor, where decoded weights of the same shape are adjacent.
+    """The part of a larger tensor that is reserved for one weight.
 
-    One product can then use all of them."""
+    The tensor holds several decoded weights of the same shape, so that one matrix product can use all of them.
+    """
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
 
     def put(self, made: T) -> T:
-        """Copy a tensor, or an 8-bit matrix, to this place; return the copy."""
+        """Copy a decoded or 8-bit weight [out, in] to the reserved part, and return the copy."""
         if isinstance(made, EightBit):
             values, scales = self._own("values", made.values), self._own("scales", made.scales.view(-1, 1))
             return cast(T, EightBit(values, scales))
@@ -78,22 +82,23 @@ class SharedPart:
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """Call `keep` on weights of one shape so that their decoded or recoded tensors are adjacent in memory."""
+    """Let weights of one shape cache their decoded and 8-bit tensors, adjacent in memory (see
+    `DecodedParameter.keep`)."""
     together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(SharedPart(number, len(weights), together))
 
 
 class WideParameter(DecodedParameter):
-    """A weight of 16 bits or more, which 8-bit arithmetic recodes. The result of `decode` is not cached."""
+    """A weight in 16 bits or more, which 8-bit arithmetic converts to 8 bits. The result of `decode` is not cached."""
 
     @classmethod
     def of(cls, weight: Tensor) -> "WideParameter":
-        """Return a parameter over the memory of `weight`."""
+        """Return a parameter over the memory of `weight`, without a copy."""
         return torch.Tensor._make_subclass(cls, weight.detach(), False)
 
     def decode(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight in `dtype`."""
+        """Return the weight in `dtype`, without caching the result."""
         return self.data.to(dtype)
 
     def _recode(self, dtype: torch.dtype) -> EightBit:
@@ -101,14 +106,17 @@ class WideParameter(DecodedParameter):
 
 
 class FourBitParameter(DecodedParameter):
-    """A 4-bit weight: the packed bytes and their scales. It decodes to the same bits as bitsandbytes."""
+    """A 4-bit weight: packed bytes and their scales. It is decoded to the same bits as by bitsandbytes."""
 
     scales: Scales
     weight_shape: tuple[int, ...]
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
-        """Return a parameter over these tensors without a copy: views of a mapped file, slices of a GPU buffer."""
+        """Return a parameter of `shape` over these tensors, without a copy.
+
+        They may be views of a mapped file or slices of a GPU buffer.
+        """
         parameter = torch.Tensor._make_subclass(cls, packed, False)
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
@@ -122,22 +130,28 @@ class FourBitParameter(DecodedParameter):
 
 
 class ScaledParameter(DecodedParameter):
-    """An 8-bit weight: its values and their scale.
+    """An 8-bit weight, float8 or int8, with one scale, one scale for each row, or none.
 
-    It decodes as in ComfyUI: float8 times the scale in the target dtype, int8 times the scale in float32."""
+    It is decoded as in ComfyUI: float8 is multiplied by the scale in the target dtype, int8 in float32.
+    """
 
     scale: Tensor | None
 
     @classmethod
     def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
-        """Return a parameter over these tensors without a copy: views of a mapped file, slices of a GPU buffer."""
+        """Return a parameter over these tensors, without a copy.
+
+        They may be views of a mapped file or slices of a GPU buffer.
+        """
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.scale = scale
         return parameter
 
     def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in 8 bits, as the base class; if the stored values have that dtype, they are used as they
-        are."""
+        """Return the weight in the 8-bit `dtype`, with a scale for each row.
+
+        Stored values that already have this dtype are used unchanged and are not cached.
+        """
         return self._recode(dtype) if self.dtype == dtype else super().recode(dtype)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -148,16 +162,17 @@ class ScaledParameter(DecodedParameter):
 
 
 class BlockParameter(DecodedParameter):
-    """A weight in GGML's blocks: the bytes of a GGUF file, their format and the weight's shape.
+    """A weight in GGML's blocks: the bytes from a GGUF file, their format `kind` and the weight's shape.
 
-    It decodes to the float32 values of the gguf library, rounded once."""
+    It is decoded to the float32 values of the gguf library, rounded once.
+    """
 
     kind: str
     weight_shape: tuple[int, ...]
 
     @classmethod
     def of(cls, packed: Tensor, kind: str, shape: tuple[int, ...]) -> "BlockParameter":
-        """Return a parameter over this tensor, without a copy."""
+        """Return a parameter of `shape` over the bytes `packed` in the format `kind`, without a copy."""
         parameter = torch.Tensor._make_subclass(cls, packed, False)
         parameter.kind, parameter.weight_shape = kind, tuple(shape)
         return parameter
@@ -167,7 +182,7 @@ class BlockParameter(DecodedParameter):
 
 
 class LayoutParameter(DecodedParameter):
-    """A weight of one of comfy_kitchen's layouts: its values, and the other fields of the layout's Params."""
+    """A weight in one of comfy_kitchen's layouts: its values, and the other fields of the layout's Params."""
 
     layout_name: str
     weight_shape: tuple[int, ...]
@@ -175,7 +190,7 @@ class LayoutParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
-        """Return a parameter over these tensors, without a copy."""
+        """Return a parameter of `shape` over these tensors in a `layout`, given by its name, without a copy."""
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter
@@ -186,9 +201,10 @@ class LayoutParameter(DecodedParameter):
 
 
 def load_layouts() -> ModuleType:
-    """Return the module of layouts. It is only imported on use, because comfy_kitchen.tensor takes a second.
+    """Return the module `layouts`, imported on the first call, because its import takes a second.
 
-    Raises DependencyError if comfy-kitchen cannot be imported."""
+    Raises DependencyError if comfy-kitchen cannot be imported.
+    """
     require("comfy_kitchen.tensor", "comfy-kitchen packaging")
     from . import layouts
 
@@ -196,7 +212,10 @@ def load_layouts() -> ModuleType:
 
 
 def load_block_layout() -> ModuleType:
-    """Return the module of the layout for GGML's blocks; see `load_layouts`."""
+    """Return the module `block_layout`, imported on the first call.
+
+    Raises DependencyError if comfy-kitchen cannot be imported.
+    """
     load_layouts()
     from . import block_layout
 
@@ -204,10 +223,11 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return `tensor` as a Parameter without gradient over the same bytes.
+    """Return `tensor` as a Parameter without gradient over the same memory.
 
-    A quantized tensor is marked as a parameter in place: `Parameter(tensor)` would detach it, and comfy_kitchen's
-    detach copies the scales out of the mapped file into memory."""
+    A quantized tensor is only marked as a parameter, in place. `Parameter(tensor)` would detach it, and comfy_kitchen's
+    detach copies the scales of a mapped file into memory.
+    """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True
