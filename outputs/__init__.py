@@ -1,4 +1,4 @@
-"""Output files: one run at a time writes a file, and the file gets its final name when it is complete."""
+"""Writing of output files. A file is locked against other runs, and gets its final name when it is complete."""
 
 import os
 import secrets
@@ -18,8 +18,8 @@ PART, LOCK = ".part", ".lock"
 
 
 def part_of(file: Path) -> Path:
-    """Return the temporary name under which this process writes `file`. For a symbolic link the target is written, and
-    the link stays. No other process uses this name."""
+    """Return the temporary name under which this process writes `file`. No other process uses this name. If `file` is a
+    symbolic link, the temporary file is next to the link's target."""
     file = _followed(file)
     return file.with_name(f"{file.name}.{_own_name(os.getpid())}{PART}")
 
@@ -31,8 +31,8 @@ def name_whole(file: Path) -> None:
 
 @contextmanager
 def written_whole(*files: Path) -> Iterator[list[Path]]:
-    """Yield the temporary names to write to. If the block succeeds the files get their own names; otherwise they are
-    removed."""
+    """Yield temporary names under which to write the files. If the with block succeeds, the files get their final
+    names. Otherwise the temporary files are removed."""
     parts = [part_of(file) for file in files]
     try:
         yield parts
@@ -45,11 +45,13 @@ def written_whole(*files: Path) -> Iterator[list[Path]]:
 
 @contextmanager
 def taken(file: Path, parts: str = "") -> Iterator[None]:
-    """Lock an output against every other run while this block runs, with a lock file next to `file`. The operating
-    system releases the lock when the process dies. Missing folders are made, and removed if they stay empty.
+    """Lock an output file against other runs during the with block, by a lock file next to it. The operating system
+    releases the lock if the process dies.
 
-    Unfinished files of dead runs are removed. `parts`: a glob pattern of their names, if a run writes several files.
-    Raises InputError if another run holds the output, or if the folder cannot be written."""
+    Missing folders are created, and removed if they stay empty. Unfinished files of dead runs are removed. `parts` is a
+    glob pattern of the names of these files, if a run writes several. Raises InputError if another run has the lock or
+    the folder cannot be written.
+    """
     file = _followed(file)
     made = _make_folders(file.parent)
     lock_file = file.with_name(file.name + LOCK)
@@ -69,7 +71,8 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
 
 
 def _followed(file: Path) -> Path:
-    """Return the file that a symbolic link leads to; other paths unchanged. Raises InputError for a circle of links."""
+    """Return the target of a symbolic link; other paths are returned unchanged. Raises InputError for a circle of
+    links."""
     if not file.is_symlink():
         return file
     followed = Path(os.path.realpath(file))
@@ -80,12 +83,12 @@ def _followed(file: Path) -> Path:
 
 @cache
 def _own_name(_process: int) -> str:
-    """Return a random name for this process, unique also among machines and containers with equal process ids."""
+    """Return a random name for this process. It is unique even if machines or containers have equal process ids."""
     return secrets.token_hex(4)
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder with its parents; return the new folders, the deepest first."""
+    """Create a folder and its parents. Return the new folders, the deepest first. Raises InputError."""
     folder = _followed(folder)
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -115,8 +118,8 @@ def _acquire(lock_file: Path, file: Path) -> "BaseFileLock":
 
 
 def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
-    """Return whether the locked file still has this name: its last owner may have removed it after this process opened
-    it."""
+    """Return whether the locked file still exists under the name `lock_file`. Its previous owner may have removed it
+    after this process opened it."""
     opened = getattr(getattr(lock, "_context", None), "lock_file_fd", None)
     try:
         return opened is None or os.fstat(opened).st_ino == lock_file.stat().st_ino
@@ -125,8 +128,8 @@ def _is_of(lock: "BaseFileLock", lock_file: Path) -> bool:
 
 
 def _release(lock: "BaseFileLock", lock_file: Path) -> None:
-    """Remove the lock file, if possible while it is locked. Windows removes no open file, so there it is removed after
-    the release."""
+    """Release a lock and remove its file. The file is removed first, so that no other process locks it in between.
+    Windows cannot remove an open file, so there it is removed afterwards."""
     try:
         lock_file.unlink()
         lock.release()

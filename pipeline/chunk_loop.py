@@ -1,5 +1,5 @@
-"""The loop that generates a causal model's video chunk by chunk, shared by all fronts, and `rollout` for Python
-programs."""
+"""The loop that generates a causal model's video chunk by chunk, used by the nodes, the command and the live server,
+and `rollout` for Python programs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,22 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""The signature callback(chunk, forward), called after each forward of a chunk. The first forward updates the cache
-with the previous chunk (the first chunk has no such forward), then one follows for each step."""
+"""The signature callback(chunk, forward), called after each forward of a chunk; both numbers count from 0.
+
+The first forward of a chunk updates the cache with the previous chunk. The video's first chunk has no such forward. The
+other forwards are the denoising steps.
+"""
 
 
 class Chunk(NamedTuple):
-    """The inputs of a chunk. `latent` [1, 16, chunk, h, w] is noise, or the finished latent where `made` is true. `y`
-    [1, 20, chunk, h, w] holds mask and image latent. `camera` is [1, 384, chunk, h, w] (448 channels for an action
-    model). `context` and `negative` [1, L, D] are the prompt embeddings."""
+    """The inputs of one chunk.
+
+    latent: [1, 16, chunk, h, w], noise, or the finished latent if `made` is true.
+    y: [1, 20, chunk, h, w], the mask and the image latent.
+    camera: [1, 384, chunk, h, w], or 448 channels for an action model; None without camera layers.
+    context, negative: [1, L, D], the embeddings of the prompt and the negative prompt.
+    made: whether the chunk was generated before.
+    """
 
     latent: Tensor
     y: Tensor
@@ -40,8 +48,11 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLoop:
-    """The settings shared by all chunks of a video. `size`: height and width of the latent. `held`: the number of
-    latent frames with cached keys and values (see `Window.held`). `chunk`: latent frames per chunk."""
+    """The settings shared by all chunks of a video.
+
+    `size` is the height and width of the latent. `held` counts the latent frames with cached keys and values (see
+    `Window.held`). `chunk` is the number of latent frames per chunk. `schedule` determines the denoising steps.
+    """
 
     size: tuple[int, int]
     held: Window
@@ -78,11 +89,13 @@ class ChunkLoop:
         sequence_parallel: SequenceParallel | None = None,
         callback: ChunkCallback | None = None,
     ) -> Iterator[Tensor]:
-        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, including chunks that were made
-        before.
+        """Yield the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, including chunks that were
+        generated before.
 
-        The next chunk is requested only after the previous one was consumed, so a steered camera is read as late as
-        possible. The other arguments are those of `rollout` and `World`."""
+        `chunks` are the inputs. The next item is requested only when the caller asks for the next latent, so a live
+        camera is read as late as possible. `memory` is the storage of keys and values and caches. The other arguments
+        are those of `rollout`.
+        """
         # 1. The key and value cache starts empty.
         world = self.world(model, device, memory, sequence_parallel)
         context = negative = None
@@ -120,13 +133,21 @@ def rollout(
 ) -> Iterator[Tensor]:
     """Yield the latent chunk by chunk, float32 [1, 16, chunk, h, w] each, on the device of `noise`.
 
-    model: a causal model; it uses no negative prompt. noise [1, 16, f, h, w], f a multiple of `chunk`. y
-    [1, 20, f, h, w]: mask and image latent. context [1, L, D]: the prompt. camera [1, 384, f, h, w]. schedule: from
-    `sampling.few_step_schedule`. window: latent frames that a chunk attends to, including its own (None: all); the
-    first `sink` of these are always the first frames of the video. chunk: latent frames generated at a time.
-    `renoise(shape)` returns new standard normal noise; it is called before every step except a chunk's first.
-    `sequence_parallel`: the processes that generate the video together, all called with the same arguments. Raises
-    InputError for a model that is not causal and for sizes that do not match."""
+    model: a causal model without guidance, so there is no negative prompt.
+    noise: [1, 16, f, h, w]; f is a multiple of `chunk`.
+    y: [1, 20, f, h, w], the mask and the image latent.
+    context: [1, L, D], the prompt embedding.
+    camera: [1, 384, f, h, w], from `camera_embedding`; None without camera layers.
+    schedule: the result of `sampling.few_step_schedule`.
+    window: the number of latent frames that a chunk attends to, including its own (None: all). The first `sink` of
+    these are always the first frames of the video.
+    chunk: the number of latent frames generated at a time.
+    renoise: a function of a shape that returns new standard normal noise. It is called before every step except a
+    chunk's first.
+    sequence_parallel: the processes that generate the video together, all called with the same arguments.
+
+    Raises InputError for a model that is not causal and for sizes that do not match.
+    """
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(
         model,
@@ -156,12 +177,13 @@ def rollout_guided(
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Run `rollout` with a causal-pretrain model: `steps` guided steps for each chunk; the solver restarts for each
+    """Yield the latent chunk by chunk as `rollout` does, from a causal-pretrain model with `steps` guided steps per
     chunk.
 
-    negative [1, L, D]: the negative prompt. It has its own keys and values, which doubles their memory; with a
-    `guide_scale` of 1 it is not used. No noise is added between steps. The official code uses no window. The other
-    arguments are those of `rollout` and `sample`."""
+    `negative` [1, L, D] is the embedding of the negative prompt. It has its own keys and values, which doubles their
+    memory. With a `guide_scale` of 1 it is not used. The solver restarts for each chunk, and no noise is added between
+    steps. The official code uses no window. The other arguments are those of `rollout` and `sample`.
+    """
     schedule = GuidedSchedule(steps, shift, guide_scale, solver)
     loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
     return loop.run(

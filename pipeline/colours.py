@@ -1,4 +1,4 @@
-"""Conversion of images to sRGB from any profile, gamma or primaries, and of frames to and from a video's BT.709."""
+"""Colour conversion: images of any profile, gamma or primaries to sRGB, and video frames to and from BT.709."""
 
 import struct
 from io import BytesIO
@@ -18,25 +18,27 @@ PRIMARIES = {
 HDR = {16: "PQ", 18: "HLG"}
 """The transfer functions of high dynamic range, keyed by the numbers of ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
-"""Numbers of ITU-T H.273, for primaries, transfer functions and matrices alike."""
+"""Numbers of ITU-T H.273, with the same meaning for primaries, transfer functions and matrices. BT709: BT.709.
+UNSPECIFIED: not stated."""
 HD = 1280, 720
 D65, D50 = (0.3127, 0.329), np.array([0.9642, 1.0, 0.8249])
 BRADFORD = np.array([[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]])
 ADOBE_GAMMA, USUAL_GAMMA, GAMMA_TOLERANCE = 2.19921875, 2.2, 0.06
 MODES = {"RGB": "RGB", "GRAY": "L", "CMYK": "CMYK", "Lab": "LAB"}
-"""Pillow's mode for each colour space of a profile."""
+"""Pillow's image mode for each colour space of an ICC profile."""
 CUBE = np.stack(np.meshgrid(*[np.linspace(0, 255, 6)] * 3), -1).reshape(36, 6, 3).astype(np.uint8)
 SAME = 1
-"""The largest change of an 8-bit value for which a profile counts as sRGB."""
+"""The largest change of an 8-bit value at which a profile counts as sRGB, so that no conversion is needed."""
 HEAD = 64 * 2**10
 
 _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 
 
 class Coding(NamedTuple):
-    """The ITU-T H.273 numbers in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file.
+    """The colour coding in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file, as numbers of ITU-T H.273.
 
-    `narrow`: black is 16 and white 235, as in video."""
+    `narrow` is True if black is 16 and white is 235, as in video.
+    """
 
     primaries: int
     transfer: int
@@ -44,7 +46,8 @@ class Coding(NamedTuple):
 
 
 def video_frame(pixels: np.ndarray) -> Any:
-    """Return pixels uint8 [H, W, 3] as PyAV's frame for a stream that `tag_bt709` was called with."""
+    """Return a PyAV frame of the pixels, uint8 [H, W, 3] in sRGB, converted to BT.709. Its stream must be tagged by
+    `tag_bt709`."""
     from av import VideoFrame
 
     frame = VideoFrame.from_ndarray(pixels, format="rgb24")
@@ -52,24 +55,26 @@ def video_frame(pixels: np.ndarray) -> Any:
 
 
 def tag_bt709(stream: Any) -> None:
-    """Set a PyAV encoder's colour tags to BT.709. Without tags players take a video below 720 lines for BT.601, and a
-    larger one for BT.709."""
+    """Set the colour tags of a PyAV encoder's stream to BT.709. Without tags, players assume BT.601 for a video of
+    fewer than 720 lines."""
     stream.colorspace = stream.color_primaries = stream.color_trc = BT709
     stream.color_range = 1
 
 
 def as_players_take(frame: Any) -> Any:
-    """Return a frame of PyAV with the colour matrix that video players assume: a frame without one is tagged as BT.709
-    if it has at least 1280 columns or 720 rows."""
+    """Return a PyAV frame with the colour matrix that video players assume. A frame without a stated matrix is tagged
+    as BT.709 if it has at least 1280 columns or 720 rows."""
     if frame.colorspace == UNSPECIFIED and (frame.width >= HD[0] or frame.height >= HD[1]):
         frame.colorspace = BT709
     return frame
 
 
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
-    """Return an opaque image converted to sRGB, mode RGB, and notes on a profile that cannot be applied.
+    """Return an opaque image converted to sRGB (mode RGB), and notes for the user on a profile that cannot be applied.
 
-    `source` is the image as it was opened, with its profile, EXIF data and PNG chunks."""
+    `colour` is the image to convert. `source` is the image as it was opened, with its profile, EXIF data and PNG
+    chunks. `coding` is the file's colour coding, or None.
+    """
     notes: list[str] = []
     data = source.info.get("icc_profile") or described(source, coding)
     if data:
@@ -85,8 +90,8 @@ def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> 
 
 
 def described(source: Image.Image, coding: Coding | None) -> bytes | None:
-    """Return an ICC profile made from the fields of an image that describe its colours: `coding`, gAMA, cHRM or EXIF.
-    Return None for sRGB and for an image without such fields."""
+    """Return an ICC profile made from the fields of an image file that describe its colours: `coding`, a PNG's gAMA and
+    cHRM, or EXIF. Return None for sRGB and for a file without such fields."""
     info = source.info
     if coding is not None and coding.transfer not in HDR:
         linear = coding.transfer == 8
@@ -102,7 +107,8 @@ def described(source: Image.Image, coding: Coding | None) -> bytes | None:
 
 
 def _of_png(gamma: float | None, chromaticity: tuple[float, ...] | None) -> bytes | None:
-    """Return the profile of a PNG's gAMA and cHRM chunks, or None for sRGB and for invalid values."""
+    """Return an ICC profile made from a PNG's gAMA (`gamma`) and cHRM (`chromaticity`) chunks; None for sRGB and for
+    invalid values."""
     exponent = 1 / gamma if gamma and 0.05 < gamma < 5 else USUAL_GAMMA
     usual = abs(exponent - USUAL_GAMMA) < GAMMA_TOLERANCE
     if chromaticity is None or len(chromaticity) != 8:
@@ -137,8 +143,8 @@ def _apply_profile(colour: Image.Image, data: bytes) -> Image.Image:
 
 
 def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[float, float] = D65) -> bytes:
-    """Return an ICC 2.1 profile with these primaries (x, y) and one curve for all: a power, or sRGB's curve if `gamma`
-    is None."""
+    """Return an ICC 2.1 profile with the given x, y of red, green, blue and white. The curve is a power function with
+    the exponent `gamma`, or sRGB's curve if `gamma` is None."""
     columns = _xyz(primaries, white).T
     values = np.linspace(0, 1, 1024)
     light = values**gamma if gamma else np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
@@ -155,7 +161,7 @@ def matrix_profile(primaries: _Primaries, gamma: float | None, white: tuple[floa
 
 
 def _xyz(primaries: _Primaries, white: tuple[float, float]) -> np.ndarray:
-    """Return the matrix [3, 3] from linear RGB to XYZ under the profile's white, D50."""
+    """Return the matrix [3, 3] from linear RGB to XYZ, adapted to D50, the white point of ICC profiles."""
     points = np.array([[x / y, 1.0, (1 - x - y) / y] for x, y in primaries]).T
     light = np.array([white[0] / white[1], 1.0, (1 - sum(white)) / white[1]])
     matrix = points * np.linalg.solve(points, light)
@@ -168,7 +174,7 @@ def _xyz_tag(values: np.ndarray) -> bytes:
 
 
 def _packed(tags: dict[bytes, bytes]) -> bytes:
-    """Return a profile with these tags, each aligned to four bytes."""
+    """Return the bytes of an ICC profile with these tags, each aligned to four bytes."""
     start = 128 + 4 + 12 * len(tags)
     table, body = b"", b""
     for name, data in tags.items():
@@ -180,7 +186,7 @@ def _packed(tags: dict[bytes, bytes]) -> bytes:
 
 
 def coding_of(head: bytes) -> Coding | None:
-    """Return the colour coding in the first bytes of a file; None for a file without one."""
+    """Return the colour coding stated in the first bytes of an image file, `head`; None if there is none."""
     if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
         return Coding(head[at + 4], head[at + 5], head[at + 7] == 0)
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:

@@ -1,7 +1,8 @@
-"""The copy of a causal model's chunks from a GPU to host memory.
+"""Delivery of a causal model's chunks from a GPU to host memory.
 
-Python queues a chunk's kernels faster than a GPU runs them. So Python waits for a chunk only after the next chunk's
-first forward is queued: the GPU never waits while Python writes frames or computes a camera."""
+Python queues a chunk's kernels faster than a GPU runs them. So Python first queues the next chunk's first forward, and
+then waits for the chunk. The GPU is never idle while Python writes frames or computes a camera.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 class HostCopy(NamedTuple):
-    """A chunk's latent in host memory. A GPU may still be writing it until `wait()` has returned."""
+    """The copy of a chunk's latent in host memory. A GPU may still be writing it until `wait()` has returned."""
 
     latent: Tensor
     wait: Callable[[], object]
@@ -25,18 +26,20 @@ class HostCopy(NamedTuple):
 
     @classmethod
     def of(cls, latent: Tensor, *devices: torch.device) -> HostCopy:
-        """Queue the copy of a latent. `wait` also waits for the work now queued on `devices`."""
+        """Queue the copy of a latent to host memory, and return it. Its `wait` also waits for the work that is queued
+        on `devices` at this time."""
         on_gpu = latent.device.type == "cuda"
         copy = latent.to("cpu", non_blocking=on_gpu)
         return cls(copy, queued_on(latent.device, *devices), on_gpu)
 
 
 class Delivery(Generic[T]):
-    """A queue that delivers each chunk one chunk later than the loop makes it.
+    """A queue that delivers each chunk one chunk after it was generated.
 
-    `deliver(latent, item)` receives each chunk's latent in host memory and the item that was added with it. `latents`
-    lists the delivered chunks, including the chunk now being delivered. Use `forward_done` as the loop's callback, and
-    call `finish` after the last chunk."""
+    `deliver(latent, item)` receives a chunk's latent in host memory and the item added with it. `latents` lists all
+    delivered latents, including the current one during `deliver`. Pass `forward_done` to the loop as its callback, and
+    call `finish` after the last chunk.
+    """
 
     def __init__(self, deliver: Callable[[Tensor, T], None]) -> None:
         self._deliver = deliver
@@ -44,14 +47,16 @@ class Delivery(Generic[T]):
         self.latents: list[Tensor] = []
 
     def add(self, latent: Tensor, item: T, *devices: torch.device) -> None:
-        """Queue a chunk, or deliver it at once if no GPU computes it. `devices`: other devices that compute `item`."""
+        """Queue a chunk's `latent` and `item` for delivery, or deliver them at once if no GPU is used. `devices` are
+        other devices that are still computing `item`."""
         copy = HostCopy.of(latent, *devices)
         self._queued = copy, item
         if not copy.queued:
             self.finish()
 
     def forward_done(self, _chunk: int, _forward: int) -> None:
-        """Deliver the queued chunk, since the next chunk's first forward is now queued."""
+        """Deliver the queued chunk. The loop calls this after each forward, so the next chunk's first forward is queued
+        by then."""
         self.finish()
 
     def finish(self) -> None:

@@ -18,8 +18,8 @@ LARGEST_SIDE = 8192
 
 @dataclass(frozen=True)
 class Geometry:
-    """The `height` and `width` in pixels and the `frames` of a video, and the size of its latent: `lat_h`, `lat_w`,
-    `lat_f`."""
+    """The size of a video: `height` and `width` in pixels and `frames`, and the same for its latent: `lat_h`, `lat_w`
+    and `lat_f`."""
 
     height: int
     width: int
@@ -39,20 +39,21 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """Return the length of the model's sequence in tokens."""
+        """Return the number of tokens of the video in the transformer."""
         return self.lat_f * self.lat_h * self.lat_w // PATCH**2
 
 
 def output_geometry(
     image_width: int, image_height: int, max_area: int, frames: int, n_poses: int | None = None, *, chunk: int = 1
 ) -> Geometry:
-    """Return the size by the official rule: the image's aspect ratio on at most `max_area` pixels, sides floored to
-    multiples of 16.
+    """Return a video's size by the official rule: the aspect ratio of the image, an area of at most `max_area` pixels,
+    and sides rounded down to multiples of 16.
 
-    A 480x832 image on 480*832 gives 464x832, as in the official code. `frames` is rounded to 4n+1 and limited by the
-    number of poses; for a causal model the latent frames are cut to full chunks of `chunk` (3). Raises InputError when
-    a side becomes too small or too large, CameraError for fewer than five poses, or for fewer frames than one chunk
-    has."""
+    A 480x832 image with 480*832 gives 464x832, as in the official code. `frames` is rounded down to 4n+1 and limited by
+    the number of poses `n_poses`. The latent frames of a causal model are reduced to a multiple of `chunk` (3). Raises
+    InputError if a side is too small or too large. Raises CameraError for fewer than five poses, and for fewer frames
+    than one chunk has.
+    """
     aspect = image_height / image_width
     height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
     if not all(STEP <= side <= LARGEST_SIDE for side in (width, height)):
@@ -64,7 +65,8 @@ def output_geometry(
 
 
 def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
-    """Return a size that the user chose: both sides multiples of 16. Frames and errors are as in `output_geometry`."""
+    """Return a video's size with the `width` and `height` that the user chose, both multiples of 16. The other
+    arguments and the errors are those of `output_geometry`."""
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:
             nearest = min(max(round(side / STEP), 1) * STEP, LARGEST_SIDE)
@@ -75,8 +77,9 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
     """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1.
 
-    The resize is bicubic (a = -0.75) without antialiasing and without clamping, as in the official code: values beyond
-    -1..1 reach the VAE."""
+    The resize is bicubic (a = -0.75) without antialiasing or clamping, as in the official code. So the VAE may receive
+    values beyond -1..1.
+    """
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width
@@ -84,8 +87,8 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """Return `y` [1, 20, f, h, w]: four mask channels, 1 in the first latent frame, then the latent
-    [1, 16, f, h, w]."""
+    """Return the conditioning `y` [1, 20, f, h, w]: four mask channels, which are 1 in the first latent frame and 0
+    after it, and the `image_latent` [1, 16, f, h, w]."""
     mask = torch.zeros_like(image_latent[:, :4])
     mask[:, :, 0] = 1
     return torch.cat([mask, image_latent], dim=1)

@@ -1,4 +1,5 @@
-"""Reading of image files, the same for every front: upright, in sRGB, opaque, 8 bits."""
+"""Reading of image files, the same for the nodes, the command and the live page. The result is upright, in sRGB,
+opaque, and has 8 bits per channel."""
 
 from io import BytesIO
 from pathlib import Path
@@ -12,10 +13,11 @@ from ..fields import Field, Reported
 from .colours import HDR, HEAD, Coding, coding_of, in_srgb
 
 BACKGROUND = 255
-"""The white background of a transparent image, as in browsers."""
+"""The grey level, white, on which transparent images are composited, as in browsers."""
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevx", b"mif1", b"msf1", b"avif", b"avis")
 SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
-"""The numbers of TIFF's tags."""
+"""The numbers of three TIFF tags: NewSubfileType (SUBFILE), PhotometricInterpretation (PHOTOMETRIC) and DNGVersion
+(DNG_VERSION)."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
@@ -36,16 +38,18 @@ FIELDS = (
 
 
 class Picture(NamedTuple):
-    """The pixels, uint8 [H, W, 3], and notes on file fields that changed the pixels or were ignored."""
+    """The pixels of an image, uint8 RGB [H, W, 3], and notes on fields of its file that changed the pixels or were
+    ignored."""
 
     pixels: np.ndarray
     notes: tuple[str, ...]
 
 
 def open_picture(source: str | Path | BytesIO) -> Image.Image:
-    """Open an image with Pillow; HEIC, and AVIF with an older Pillow, with pillow-heif.
+    """Return an image file opened by Pillow. HEIC files need pillow-heif, and so do AVIF files with an older Pillow.
 
-    Raises InputError if pillow-heif is needed and missing, and the errors of Pillow."""
+    Raises InputError if pillow-heif is needed and missing, and the errors of Pillow.
+    """
     try:
         return Image.open(source)
     except Image.UnidentifiedImageError as error:
@@ -64,9 +68,11 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
 
 
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
-    """Return an image as browsers show it: upright, in sRGB, on white. `head` holds the first bytes of its file.
+    """Return the pixels of an image as browsers show it: upright, in sRGB, on white. `head` holds the first bytes of
+    its file.
 
-    16-bit grey is scaled to 8 bits. Raises InputError for pixels of 32 bits and for raw files of cameras."""
+    16-bit grey is scaled to 8 bits. Raises InputError for 32-bit or floating-point pixels and for raw files of cameras.
+    """
     _refuse_other_pixels(image, head)
     coding, notes = coding_of(head), _coding_notes(coding_of(head))
     upright = ImageOps.exif_transpose(image)
@@ -85,7 +91,8 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
 
 
 def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
-    """Raise InputError for pixels without a known white, and for a raw file of a camera."""
+    """Raise InputError for 32-bit or floating-point pixels, in which the value of white is unknown, and for raw files
+    of cameras."""
     if image.mode == "F":
         raise InputError("its pixels are floating-point numbers; save it in 8 or 16 bits")
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
@@ -96,13 +103,13 @@ def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
 
 
 def _tag(image: Image.Image, number: int) -> Any:
-    """Return the value of a TIFF file's tag; None for other files and where the tag is missing."""
+    """Return the value of the tag `number` in a TIFF file; None for other files and if the tag is missing."""
     return getattr(image, "tag_v2", {}).get(number) if image.format == "TIFF" else None
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool) -> tuple[Image.Image, np.ndarray | None]:
-    """Return a 16-bit grey image in 8 bits, and its alpha, uint8 [H, W]; None if no value is transparent. With
-    `white_is_0` the values are inverted."""
+    """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. The alpha is None if the file names
+    no transparent value. If `white_is_0`, the values are inverted."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
     values = 65535 - values if white_is_0 else values
@@ -110,7 +117,7 @@ def _grey_of_16_bits(image: Image.Image, white_is_0: bool) -> tuple[Image.Image,
 
 
 def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """Return pixels, uint8 [H, W, 3] with alpha uint8 [H, W], blended over white."""
+    """Return the pixels, uint8 [H, W, 3], blended over white with the opacity `alpha`, uint8 [H, W]."""
     share = alpha[..., None].astype(np.float32) / 255
     return np.round(pixels * share + BACKGROUND * (1 - share)).astype(np.uint8)
 
@@ -134,7 +141,7 @@ def picture_of(path: Path) -> Picture:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """Return the image in a mode that a colour profile can apply to."""
+    """Return the image without alpha, in a mode (RGB, grey, CMYK or Lab) to which a colour profile can apply."""
     if image.mode in ("RGB", "L", "CMYK", "LAB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")

@@ -1,5 +1,5 @@
-"""The memory of a run: the estimate of each stage, computed from file headers, and the part of the base model that
-stays on the GPU."""
+"""The memory of a run: estimates of each stage from the headers of weight files, and the choice of how much of the base
+model stays on the GPU."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ from .two_experts import ONE_PROCESS, ParallelGroups
 log = logging.getLogger(__name__)
 
 MARGIN = 1_000_000_000
-"""The bytes left free on top of the estimate: cuDNN and cuBLAS workspaces, fragmentation, the display."""
+"""The bytes left free in addition to the estimate, for cuDNN and cuBLAS workspaces, fragmentation and the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
 """The VAE's peak memory besides its weights, in bytes per pixel of a frame and per unit of VAE width, in fp32.
@@ -34,16 +34,16 @@ The decoder of vae/pooled.py makes no such copy: its peak is one seventh below V
 a CUDA graph it keeps 129 to 143 allocated, including rounding by torch and cuBLAS.
 """
 VAE_STATE = 98.5
-"""The part of VAE_DECODE that stays allocated between frames."""
+"""The part of VAE_DECODE that stays allocated from one frame to the next."""
 VAE_WEIGHTS = 13_770
-"""The parameters of the VAE per square of its width: 126.9 million at width 96."""
+"""The number of the VAE's parameters divided by the square of its width. At width 96 there are 126.9 million."""
 TILE_PIXELS = 256 * 256
 TEXT_TOKENS = 512
 
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """The bytes on the device: `weights`, and `work`, the peak of everything else."""
+    """The estimated bytes on the device in one stage: `weights`, and `work`, the peak of everything else."""
 
     name: str
     weights: int
@@ -55,8 +55,8 @@ class StageEstimate:
 
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
-    """Return the estimate of the text encoder for two prompts of 512 tokens, with two of its bf16 blocks on the device
-    at a time."""
+    """Return the estimate for encoding two prompts of 512 tokens, while two bf16 blocks of the text encoder are on the
+    device. `dtype` is that of the matrix products."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -73,8 +73,12 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     holders: int = 1,
 ) -> StageEstimate:
-    """Return the estimate of the sampling steps for one process, with all `checkpoints` on the device at once and
-    `resident_blocks` blocks of each (None: all). The other blocks are sharded over `holders` processes."""
+    """Return the estimate of the denoising steps, for one process and with all `checkpoints` on the device at once.
+
+    `camera`: the model has a camera input. `guided`: prompt and negative prompt run as a batch of two.
+    `resident_blocks` is the number of blocks of each model that stay on the device (None: all). The other blocks are
+    streamed, or sharded over `holders` processes.
+    """
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
     step = activation_bytes(config, *cells, precision, batch=rows, camera=camera)
@@ -87,16 +91,19 @@ def estimate_sampling(
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
-    """Return the bytes of a camera cache, which keeps the results of an expert's camera layers between its steps."""
+    """Return the bytes of a full camera cache. It keeps the results of an expert's camera layers from step to step."""
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
 def estimate_vae(
     width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Estimate encoding in fp32, and decoding in fp32 or, if `half`, in fp16, with a VAE of this `width` (96 in the
-    package). If several `processes` decode one stripe each, the bytes are those of one process; a stripe includes the
-    halo that its convolutions read."""
+    """Return two estimates: encoding in fp32, and decoding in fp32 or, if `half`, in fp16.
+
+    `width` is the VAE's width, 96 for the official one. `tiling`: frames are decoded in tiles. If several `processes`
+    decode one stripe of the frame each, the bytes are those of one process. A stripe includes the neighbouring rows
+    that its convolutions read.
+    """
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
     pixels = min(frame, TILE_PIXELS) if tiling else frame
@@ -112,8 +119,11 @@ def estimate_vae(
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that torch can still allocate: free memory plus torch's unused reserve, within this process's
-    limit (set_per_process_memory_fraction). On the CPU, where weights are memory-mapped, return 2**62."""
+    """Return the bytes that torch can still allocate on `device`.
+
+    These are the free memory and torch's unused reserve, up to the process's limit (set_per_process_memory_fraction).
+    On the CPU, where weights are memory-mapped, return 2**62.
+    """
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -125,11 +135,12 @@ def free_memory(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Residency:
-    """The weights and caches that stay on the GPU during the steps.
+    """The weights and caches that stay on the GPU during the denoising steps.
 
-    `both`: both experts stay, instead of one at a time. `camera_cache_bytes`: the limit of the camera cache.
-    `resident_blocks`: the number of an expert's blocks that stay (None: all). The other blocks are read from the file
-    in every step, or gathered from the processes with their shards."""
+    `both`: both experts stay, instead of one at a time. `camera_cache_bytes` is the limit of the camera cache.
+    `resident_blocks` is the number of an expert's blocks that stay (None: all). The other blocks are read from the file
+    in every step, or gathered from the processes that hold their shards.
+    """
 
     both: bool = False
     camera_cache_bytes: int = 0
@@ -138,7 +149,7 @@ class Residency:
 
 @dataclass(frozen=True)
 class MemoryWishes:
-    """The user's options for memory. `shard`: several processes shard the weights."""
+    """The user's options for memory. `shard`: the weights are sharded over several processes."""
 
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
@@ -149,8 +160,11 @@ class MemoryWishes:
 
 @dataclass(frozen=True)
 class SamplingWork:
-    """The properties of the base model's steps that determine their memory. `together`: the process groups that compute
-    a step together."""
+    """The properties of the base model's denoising steps that determine their memory.
+
+    `camera`: the model has a camera input. `guided`: a negative prompt is used. `together`: the process groups that
+    compute a step together.
+    """
 
     experts: PerExpert[Checkpoint]
     geometry: Geometry
@@ -160,8 +174,8 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes needed with `experts` experts on the device, the larger one first, and `resident_blocks`
-        blocks of each."""
+        """Return the bytes needed on the device, with `resident_blocks` blocks of each expert (None: all). If `experts`
+        is 1, the larger expert counts; if 2, both."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(
@@ -176,7 +190,8 @@ class SamplingWork:
         return steps.total + MARGIN
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the bytes of a camera cache that has `room` bytes available."""
+        """Return the limit of the camera cache in bytes. `mode` is the user's choice, and `room` the number of bytes
+        available."""
         if not self.camera or mode == "off":
             return 0
         whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
@@ -185,11 +200,12 @@ class SamplingWork:
 
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
-    """Choose what stays on the GPU when `free` bytes of the device are free before the steps.
+    """Return what stays on the GPU if `free` bytes of the device are free before the denoising steps.
 
-    The mode "auto" gives memory to the camera cache first, as much of the cache as fits: the cache saves time in every
-    step, while a second resident expert saves only the wait at the switch. If one expert does not fit, as many of its
-    blocks stay as fit. On the CPU weights are memory-mapped, so residency and cache gain nothing."""
+    The mode "auto" gives memory to the camera cache first. The cache saves time in every step, while a second resident
+    expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit. On the CPU nothing is
+    gained, because weights are memory-mapped.
+    """
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:
         cache = work.camera_cache(wishes.camera_cache, free - work.needed(1, 0)) if on_gpu else 0

@@ -1,7 +1,9 @@
-"""The memory of a causal run: where keys and values are stored, which blocks stay on the GPU, how the VAE works.
+"""The memory of a causal run: the storage of keys and values, the blocks that stay on the GPU, and the mode of the VAE.
 
-Both fronts use the same estimates (`RolloutWork`). For the command, RolloutPlanner chooses all of it. ComfyUI manages
-the weights itself, so for ComfyUI `choose_world` chooses only the storage of keys and values and the caches."""
+The command and ComfyUI's nodes use the same estimates (`RolloutWork`). For the command, `RolloutPlanner` makes all
+choices. ComfyUI manages the weights itself, so for its nodes `choose_world` chooses only the storage of keys and values
+and the caches.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +29,12 @@ from .memory import MARGIN, VAE_DECODE, VAE_STATE, MemoryWishes, StageEstimate, 
 from .world import WorldMemory
 
 PAGES_SHARE = 0.85
-"""The share of the free host memory that pinned keys and values may use together with the file's pages that every
-forward reads. Beyond this share the disk would be read in every forward, so 8-bit keys and values are chosen if they
-help."""
+"""The largest share of the free host memory for two things together: pinned keys and values, and the pages of the
+weight file that every forward reads.
+
+Above this share the pages would be evicted, and every forward would read the disk. So 8-bit keys and values are chosen
+if they help.
+"""
 
 
 class Free(NamedTuple):
@@ -41,8 +46,11 @@ class Free(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutWork:
-    """The properties of a causal run's chunks that determine memory. `size`: height and width of the latent. `held`:
-    the number of latent frames with cached keys and values. `guided`: keys and values are cached for two prompts."""
+    """The properties of a causal run that determine the memory of its chunks.
+
+    `size` is the height and width of the latent. `held` is the number of latent frames with cached keys and values.
+    `guided`: keys and values are cached for two prompts.
+    """
 
     config: ModelConfig
     size: tuple[int, int]
@@ -53,43 +61,47 @@ class RolloutWork:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of a latent frame."""
+        """Return the number of tokens per latent frame."""
         return self.size[0] * self.size[1] // 4
 
     @property
     def local(self) -> ModelConfig:
-        """Return the configuration with one process's share of the attention heads."""
+        """Return the model's configuration with only one process's share of the attention heads."""
         return self.config.shared_by(self.precision.processes)
 
     def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
-        """Return the bytes of all keys and values."""
+        """Return the bytes of all cached keys and values, on the device and in host memory, if they are stored at
+        `place`."""
         held = key_value_bytes(self.local, self.held, self.tokens, self.precision.dtype, place, self.chunk)
         prompts = 2 if self.guided else 1
         return KeyValueBytes(prompts * held.device, held.working, prompts * held.host)
 
     @property
     def activations(self) -> int:
-        """Return the bytes that a chunk's forward needs on top of weights, keys and values."""
+        """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values."""
         keys = self.held * self.tokens
         return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1, keys=keys)
 
     @property
     def recorded(self) -> int:
-        """Return the bytes that recorded forwards take on top of `activations`."""
+        """Return the bytes that forwards recorded as CUDA graphs take in addition to `activations`."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes that a chunk's forward needs on top of weights and stored keys and values. If attention is
-        8-bit and the stored keys and values are not in its format, each forward converts those of one block to 8
-        bits."""
+        """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values.
+
+        If attention is 8-bit and keys and values are stored at `place` in another format, each forward converts those
+        of one block at a time.
+        """
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
 
     def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
-        """Return the bytes of a chunk's camera cache that has `room` bytes available."""
+        """Return the limit of a chunk's camera cache in bytes. `mode` is the user's choice, and `room` the number of
+        bytes available."""
         if mode == "off":
             return 0
         lanes = 2 if self.guided else 1
@@ -98,11 +110,13 @@ class RolloutWork:
 
 
 def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int) -> WorldMemory:
-    """Choose the storage of keys and values when ComfyUI manages `weights` bytes of weights. The best place that leaves
-    room for all weights is preferred, then the best place in host memory, then the place that leaves most room. If
-    everything is on the GPU and room is left, forwards are recorded, with a camera cache. `free`: bytes that can be
-    freed on the device, and pinned on the host. Raises InputError if even the keys and values do not fit next to a
-    forward."""
+    """Return the storage of keys and values and of the caches when ComfyUI manages `weights` bytes of weights.
+
+    `mode` is the user's choice. `free` holds the bytes that can be freed on the device and pinned on the host. The
+    first choice is a place on the GPU that leaves room for all weights, the next is host memory, the last is the place
+    that needs the least memory. If room is left beside all weights, forwards are recorded as CUDA graphs, with a camera
+    cache. Raises InputError if the keys and values do not fit next to a forward.
+    """
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
         return WorldMemory(places[0], 0)
@@ -127,9 +141,12 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
 class RolloutMemory:
     """The storage choices of a causal run.
 
-    `world`: the storage of keys and values, and of the caches. `resident_blocks`: the number of blocks with weights
-    that stay on the GPU (None: all). `vae_tiling`: the VAE decodes in tiles. `park_decoder`: the VAE's state is in host
-    memory between chunks. `decoded_blocks`: the number of blocks that keep the decoded weights of their main layers."""
+    world: the storage of keys and values, and of the caches.
+    resident_blocks: the number of blocks with weights that stay on the GPU (None: all).
+    vae_tiling: whether the VAE decodes in tiles.
+    park_decoder: whether the VAE's state is moved to host memory between chunks.
+    decoded_blocks: the number of blocks that keep decoded weights of their main layers.
+    """
 
     world: WorldMemory = WorldMemory(camera_cache_bytes=0)
     resident_blocks: int | None = None
@@ -139,13 +156,17 @@ class RolloutMemory:
 
     @property
     def place(self) -> KeyValuePlace:
-        """The place of keys and values."""
+        """The location and format of keys and values."""
         return self.world.place
 
 
 class DecoderSettings(NamedTuple):
-    """The VAE that decodes: its width, whether it runs in fp16, and whether it is on another GPU than the model. If its
-    kernels are `recorded`, their memory stays allocated unless the VAE's state is parked."""
+    """The settings of the VAE decoder: its `width`, and whether it runs in fp16 (`half`) or on another GPU than the
+    model (`elsewhere`).
+
+    `recorded`: its kernels are recorded as a CUDA graph. Their memory then stays allocated, unless the VAE's state is
+    parked.
+    """
 
     width: int
     half: bool = False
@@ -155,7 +176,7 @@ class DecoderSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutPlanner:
-    """A planner of where a causal run stores weights, keys and values, and caches; `choose` makes the choice."""
+    """A planner of where a causal run stores weights, keys and values, and caches; `choose` returns the plan."""
 
     work: RolloutWork
     checkpoint: Checkpoint
@@ -164,15 +185,17 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Choose the storage of everything, given the free bytes. Each of several processes has its share of the keys
-        and values, and of the host's memory.
+        """Return the storage choices that fit into the `free` bytes. Each of several processes has its share of the
+        keys and values and of the host's memory.
 
-        The order of preference: the whole VAE, because tiles leave seams, if need be with its state in host memory
-        between chunks; then keys and values, then the model's blocks, then the camera cache. Sometimes the GPU has room
-        neither for all keys and values nor for all blocks. Then all weights are offloaded, and the keys and values of
-        some blocks stay on the GPU: in host memory keys and values are pinned, while weights are pages of the file that
-        the system may drop. Raises InputError if nothing fits. `whole_video`: the run has no window, which the error
-        mentions."""
+        The first priority is decoding without tiles, because tiles leave seams; the VAE's state may be in host memory
+        between chunks. Then follow keys and values on the GPU, the model's blocks, and the camera cache. If the GPU has
+        room neither for all keys and values nor for all blocks, all weights are streamed, and the keys and values of
+        some blocks stay on the GPU. The reason: keys and values in host memory are pinned, while weights are file pages
+        that the system may drop.
+
+        Raises InputError if nothing fits. `whole_video`: the run has no window; the error then suggests one.
+        """
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
         pages = cache(self._pages)
@@ -209,8 +232,11 @@ class RolloutPlanner:
         )
 
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
-        """Yield the storage choices, the best first. Streamed blocks cost about as much time as a tiled VAE, but an
-        fp32 VAE without tiles takes the room of twice as many blocks as an fp16 one."""
+        """Yield the storage choices, the best first. `places` are the locations of keys and values to try.
+
+        Streamed blocks cost about as much time as a tiled VAE. But an fp32 VAE without tiles takes the memory of twice
+        as many blocks as an fp16 one.
+        """
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
         if wishes.shard or wishes.residency != "stream":
@@ -227,15 +253,15 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the bytes of the file that every forward reads."""
+        """Return the number of bytes that every forward reads from the weight file."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with a camera cache and, if all else is on the GPU, recorded kernels; then, if twice the
-        margin stays free, decoded weights."""
+        """Return `memory` with those uses of the remaining `room` bytes that fit: a camera cache, CUDA graphs if
+        everything else is on the GPU, and decoded weights. Decoded weights must leave another MARGIN bytes free."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work
@@ -253,8 +279,8 @@ class RolloutPlanner:
         return replace(memory, world=world, decoded_blocks=decoded)
 
     def _keep_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with the keys and values of as many blocks on the GPU as fit. If all weights are offloaded,
-        the blocks take precedence over a camera cache that was not requested."""
+        """Return `memory` with the keys and values of as many blocks on the GPU as fit into `room` bytes. If all
+        weights are streamed, they take precedence over a camera cache that the user did not request."""
         work, mode, place = self.work, self.wishes.camera_cache, memory.place
         none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
         first = memory.resident_blocks is None or mode == "gpu"
@@ -265,19 +291,20 @@ class RolloutPlanner:
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Return whether a forward decodes weights, or quantizes them to 8 bits, if no converted weights are kept."""
+    """Return whether each forward converts weights: decodes quantized ones, or quantizes them to 8 bits for 8-bit
+    arithmetic."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
 def estimate_rollout(
     work: RolloutWork, memory: RolloutMemory, weights: int, decoder: DecoderSettings
 ) -> tuple[StageEstimate, int]:
-    """Return the estimate of a causal run's chunks on the device of the first process, and the pinned bytes of host
-    memory.
+    """Return the estimate of a causal run's chunks on the first process's device, and the pinned bytes of host memory.
 
-    Included are `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and the work of a
-    forward, but not the camera cache. Several processes split the tokens, the heads and, unless the VAE is tiled, the
-    frame. `decoder`: a single process may decode in fp16 or on another GPU."""
+    The estimate covers `weights` bytes of weights (see `offload.weight_bytes`), keys and values, the VAE and the
+    activations of a forward, but not the camera cache. Several processes split the tokens, the heads and, unless the
+    VAE is tiled, the frame. `decoder`: only a single process may decode in fp16 or on another GPU.
+    """
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)

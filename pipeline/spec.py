@@ -1,5 +1,5 @@
-"""The specification of a rollout that can start: a request for a causal model, checked for all fronts against model and
-state."""
+"""The checked plan of a causal run (`RolloutSpec`), made from the user's options, the model, and the state of the video
+to continue."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,8 +30,11 @@ AnyPath: TypeAlias = CameraPath | PoseFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The requested options. None means the default of the release, or the value of the state. `indices` are the steps
-    of a few-step model; `steps`, `guide_scale` and `solver` are for a guided model."""
+    """The user's options for a run. None means the release's default, or the value of the state to continue.
+
+    `indices` are the steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`, `guide_scale` and
+    `solver` are for a guided model.
+    """
 
     frames: int
     chunk: int | None = None
@@ -46,8 +49,11 @@ class RolloutRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSpec:
-    """A checked rollout. `frame` [3, H, W], -1..1: the first frame of the video. `geometry` counts the frames that this
-    run makes. `release`: the name of the model's release. `notes` are for the user."""
+    """A checked plan of a run of a causal model.
+
+    `frame` float32 [3, H, W], about -1 to 1, is the first frame of the video. `geometry` counts only the frames that
+    this run generates. `release` is the name of the model's release. `notes` are messages for the user.
+    """
 
     config: ModelConfig
     release: str
@@ -62,7 +68,7 @@ class RolloutSpec:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return height and width of the latent."""
+        """Return the height and width of the latent."""
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
@@ -77,12 +83,13 @@ class RolloutSpec:
 
     @property
     def held(self) -> Window:
-        """The latent frames whose keys and values are cached at once, at most, and those that are never evicted."""
+        """The largest number of latent frames with cached keys and values, and the number of those that are never
+        evicted, as a Window."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property
     def loop(self) -> ChunkLoop:
-        """Return the loop that makes the video."""
+        """Return the loop that generates the video."""
         return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
 
     def frames_until(self, latent_frames: int) -> int:
@@ -98,11 +105,15 @@ class RolloutSpec:
         *,
         later: Mapping[int, Tensor] = NO_OTHERS,
     ) -> Iterator[Chunk]:
-        """Yield the state's chunks, then this run's chunks, each when the loop requests it.
+        """Yield the inputs of the state's chunks and then of this run's chunks, each when the loop requests it.
 
-        image: the latent [1, 16, n, h, w] of the start image and the grey frames after it, up to where they repeat.
-        noise [1, 16, f, h, w]. context and negative [1, L, D]: the prompts of this run. later: the contexts of prompts
-        that replace the first one, by the number of the chunk of this run from which on each is used."""
+        image: [1, 16, n, h, w], the latent of the start image followed by grey frames. n may be smaller than the length
+        of the video, because the last latent frame is repeated.
+        noise: [1, 16, f, h, w].
+        context, negative: [1, L, D], the embeddings of the prompt and of the negative prompt.
+        later: further prompt embeddings. The key is the number of the chunk of this run from which on the prompt is
+        used.
+        """
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:
             yield from made_chunks(self.state, conditioning)
@@ -115,9 +126,11 @@ class RolloutSpec:
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
-        """Return the state after the first f latent frames of this run, `latent` [1, 16, f, h, w]. If the run continued
-        a state, the result includes the frames of that state. `prompts` are in the order of their use; the last one was
-        used for all remaining chunks."""
+        """Return the state after the first f latent frames of this run, `latent` [1, 16, f, h, w].
+
+        If the run continued a state, the result includes the frames of that state. `prompts` are those of this run in
+        the order of their use; the last one was used for all remaining chunks.
+        """
         done, track, before = latent.shape[2], self.track, self.state
         left, used = done // self.chunk, []
         for number, prompt in enumerate(prompts, 1):
@@ -150,8 +163,8 @@ class RolloutSpec:
 
 
 def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
-    """Yield a state's chunks, each with its own prompt and camera. `conditioning` yields the `y` of every chunk,
-    [1, 20, chunk, h, w]."""
+    """Yield the inputs of a state's chunks, each with the prompt and the camera it was generated with. `conditioning`
+    yields the `y` [1, 20, chunk, h, w] of every chunk."""
     prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
     for number, prompt in enumerate(prompts):
         part = slice(number * state.chunk, (number + 1) * state.chunk)
@@ -164,7 +177,8 @@ def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[C
 def _embed_camera(
     config: ModelConfig, size: tuple[int, int], poses: np.ndarray, lens: np.ndarray, flags: np.ndarray | None
 ) -> Tensor | None:
-    """Return `pose_embedding` for frames of `size` (height, width); None for a model without camera layers."""
+    """Return the `pose_embedding` of `poses` [f, 4, 4] for frames of `size` (height, width) in pixels. Return None for
+    a model without camera layers."""
     return None if config.control is None else pose_embedding(poses, lens, height=size[0], width=size[1], flags=flags)
 
 
@@ -176,8 +190,11 @@ def plan_rollout(
     frame: Tensor | None = None,
     state: WorldState | None = None,
 ) -> RolloutSpec:
-    """Check a request against the model of this `config` and return its specification. A video begins with `frame`
-    [3, H, W], or continues `state`. Without a `path` the camera stands still. Raises InputError and CameraError."""
+    """Check a request against the model of this `config` and return the plan.
+
+    A video begins with `frame` float32 [3, H, W], about -1 to 1, or continues `state`. Without a `path` the camera
+    stands still. Raises InputError and CameraError.
+    """
     check_causal(config)
     shift, shift_notes = chosen_shift(request.shift, release)
     schedule: Schedule
@@ -216,7 +233,7 @@ def plan_rollout(
 
 
 def chunk_of(requested: int | None, release: Release, state: WorldState | None) -> int:
-    """Return the number of latent frames of a chunk: as `requested`, else the state's, else the release's. Raises
+    """Return the number of latent frames per chunk: the `requested` one, else the state's, else the release's. Raises
     InputError for a number that is not in CHUNKS."""
     if requested is None:
         return release.chunk if state is None else state.chunk
@@ -227,8 +244,8 @@ def chunk_of(requested: int | None, release: Release, state: WorldState | None) 
 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
-    """Return the camera of each latent frame of a new video, or of a video that continues `state`. Raises InputError if
-    an action model's path has no actions."""
+    """Return the camera for the latent frames of a new video, or of a run that continues `state`. Raises InputError if
+    the model needs actions and the path has none."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

@@ -1,8 +1,9 @@
 """The file from which another run continues a causal model's video.
 
-Neither keys and values nor the VAE's state are saved, because they would take 27 GB at 480x832. Both are recomputed
-from the latents, bit for bit: the keys and values by one forward per chunk, the VAE's state by decoding the last
-frames."""
+The file holds neither the keys and values nor the VAE's state, because they would take 27 GB at 480x832. Both are
+recomputed from the latents, bit for bit: the keys and values by one forward per chunk, the VAE's state by decoding the
+last frames.
+"""
 
 import dataclasses
 import json
@@ -46,8 +47,11 @@ class Prompt:
 
 
 def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
-    """Return the prompts of a run in the order of their use. `starts`: the first chunk, the text and the embedding
-    [1, L, D] of each. The last one has 0 chunks, because its end is not known."""
+    """Return the prompts of a run in the order of their use.
+
+    `starts` holds the first chunk, the text and the embedding [1, L, D] of each prompt; `negative` [1, L, D] is the
+    embedding of the negative prompt. The last prompt has 0 `chunks`, because the end of the run is not known.
+    """
     ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
     return [
         Prompt(text, context, end - first, negative) for (first, text, context), end in zip(starts, ends, strict=True)
@@ -91,12 +95,12 @@ class WorldState:
 
     @property
     def frames(self) -> int:
-        """Return the number of frames that the latent decodes to."""
+        """Return the number of video frames that the latent decodes to."""
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
-        """Raise InputError unless the video can be continued with this model and this chunk size (None: the
-        state's)."""
+        """Raise InputError unless a model of this `config` can continue the video with this `chunk` (None: the
+        state's). `guided`: the model needs a negative prompt."""
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:
@@ -113,8 +117,8 @@ class WorldState:
             )
 
     def notes(self, release: str, window: Window) -> tuple[str, ...]:
-        """Return notes for the user if another `release` or another window continues the video. Both are allowed: the
-        models have the same size, and the window may shrink."""
+        """Return notes for the user if the video is continued by another `release` or with another `window`. Both are
+        allowed: the models have the same size, and the window may shrink."""
         notes = []
         if self.release not in ("", release):
             notes.append(f"The video so far was made by {self.release}; {release} continues it.")
@@ -128,14 +132,19 @@ class WorldState:
     def continue_track(
         self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, actions: np.ndarray | None = None
     ) -> CameraTrack:
-        """Return the track of a path's first `frames` poses [n, 4, 4], over the latent frames that follow this video.
-        Without a path the camera stands still; without a `lens` [4] the last one is kept. Raises CameraError."""
+        """Return the camera for the latent frames after this video, on the first `frames` poses of the path `c2w` [n,
+        4, 4].
+
+        Without a path the camera stands still. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: this
+        video's last lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError.
+        """
         lens = self.lens[-1].numpy() if lens is None else lens
         before = self.last_pose.numpy()
         return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file next to `path` and rename it when it is complete. Raises InputError."""
+        """Write the state as a safetensors file, under a temporary name that is changed to `path` when the file is
+        complete. Raises InputError."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 

@@ -1,6 +1,9 @@
-"""The number of torch's threads on a CPU. Threads that share a core with other programs wait for each other in every
-layer, so there are as many threads as cores that other programs leave idle, and at least half of torch's own number:
-fewer threads would also get a smaller share of a machine that is busy throughout."""
+"""The number of torch's threads on a CPU.
+
+Threads that share a core with other programs delay each other in every layer. So torch gets as many threads as there
+are cores that other programs leave idle. The number is at least half of torch's default, because fewer threads would
+get a smaller share of a busy machine.
+"""
 
 import os
 import time
@@ -11,17 +14,20 @@ from pathlib import Path
 import torch
 
 USERS_CHOICES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables that set the number of threads, and take precedence."""
+"""The environment variables by which the user sets the number of threads; they take precedence."""
 SAMPLE = 0.1
-"""The seconds during which the machine's load is measured."""
+"""The number of seconds during which the machine's load is measured."""
 STATISTICS = Path("/proc/stat")
-"""Linux's times of each core. Elsewhere psutil reads them, if it is installed."""
+"""The file of Linux with the busy and idle times of each core. On other systems psutil supplies the times, if it is
+installed."""
 
 
 def use_idle_cores(device: torch.device) -> str:
-    """Set torch's number of threads to the number of idle cores, or to half of its own number if that is more. Nothing
-    happens for another device than a CPU, and if the environment sets the number. Return a note if other programs are
-    the reason for fewer threads, else an empty string."""
+    """Set torch's number of threads to the number of idle cores, but at least to half of torch's default.
+
+    The number stays unchanged if `device` is not a CPU or the environment sets it. Return a note for the user if other
+    programs are the reason for fewer threads, else an empty string.
+    """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
     most = _default_threads()
@@ -35,8 +41,8 @@ def use_idle_cores(device: torch.device) -> str:
 
 
 def idle_cores() -> int:
-    """Return the number of cores that other programs leave idle, at least 1, measured during `SAMPLE` seconds. All
-    cores count as idle where the system has no such figures."""
+    """Return the number of cores that other programs leave idle, at least 1, measured for SAMPLE seconds. Without
+    statistics all cores count as idle."""
     cores = _cores()
     before, begin = _seconds_of_others(cores), time.perf_counter()
     time.sleep(SAMPLE)
@@ -55,8 +61,8 @@ def _cores() -> set[int]:
 
 
 def _seconds_of_others(cores: set[int]) -> float:
-    """Return the CPU seconds that other programs have used on `cores` since the system's start; of use are only
-    differences."""
+    """Return the CPU seconds that other programs have used on `cores`. Only differences between two calls are
+    meaningful."""
     own = sum(os.times()[:2])
     if STATISTICS.is_file():
         rows = dict(line.split(maxsplit=1) for line in STATISTICS.read_text().splitlines())
@@ -70,7 +76,7 @@ def _seconds_of_others(cores: set[int]) -> float:
 
 
 def _busy_ticks(fields: list[str]) -> int:
-    """Return the ticks of a core's row without those of idle and of waiting for disks, and without those of guests,
-    which Linux counts as the user's too."""
+    """Return the busy ticks of a core from its row in /proc/stat: without idle time and waits for disks. Ticks of
+    virtual machines (guests) are left out, because Linux also counts them as user time."""
     user, nice, system, _idle, _disk, *interrupts_and_stolen = map(int, fields[:8])
     return user + nice + system + sum(interrupts_and_stolen)

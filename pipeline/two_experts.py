@@ -45,19 +45,26 @@ def sample(
     sequence_parallel: SequenceParallel | None = None,
     guidance_group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Denoise `noise` float32 [1, 16, f, h, w] on its device; return the latent in the same shape.
+    """Denoise `noise` float32 [1, 16, f, h, w] on its device, and return the latent in the same shape.
 
-    `high` and `low` are experts, or functions without arguments that return an expert. Such a function is called before
-    its expert's first step, after all references to the other expert are gone. `y` [1, 20, f, h, w] holds mask and
-    image latent; `context` and `context_null` [1, L, D] are prompt and negative prompt (L may differ); `camera` is
-    [1, 384, f, h, w]. `guide_scale` is (low, high) or one number for both. An expert with scale 1 uses no negative
-    prompt, so `context_null` may be None if both are 1. `callback(step, x, denoised, sigma)` is called after each
-    step's prediction. `camera_cache_bytes` limits the cache of the camera layers' results between an expert's steps.
-    `step_reuse`, made for this one run, derives some steps from earlier ones (None: the model predicts every step).
+    high, low: the experts, or functions without arguments that return one. Such a function is called before its
+    expert's first step, when no reference to the other expert is left.
+    y: [1, 20, f, h, w], the mask and the image latent.
+    context, context_null: [1, L, D], the embeddings of the prompt and of the negative prompt; L may differ.
+    camera: [1, 384, f, h, w], or None.
+    steps, shift, solver: the schedule (see `flow_sigmas`).
+    boundary: the fraction of the noise range above which the high-noise expert predicts.
+    guide_scale: (low, high), or one number for both. An expert with the scale 1 uses no negative prompt, so
+    `context_null` may be None if both are 1.
+    callback: called as callback(step, x, denoised, sigma) after each step's prediction.
+    camera_cache_bytes: the limit of the cache that keeps the results of the camera layers from step to step.
+    step_reuse: extrapolates some steps from earlier ones; a new object for each call (None: the model predicts every
+    step).
 
     Several processes may call this with the same arguments and get the same latent. The processes of
-    `sequence_parallel` share the tokens of each forward. Of the two processes in a `guidance_group` one computes the
-    prompt, the other the negative prompt."""
+    `sequence_parallel` share the tokens of each forward. Of the two processes in a `guidance_group`, one computes the
+    prompt and the other the negative prompt.
+    """
     conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
     (latent,) = sample_videos(
         PerExpert(high, low),
@@ -72,8 +79,8 @@ def sample(
 
 @dataclass(frozen=True)
 class ParallelGroups:
-    """The process groups that share the tokens, split the two prompts, and shard the weights. None: this process does
-    everything."""
+    """The process groups that share the tokens, compute one of the two prompts each, and shard the weights. None means
+    that this process does it alone."""
 
     sequence: SequenceParallel | None = None
     guidance: distributed.ProcessGroup | None = None
@@ -90,7 +97,7 @@ ONE_PROCESS = ParallelGroups()
 
 @dataclass(frozen=True)
 class Conditioning:
-    """The model inputs that are the same in every step."""
+    """The model's inputs that are the same in every step: `y`, the prompts and the camera."""
 
     y: Tensor
     context: Tensor
@@ -105,8 +112,9 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class Video:
-    """The inputs of one video. `noise`: float32 [1, 16, f, h, w]. `conditioning` returns the conditioning on the
-    noise's device; it is called when an expert starts on the video. `reuse`: the rule for steps that skip the model."""
+    """The inputs of one video. `noise` is float32 [1, 16, f, h, w]. `conditioning` is a function that returns the
+    conditioning on the noise's device; it is called when an expert starts on the video. `reuse` chooses the steps that
+    skip the model (None: no step does)."""
 
     noise: Tensor
     conditioning: Callable[[], Conditioning]
@@ -115,7 +123,7 @@ class Video:
 
 @dataclass(frozen=True)
 class TwoExpertSchedule:
-    """The steps of a video, the expert of each step, and the guidance; the fields are as in `sample`."""
+    """The denoising steps of a video, the expert of each step, and the guidance. The fields are as in `sample`."""
 
     steps: int
     shift: float
@@ -139,8 +147,12 @@ def sample_videos(
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once, and runs its steps of all
-    videos. `callback` is called after each step of each video; the other arguments are those of `sample`."""
+    """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once and runs its steps of all
+    videos.
+
+    `schedule` holds the steps for all videos. `together` holds the process groups. `callback` is called after each step
+    of each video. The other arguments are those of `sample`.
+    """
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]
@@ -169,7 +181,7 @@ def sample_videos(
 
 
 class _Run:
-    """The steps of one video, which can pause between two experts."""
+    """The denoising of one video, which can pause between the two experts."""
 
     def __init__(self, video: Video, steps: Steps, timesteps: list[int], callback: Callback | None) -> None:
         self._video, self._steps, self._timesteps, self._callback = video, steps, timesteps, callback
@@ -178,7 +190,8 @@ class _Run:
         self._resume(lambda: next(steps))
 
     def advance(self, high: bool, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
-        """Run the next `count` steps, all by the same expert."""
+        """Run the next `count` steps, all by the high-noise expert or all by the low-noise one. `velocity(x, timestep,
+        conditioning)` calls the model."""
         conditioning = self._video.conditioning()
         steps_left = len(self._timesteps)
         for _ in range(count):
@@ -211,8 +224,11 @@ def predict(
     camera_cache: CameraCache | None = None,
     together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
-    """Return the guided velocity, float32 [1, 16, f, h, w]. Prompt and negative prompt go through one forward as a
-    batch of two, both with camera, or through one forward each in two processes."""
+    """Return the guided velocity, float32 [1, 16, f, h, w], for `x` in the same shape.
+
+    Prompt and negative prompt are one forward with a batch of two, or one forward in each of two processes. Both use
+    the camera. With a guidance `scale` of 1 there is no negative prompt.
+    """
     prompts = [conditioning.context]
     if scale != 1:
         if conditioning.context_null is None:

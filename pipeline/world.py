@@ -29,7 +29,8 @@ Renoise = Callable[[tuple[int, ...]], Tensor]
 
 
 class CausalModel(Protocol):
-    """The interface that a World requires of its model: `LingBotWorldModel`, or a host's wrapper around one."""
+    """The interface that World needs of a model. It is implemented by `LingBotWorldModel`, and by a wrapper around it
+    in ComfyUI."""
 
     config: ModelConfig
     compute_dtype: torch.dtype
@@ -41,7 +42,7 @@ class CausalModel(Protocol):
 
 
 def check_causal(config: ModelConfig) -> None:
-    """Raise InputError for an expert of the base model."""
+    """Raise InputError unless `config` is that of a causal model."""
     if not config.causal:
         raise InputError(
             "this is an expert of the base model, which makes a video as a whole; a rollout takes a "
@@ -54,7 +55,8 @@ def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
     channels.
 
     The mask is 1 in the first latent frame of the video, and 0 in all others. `image` [1, 16, n, h, w] is the latent of
-    the start image followed by grey frames. Its last latent frame is repeated for all frames after n.
+    the start image followed by grey frames. Its last latent frame is repeated for the video's latent frames after the
+    n-th.
     """
     mask = torch.zeros_like(image[:, :4, :1])
     for first in count(0, chunk):
@@ -65,10 +67,14 @@ def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class WorldMemory:
-    """The storage choices of a World. `place`: the storage of keys and values. `camera_cache_bytes` limits the cache
-    for a chunk's forwards, usually five: the camera layers' results, and the prompt's keys and values (None: no limit).
-    `graphs`: a forward's kernels are recorded and replayed (see ForwardGraphs) if keys and values stay in place on a
-    GPU; the model's weights must not move."""
+    """The storage choices of a World.
+
+    place: the location and format of keys and values.
+    camera_cache_bytes: the limit of a cache that is shared by the forwards of a chunk, usually five. The cache keeps
+    the results of the camera layers, and the prompt's keys and values. None: no limit.
+    graphs: whether forwards are recorded as CUDA graphs and replayed (see ForwardGraphs). Keys and values must then
+    stay in place on a GPU, and the model's weights must not move.
+    """
 
     place: KeyValuePlace = ON_DEVICE
     camera_cache_bytes: float | None = None
@@ -80,8 +86,8 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The state of one prompt: its keys and values of the video so far, its cache for a chunk, and the options of its
-    forwards. `number`: the index of the prompt."""
+    """The state of one prompt, or of the negative prompt: its keys and values of the video so far, its cache for the
+    current chunk, and the options of its forwards. `number` is the index of the prompt."""
 
     number: int
     history: KeyValueCache
@@ -91,7 +97,7 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The inputs of a chunk's forwards besides the latent, with one prompt for each lane."""
+    """The inputs of a chunk's forwards besides the latent. There is one prompt for each lane."""
 
     y: Tensor
     prompts: tuple[Tensor, ...]
@@ -100,13 +106,14 @@ class _Chunk:
 
 
 class World:
-    """A causal model with the keys and values of the video so far.
+    """A causal model with the keys and values of the video generated so far.
 
-    The keys and values of a chunk are computed by a separate clean pass when the next chunk begins. So a chunk is
-    returned before its clean pass runs, and the last chunk of a video needs none.
+    The final keys and values of a chunk come from one more forward, the clean pass, on the finished latent. It runs
+    when the next chunk begins. So a chunk is returned without delay, and the last chunk of a video needs no clean pass.
 
-    `prompt` [1, L, D] may be replaced between chunks, but not modified in place; frames made before keep their prompt.
-    The same holds for `negative`, the negative prompt of a `guided` World, which caches keys and values twice."""
+    `prompt` [1, L, D] may be replaced between chunks, but not modified in place; earlier frames keep their prompt. The
+    same holds for `negative`, the negative prompt of a `guided` World. Such a World caches two sets of keys and values.
+    """
 
     prompt: Tensor
     negative: Tensor
@@ -123,10 +130,13 @@ class World:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> None:
-        """Prepare the caches. `size`: height and width of the latent. `window`: its `frames` must not be 0. `chunk`:
-        the latent frames generated at a time. `sequence_parallel`: the processes that generate the video together; each
-        holds the keys and values of its share of the heads. Raises InputError for a model that is not causal, a window
-        that is too small, and heads that cannot be divided."""
+        """Allocate the caches for a video.
+
+        `size` is the height and width of the latent. The `frames` of `window` must not be 0. `chunk` is the number of
+        latent frames generated at a time. `guided`: there is a negative prompt. `sequence_parallel`: the processes that
+        generate the video together; each holds the keys and values of its share of the heads. Raises InputError for a
+        model that is not causal, a window that is too small, and heads that cannot be divided.
+        """
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
         config, options = model.config, ForwardOptions()
@@ -177,11 +187,13 @@ class World:
         renoise: Renoise,
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Generate the next chunk's latent frames, float32 [1, 16, chunk, h, w]. The arguments are those of `rollout`,
-        for these frames. `callback(forward)` is called after each forward, or after both forwards of a guided step. The
-        first forward is the clean pass of the previous chunk, if this World made that chunk. A GPU reads pinned inputs
-        while the chunk is generated. Raises InputError if an earlier forward was interrupted while it overwrote keys
-        and values."""
+        """Return the next chunk's latent, float32 [1, 16, chunk, h, w].
+
+        The arguments are those of `rollout`, for this chunk only. `callback(forward)` is called after each forward; a
+        guided step counts as one. The first forward is the clean pass of the previous chunk, if this World generated
+        that chunk. A GPU may read pinned inputs until the chunk is finished. Raises InputError if an earlier forward
+        was interrupted while it overwrote keys and values.
+        """
         done = count()
 
         def forward_done() -> None:
@@ -206,22 +218,29 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Return whether the GPU replays recorded forwards, which Python queues in little time."""
+        """Return whether forwards are replayed CUDA graphs, which Python queues in little time."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the clean pass of the last chunk now instead of when the next chunk begins. If forwards are recorded, the
-        first call records those of all later chunks, so that no later chunk takes longer than the others."""
+        """Run the clean pass of the last chunk now, instead of when the next chunk begins.
+
+        If forwards are recorded as CUDA graphs, the first call records those of all later chunks. Then no later chunk
+        takes longer than the others.
+        """
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
-        """Update the cache with a chunk [1, 16, chunk, h, w] that was made before. One forward gives the same keys and
-        values as when the chunk was made. It bypasses the camera cache, because no second forward would read it."""
+        """Compute the keys and values of a chunk `latent` [1, 16, chunk, h, w] that was generated before, by one
+        forward.
+
+        The result is the same as when the chunk was generated. `y` and `camera` are as in `chunk`. The forward bypasses
+        the camera cache, because no second forward would read it.
+        """
         self._remember_made()
         chunk = self._begin(y, camera, cached=False)
         for lane in self._lanes:
@@ -229,9 +248,11 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Run each kind of forward twice, so that it is recorded and tested: first with the window as it is, then as if
-        it were full. The second run has other inputs than the first. The keys and values that this stores are
-        overwritten, because the next chunk begins again when it is generated."""
+        """Run each kind of forward twice, with different inputs, so that it is recorded and tested.
+
+        This is done with the current window, and again as if the window were full. The keys and values stored here are
+        overwritten, because the next chunk begins again when it is generated.
+        """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
@@ -244,7 +265,7 @@ class World:
                     self._each_kind(lane, chunk, latent)
 
     def _each_kind(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Run a forward that fills the camera cache, one that reads it, and the clean pass."""
+        """Run the three kinds of forward: one that fills the camera cache, one that reads it, and the clean pass."""
         if lane.cache is not None:
             lane.cache.clear_source()
         for _ in range(2):
@@ -252,8 +273,8 @@ class World:
         self._remember(lane, chunk, clean)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
-        """Begin the next chunk, with copies of `y` and the camera, because the caller may overwrite both before the
-        clean pass."""
+        """Begin the next chunk and return its inputs. `y` and the camera are copied, because the caller may overwrite
+        both before the clean pass."""
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
@@ -272,10 +293,11 @@ class World:
         """Return the camera on the device.
 
         If a camera in host memory equals that of the previous chunk, the earlier upload is returned. The camera cache
-        recognises that tensor; otherwise it would compare values on the GPU, and Python would wait for all queued work.
-        A new camera overwrites the previous copy once the GPU has read it, because an allocation takes longer than the
-        comparison. For a GPU the copy is pinned: unpinned memory is copied only after all earlier work, and seven times
-        as slowly."""
+        recognises that tensor. For a new tensor the cache would compare values on the GPU, and Python would wait for
+        all queued work. A new camera overwrites the previous host copy once the GPU has read it, because an allocation
+        takes longer than the comparison. For a GPU the copy is pinned: unpinned memory is copied only after all earlier
+        work, and seven times as slowly.
+        """
         if camera.device.type == self._device.type:
             return camera.clone()
         if self._camera is None or not same(self._camera[0], camera):
@@ -292,8 +314,11 @@ class World:
         return self._camera[1]
 
     def _remember_made(self) -> bool:
-        """Run the clean pass of the last chunk that `chunk` generated, if it is due; return whether it was. Raises
-        InputError if an earlier forward left the keys and values incomplete."""
+        """Run the clean pass of the last chunk that `chunk` generated, unless that was done before. Return True if it
+        was run now.
+
+        Raises InputError if an earlier forward left the keys and values incomplete.
+        """
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a forward was interrupted during a cache update; "
@@ -308,7 +333,7 @@ class World:
         return True
 
     def _remember(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
-        """Cache the clean chunk's keys and values for later chunks."""
+        """Store the keys and values of the finished latent `clean` for later chunks."""
         lane.history.keep = True
         try:
             self._predict(lane, chunk, clean, 0)

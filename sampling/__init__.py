@@ -1,4 +1,5 @@
-"""Schedules, solvers and the choice between the two experts: pure functions without model or user interface."""
+"""Schedules, solvers, noise, and the choice between the two experts: pure functions without a model or a user
+interface."""
 
 from .causal import FewStepSchedule, GuidedSchedule, chosen_shift, few_step_schedule, step_indices
 from .experts import first_low_step, guide, guide_scales, is_high_noise

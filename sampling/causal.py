@@ -1,6 +1,8 @@
-"""The schedules of the causal models for each chunk of a video.
+"""The denoising schedules that the causal models use for each chunk of a video.
 
-LingBot-World Fast and 2.0 use a few unguided steps; causal-pretrain, the quality release, uses many guided ones."""
+LingBot-World Fast and 2.0 use a few steps without guidance. causal-pretrain, the slower release of higher quality, uses
+many steps with guidance.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,24 +16,26 @@ from .schedule import flow_sigmas, flow_timesteps
 from .solvers import solve
 
 TABLE_STEPS = 1000
-"""The number of steps of UniPC's schedule from which the few steps are selected."""
+"""The number of steps in the full UniPC schedule from which the few steps are selected."""
 
 Predict = Callable[[Tensor, int], Tensor]
-"""A function (x, timestep) -> velocity."""
+"""The signature predict(x, timestep), which returns the velocity."""
 
 
 @dataclass(frozen=True)
 class FewStepSchedule:
-    """The schedule of a few steps without guidance.
+    """A schedule of a few steps without guidance.
 
-    Each step has one of `timesteps` (integers) and of `sigmas` (float64, for x0 = x - sigma * velocity).
-    `renoise_sigmas` (float32) has one fewer: before every step but the first, noise is added to x0 up to this level."""
+    Each step has one of `timesteps` (integers) and one of `sigmas` (float64, for x0 = x - sigma * velocity). Before
+    every step but the first, noise is added to x0 up to the level in `renoise_sigmas` (float32), which has one item
+    fewer.
+    """
 
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
     renoise_sigmas: tuple[float, ...]
     guide_scale: ClassVar[float] = 1
-    """The guidance scale, which disables the negative prompt."""
+    """The guidance scale 1, at which no negative prompt is used."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
         """Return the clean latent x0, float32, that these steps make from the noise `x`, float32 [1, 16, chunk, h, w].
@@ -52,7 +56,7 @@ class FewStepSchedule:
 
 @dataclass(frozen=True)
 class GuidedSchedule:
-    """A schedule of many guided steps; the solver restarts with each chunk. `guide_scale` 1 disables the negative
+    """A schedule of many guided steps. The solver restarts for each chunk. A `guide_scale` of 1 means no negative
     prompt."""
 
     steps: int = STEPS
@@ -62,17 +66,20 @@ class GuidedSchedule:
 
     @property
     def timesteps(self) -> tuple[int, ...]:
-        """Each step's timestep. Raises InputError for invalid steps, shift or solver."""
+        """The model's integer timestep of each step. Raises InputError for invalid steps, shift or solver."""
         return tuple(flow_timesteps(self.steps, self.shift, self.solver).tolist())
 
     @property
     def sigmas(self) -> tuple[float, ...]:
-        """Each step's sigma, float32."""
+        """The noise level of each step, rounded to float32."""
         return tuple(flow_sigmas(self.steps, self.shift, self.solver).tolist()[:-1])
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
-        """Return the clean latent (float32) made with `predict`, which is guided, from the noise `x`. No noise is
-        added."""
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
+
+        `predict(x, timestep)` returns the guided velocity. `renoise` is not used, because no noise is added between
+        steps.
+        """
         timesteps = iter(self.timesteps)
 
         def denoised(x: Tensor, sigma: Tensor) -> Tensor:
@@ -82,11 +89,12 @@ class GuidedSchedule:
 
 
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
-    """Return the schedule of the steps at these indices (rising, 0 to 999) of the 1,000-step schedule with this shift.
+    """Return the schedule of the steps at `indices` (rising, 0 to 999) of the 1,000-step schedule with this `shift`.
 
-    The official code finds a step's sigma by its truncated timestep, which several sigmas may share. It uses the first
-    of them for x0, and the second, if there is one, for re-noising. This function does the same. Raises InputError for
-    invalid indices."""
+    The official code looks up a step's sigma by its truncated timestep, and several sigmas may share a timestep. It
+    uses the first of them for x0, and the second, if there is one, for adding noise. This function does the same.
+    Raises InputError for invalid indices.
+    """
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
     if not indices or not rising or indices[0] < 0 or indices[-1] >= TABLE_STEPS:
@@ -106,9 +114,11 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    """Return the step indices of a `schedule`: v1, v2 or indices such as 0,250,500,750; None for the release's own.
+    """Return the step indices of a `schedule`. This is a name (v1 or v2), indices as text or as a tuple, such as
+    0,250,500,750, or None for the release's own.
 
-    Raises InputError for any other text."""
+    Raises InputError for any other text.
+    """
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):
@@ -122,7 +132,7 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
 
 
 def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
-    """Return the chosen shift, by default the release's own, and a note if it differs from the release's."""
+    """Return the `shift` to use (None: the release's own), and a note for the user if it differs from the release's."""
     if shift is None or shift == release.shift:
         return release.shift, ()
     return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

@@ -1,4 +1,4 @@
-"""The choice of the expert for a step, and classifier-free guidance."""
+"""The choice of the expert for each step, and classifier-free guidance."""
 
 from torch import Tensor
 
@@ -8,12 +8,14 @@ from .schedule import TRAIN_TIMESTEPS
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
-    """Return whether the high-noise expert predicts this step; it also predicts a step exactly at the boundary."""
+    """Return whether the high-noise expert predicts the step with this `timestep` (0 to 1000): it does from `boundary`
+    times 1000 on."""
     return bool(timestep >= boundary * TRAIN_TIMESTEPS)
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the low-noise expert's first step; the number of steps if it runs none."""
+    """Return the index of the low-noise expert's first step. The result is the number of steps if that expert has
+    none."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 
@@ -23,9 +25,11 @@ def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
 
 
 def guide_scales(guide_scale: float | tuple[float, ...]) -> PerExpert[float]:
-    """Return the experts' guidance scales, from one number for both or from (low, high), the official order.
+    """Return the guidance scale of each expert. `guide_scale` is one number for both, or (low, high), the official
+    order.
 
-    Raises InputError unless there are one or two finite numbers of 0 or more."""
+    Raises InputError unless there are one or two finite numbers of 0 or more.
+    """
     scales = guide_scale if isinstance(guide_scale, (tuple, list)) else (guide_scale,)
     if len(scales) not in (1, 2) or not all(0 <= scale < float("inf") for scale in scales):
         found = ",".join(map(str, scales))

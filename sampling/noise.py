@@ -1,4 +1,5 @@
-"""The noise of a session's chunks."""
+"""The noise for the chunks of a causal model's video, by two rules: for live sessions (StepNoise) and for known camera
+paths (PathNoise)."""
 
 from __future__ import annotations
 
@@ -9,20 +10,23 @@ from torch import Tensor
 
 
 class StepNoise:
-    """Noise that depends on the seed, the chunk's number and the step alone.
+    """A source of noise that depends only on the seed, the number of the chunk, and the step.
 
-    So a chunk that is restarted has the same noise, and a session that is replayed from its inputs has the same frames.
+    So a chunk that is generated again has the same noise, and a live session that is repeated with the same inputs has
+    the same frames.
     """
 
     order = "chunk and step"
 
     def __init__(self, seed: int, chunk: int, cells: tuple[int, int]) -> None:
-        """Create the noise for chunks of `chunk` latent frames; `cells`: height and width of the latent."""
+        """Create the source for this `seed`. `chunk` is the number of latent frames per chunk, and `cells` is the
+        height and width of the latent."""
         self._seed, self._shape = seed, (1, 16, chunk, *cells)
         self._chunk = self._step = 0
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the chunk's initial noise; `draw` then returns the noise of its further steps."""
+        """Return the initial noise of the chunk number `chunk`, float32 [1, 16, frames, h, w]. After that `draw`
+        returns the noise of this chunk's further steps."""
         self._chunk, self._step = chunk, -1
         return self.draw(self._shape)
 
@@ -35,9 +39,11 @@ class StepNoise:
 
 
 class PathNoise:
-    """Noise for a path that is known in advance: first for all latent frames, then for the steps in order.
+    """A source of noise for a video of known length. The noise of all latent frames is drawn first, then the noise of
+    the steps in order.
 
-    A Rollout of the same seed draws the same noise."""
+    The Rollout node draws the same noise for the same seed.
+    """
 
     order = "video, then steps"
 
@@ -46,11 +52,11 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the chunk's initial noise."""
+        """Return the initial noise of the chunk number `chunk`, float32 [1, 16, frames, h, w]."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
-        """Return the next float32 noise of the video, on the CPU."""
+        """Return new float32 noise in this shape, on the CPU."""
         return torch.randn(shape, generator=self._generator)
 
 

@@ -1,10 +1,11 @@
-"""Steps with a velocity extrapolated from earlier steps instead of a forward of the model.
+"""Skipping of model calls: the velocity of some steps is extrapolated from earlier steps.
 
 During flow-matching sampling the velocity changes slowly and almost linearly with sigma. `StepReuse` extrapolates a
-straight line through the model's last two predictions. Each time the model predicts, the line is compared with the
-prediction: the error determines how many of the next steps may use the line. The method is our own. For comparison,
-EasyCache (Zhou et al. 2025, arXiv 2507.02860) repeats the last difference of output and input, and estimates its error
-from how far the input has moved."""
+straight line through the model's last two predictions. Each prediction of the model is compared with the line, and the
+error determines how many of the next steps may use the line. The method is our own. For comparison, EasyCache (Zhou et
+al. 2025, arXiv 2507.02860) repeats the last difference of output and input, and estimates its error from the change of
+the input.
+"""
 
 from collections.abc import Callable
 
@@ -13,20 +14,22 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of an expert's first steps that the model predicts: two define the line, the third measures its error."""
+"""The number of steps at the start of each expert that the model predicts. Two define the line, and the third measures
+its error."""
 LAST = 2
-"""The number of a run's last steps that the model predicts, because sigma and velocity change most there."""
+"""The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
 MOST = 4
 """The maximum number of consecutive steps that use the line."""
 
 
 class StepReuse:
-    """The choice for each step of one run: a forward of the model, or the extrapolated velocity (the line).
+    """A rule for one run that chooses, at each step, a forward of the model or the extrapolated velocity (the line).
 
-    threshold: the largest error of the line, as a share of the velocity's norm, at which the line is used; 0 to 1. The
-    error is an estimate from the last comparison, and may be exceeded where the velocity changes direction. At 0 the
-    model predicts every step. `calls` counts the steps that the model has predicted. Raises InputError for a threshold
-    outside of 0 to 1."""
+    `threshold`, 0 to 1, is the largest estimated error of the line at which it is used, as a fraction of the velocity's
+    norm. The estimate is from the last comparison; the real error may be larger where the velocity changes direction.
+    At 0 the model predicts every step. `calls` counts the steps that the model has predicted. Raises InputError for a
+    threshold outside of 0 to 1.
+    """
 
     def __init__(self, threshold: float = 0.0) -> None:
         if not 0 <= threshold <= 1:
@@ -41,8 +44,10 @@ class StepReuse:
     def velocity(self, sigma: float, expert: object, steps_left: int, predict: Callable[[], Tensor]) -> Tensor:
         """Return the velocity at `sigma`, either from `predict()`, which calls the model, or from the line.
 
-        expert: any value that differs between the two experts; if it changes, a new line begins. steps_left: the number
-        of the run's steps from this one on. A batch of several videos shares one line."""
+        `expert` is any value that differs between the two experts; when it changes, a new line begins. `steps_left` is
+        the number of the run's steps from this one on. If the tensors are a batch of several videos, all share one
+        decision.
+        """
         if expert != self._expert:
             self._expert = expert
             self._restart()

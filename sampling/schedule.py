@@ -15,12 +15,17 @@ TRAIN_TIMESTEPS = 1000
 
 
 def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Return noise levels float32 [steps + 1], falling, the last one 0: `shift * b / (1 + (shift - 1) * b)`."""
+    """Return the noise levels float32 [steps + 1], falling, with 0 as the last one.
+
+    Each is `shift * b / (1 + (shift - 1) * b)`, where b falls linearly from the largest noise level of the `solver`.
+    Raises InputError for invalid steps, shift or solver.
+    """
     return torch.from_numpy(np.append(_shifted(steps, shift, solver), 0.0)).float()
 
 
 def flow_timesteps(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
-    """Return the model's timestep of each step, int64 [steps]; neighbours may be equal if there are many steps."""
+    """Return the model's timestep for each step, int64 [steps]. Consecutive timesteps may be equal if there are many
+    steps. The arguments are those of `flow_sigmas`."""
     return torch.from_numpy(_shifted(steps, shift, solver) * TRAIN_TIMESTEPS).long()
 
 

@@ -1,9 +1,10 @@
-"""Multistep solvers for flow matching as pure loops over `denoise(x, sigma) -> x0`.
+"""Multistep solvers for flow matching: UniPC and DPM++ as loops over `denoise(x, sigma) -> x0`.
 
 Both predict x0 and integrate over `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 numbers computed on the
-CPU; tensors keep the shape, device and dtype of `x`. `callback(step, x, denoised, sigma)` is called after each model
-call with the `x` that the model received: the result of step i is the `x` of step i + 1. An exception raised in the
-callback ends the loop."""
+CPU. Tensors keep the shape, device and dtype of `x`. After each model call, `callback(step, x, denoised, sigma)`
+receives the `x` that the model received: the result of step i is the `x` of step i + 1. An exception in the callback
+ends the loop.
+"""
 
 import math
 from collections.abc import Callable, Generator
@@ -16,14 +17,17 @@ from ..options import SolverName
 Denoise = Callable[[Tensor, Tensor], Tensor]
 Callback = Callable[[int, Tensor, Tensor, Tensor], None]
 Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
-"""A generator that yields (step, x, sigma), receives the model's x0 for them, and returns the result."""
+"""A generator that yields (step, x, sigma), receives the model's x0 for each, and finally returns the denoised
+result."""
 
 
 def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Run UniPC (Zhao et al. 2023, arXiv 2302.04867), order 2, B(h) = expm1(-h), corrector on every step but the first.
+    """Return a generator of the steps of UniPC (Zhao et al. 2023, arXiv 2302.04867) from the noise `x`.
 
-    `sigmas` float [steps + 1], falling. If the last one is 0, the result is the last x0. The first and the last step
-    have order 1. Each step calls the model once."""
+    Its order is 2 with B(h) = expm1(-h), and the corrector runs on every step but the first. The first and the last
+    step have order 1. `sigmas` float [steps + 1] are the falling noise levels. If the last one is 0, the result is the
+    last x0. Each step calls the model once.
+    """
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read `before` and `current`
     for step in range(len(levels) - 1):
@@ -37,7 +41,8 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """Run DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `unipc_steps`."""
+    """Return a generator of the steps of DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint variant. The
+    arguments are those of `unipc_steps`."""
     levels = _levels(sigmas)
     before = x  # the first step has order 1 and does not read it
     for step in range(len(levels) - 1):
@@ -52,7 +57,8 @@ SOLVERS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 
 
 def solve(solver: SolverName, denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
-    """Run all steps of a solver and return the result; arguments as in `unipc_steps`."""
+    """Run all steps of a solver and return the result. `denoise(x, sigma)` returns the model's x0. `callback` is
+    described in this module's docstring, and the other arguments are those of `unipc_steps`."""
     steps, denoised = SOLVERS[solver](x, sigmas), None
     while True:
         try:
@@ -73,9 +79,10 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return x after the step between the last two of `levels`.
+    """Return x after the step from the next-to-last to the last of the noise `levels`.
 
-    `current` is x0 at the step's start, `before` x0 one level earlier."""
+    `current` is x0 at the start of the step, and `before` is x0 one level earlier. `order` is 1 or 2.
+    """
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])
@@ -84,7 +91,8 @@ def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], or
 def _correct(
     start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
 ) -> Tensor:
-    """Return x after the step between the last two of `levels`, recomputed with `denoised`, the x0 at its end."""
+    """Return x after the same step as in `_predict`, recomputed with `denoised`, the model's x0 at its end. `start` is
+    x at the start of the step."""
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
     ratio = _ratio(levels)
@@ -99,7 +107,8 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return the exact solution from `sigma` to `target` if x0 is `data` throughout; `data` itself at target 0."""
+    """Return x at the noise level `target`, the exact solution from `sigma` if x0 is `data` all the way. For `target` 0
+    this is `data`."""
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)
@@ -107,7 +116,8 @@ def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
 
 
 def _ratio(levels: list[float]) -> float:
-    """Return the ratio, in lambda, of the next-to-last step to the last step; negative."""
+    """Return the length of the step before last, divided by that of the last step, both in lambda. The result is
+    negative."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
 
