@@ -31,7 +31,7 @@ PITCH_DEG = 1.5
 
 class WalkingCamera:
     """A steered camera: its position, yaw and pitch, and their speeds. Poses are computed from these numbers, so they
-    have no accumulated error. `unit` is the unit of length; see WALKING_UNIT."""
+    stay rigid however long the video is. `unit` is the unit of length; see WALKING_UNIT."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j":
 class Heard(NamedTuple):
     """One input of the user.
 
-    kind: hold, look, stick, script, prompt, event, time or back.
+    kind: hold, look, stick, script, prompt, event, back, or time (a world event switched by its time).
     event: the number that its sender gave it, or None.
     arrived: the time of its arrival (time.monotonic).
     row: the index of the first video frame, in its chunk, that includes it.
@@ -80,8 +80,8 @@ class _Pending(NamedTuple):
 
 
 class Controls:
-    """The state of keys, mouse and gamepad of one walk. Methods raise InputError for an unknown key, a number that is
-    not finite, and an invalid script.
+    """The state of keys, mouse and gamepad of one walk (a steered video). Methods raise InputError for an unknown key,
+    a number that is not finite, and an invalid script.
 
     The argument `event` of the methods is a number from the sender. The first frames that include the input carry this
     number.

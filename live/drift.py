@@ -16,10 +16,10 @@ from ..measure.drift_faults import BLURRED, BLURRED_PLACES, DARKER, PALE, TINTED
 from ..measure.drift_figures import colourfulness
 
 FIRST = 8
-"""The number of latent frames (of four video frames each) at the start that later ones are compared with. They are two
-seconds."""
+"""The number of latent frames at the start with which later ones are compared. They last two seconds, with four video
+frames each."""
 LASTS = 16
-"""The number of successive bad latent frames that count as a drift. They are four seconds."""
+"""The number of successive latent frames that must exceed the limits for a drift. They last four seconds."""
 SIDE = 128
 """The largest side, in pixels, of the reduced frames that are measured."""
 HINT = "the video is degrading: R restarts from the image"
@@ -27,7 +27,7 @@ Row = dict[str, float]
 
 
 class DriftWatch:
-    """A drift detector for one walk whose chunks have `chunk` latent frames."""
+    """A drift detector for one walk (a steered video) whose chunks have `chunk` latent frames."""
 
     def __init__(self, chunk: int) -> None:
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)
@@ -36,8 +36,8 @@ class DriftWatch:
         self._passed = 0
 
     def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk: its latent [1, 16, n, h, w] and its last frame, uint8 [H, W, 3]. Return true at the one chunk
-        that completes four seconds of bad chunks."""
+        """Add a chunk: its latent [1, 16, n, h, w] and its last frame, uint8 [H, W, 3]. Return true if this chunk
+        completes four seconds beyond the limits. Later chunks of the same drift return false."""
         row = _figures(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)

@@ -22,7 +22,8 @@ from .worlds.walls import WorldMap
 
 
 class WalkVideo(Protocol):
-    """The video file of one walk. Only `close`, and `add` with `wait`, wait for the encoder to finish."""
+    """The video file of one walk (a steered video). `close` waits for the encoder, and so does `add` if `wait` is true.
+    Other calls return at once."""
 
     left_out: int
     failure: str
@@ -39,20 +40,20 @@ begins with frame number `first` of the walk. The function calls tell(reason) if
 
 @dataclass(frozen=True)
 class Engine:
-    """The functions and settings of a model for walks.
+    """The functions and settings of a model for walks (steered videos).
 
     size: (height, width) of the video in pixels.
     chunk: the latent frames in a chunk.
     window: the attention window, always limited because a walk has no end.
-    new_world: a function that returns a new world.
-    new_decoder: a function new_decoder(exact) that returns a new decoder, in fp32 if `exact`.
+    new_world: returns a new World, which makes chunks and caches their keys and values.
+    new_decoder: new_decoder(exact) returns a new decoder, in fp32 if `exact`.
     encode_image: maps a frame [3, H, W] to a latent [1, 16, n, h, w] on the CPU.
     encode_prompt: maps a text to an embedding [1, L, D]; any thread may call it.
     notes: notes for the user.
     dtype: the name of the model's dtype, for the walk's record.
     decoder: the name of the decoder of shown frames.
-    new_preview: returns a new preview decoder, or None if there is no preview.
-    record: opens the video file of each saved walk, or None.
+    new_preview: returns a new preview decoder; None without a preview.
+    record: opens the video file of each saved walk; None without videos.
     map: the walls of a world whose map is known, or None.
     """
 
@@ -82,11 +83,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a walk.
+    """The start of a walk (a steered video).
 
     frame: the first frame, float32 [3, H, W], values -1 to 1.
     prompt: the first prompt; with a `state`, an empty one means the state's last prompt.
     lens: float [4], fx, fy, cx, cy in pixels of an 832x480 image; None is the lens of the official examples.
+    seed: the seed of the noise.
     state: a state that the walk continues, which determines frame and lens.
     image: the latent of the frame, or None to encode it.
     """

@@ -1,11 +1,11 @@
-"""The record of a walk's inputs, from which the walk can be repeated exactly.
+"""The record of the inputs of a walk (a steered video), from which the walk can be repeated exactly.
 
 Each row is a JSON object, and `latent_frame` is the first latent frame of its chunk. A row of inputs has the fields
 `axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames of the chunk have the same axes. A chunk without
 such a row had no input.
 
-A row with `rebuild` says that keys and values were recomputed before the chunk. The reason was a step back or, if
-`refresh` is true, another prompt.
+A row with `rebuild` says that keys and values were recomputed before the chunk. The reason was a return to an earlier
+chunk or, if `refresh` is true, another prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 class InputLog:
-    """The file with the inputs of a walk in progress. All methods raise OSError."""
+    """The file with the inputs of a walk (a steered video) in progress. All methods raise OSError."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -40,8 +40,8 @@ class InputLog:
             self._add(row if wishes.event is None else {**row, "event": wishes.event})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Add a row that says that keys and values were recomputed before `latent_frame`. `refresh`: because of another
-        prompt, not of a step back."""
+        """Add a row that says that keys and values were recomputed before `latent_frame`. The reason is another prompt
+        if `refresh` is true, else a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:

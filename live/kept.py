@@ -1,5 +1,5 @@
-"""The folder of a walk in progress. It grows with each chunk, so memory does not grow, and a killed process loses
-nothing.
+"""The folder of a walk (a steered video) in progress. It grows with each chunk, so memory does not grow, and a killed
+process loses nothing.
 
 `walk.json` holds the settings. `start.safetensors` holds the first frame, `prompt.N.safetensors` the embedding of a
 prompt, and `before.state` the continued video, if any. Three files grow with each chunk: `latent.f32`, `steps.f64` (the
@@ -41,8 +41,8 @@ from .inputs import InputLog
 
 
 class Kept:
-    """The folder of a walk in progress. If the disk is full, the saved data stays, the walk continues without being
-    saved, and `failure` is the reason."""
+    """The folder of a walk (a steered video) in progress. If the disk is full, the saved data stays, the walk continues
+    without being saved, and `failure` is the reason."""
 
     def __init__(
         self,
@@ -112,8 +112,8 @@ class Kept:
             self._try(lambda: self._append(rows, latent.shape[2], wishes))
 
     def rebuilt(self, *, refresh: bool) -> None:
-        """Record that keys and values were recomputed after the last chunk. `refresh`: because of another prompt, not
-        of a step back."""
+        """Record that keys and values were recomputed after the last chunk. The reason is another prompt if `refresh`
+        is true, else a return to an earlier chunk."""
         if not self.failure:
             self._try(lambda: self._inputs.add_rebuild(self.latent_frames, refresh=refresh))
 

@@ -1,5 +1,5 @@
-"""The base class of a session. It makes the chunks of a walk at the right times, in the caller's thread or in its own,
-and reports events."""
+"""The base class of a session. It makes the chunks of a walk (a steered video) at the right times, in the caller's
+thread or in its own, and reports events."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ log = logging.getLogger(__name__)
 WATCH = 0.2
 """The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
 GIVE_BACK = 64
-"""On a CPU, freed memory is returned to the system after this number of chunks. Otherwise a walk of one hour would hold
-2.6 GB."""
+"""The number of chunks on a CPU after which freed memory is returned to the system. Without this, a walk of one hour
+would hold 2.6 GB."""
 QUIET = 10.0
 """The time in seconds without input after which a session with `moving` makes chunks half as often."""
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with details.
 
-The kinds are prompt, events, paused, resumed, still, drift, stuck, found, back, restarted, kept (saving has failed) and
-failed.
+The kinds are prompt, events, paused, resumed, still, drift, stuck, found, back, restarted, kept and failed. "kept"
+means that saving has failed.
 """
 
 
 class ChunkMaker(Steered):
-    """The base class of a session. It makes the chunks of a walk in the caller's thread or in its own. Commands from
-    other threads run between two chunks. A subclass must set `_walks`.
+    """The base class of a session. It makes the chunks of a walk (a steered video) in the caller's thread or in its
+    own. Commands from other threads run between two chunks. A subclass must set `_walks`.
 
     moving: whether chunks are made also without input.
     failure: the reason why the walk has ended, or an empty string.
@@ -104,7 +104,7 @@ class ChunkMaker(Steered):
 
     @property
     def _ended(self) -> bool:
-        """Whether the recorded path, or the replayed walk, has no full chunk left."""
+        """Whether the recorded path, or the replayed walk, is too short for another chunk."""
         return self.walk.ended or (isinstance(self.controls, Replay) and self.controls.ends(self.walk))
 
     def stop(self) -> None:

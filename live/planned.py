@@ -1,5 +1,5 @@
-"""The adaptation of a rollout's plan (RolloutSpec) to a walk. A walk needs a limited attention window, and a model with
-few steps and camera input."""
+"""The adaptation of a rollout's plan (RolloutSpec) to a walk (a steered video). A walk needs a limited attention
+window, and a model with few steps and camera input."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def latent_frames(window: int | None) -> int:
 
 
 def check_walkable(spec: RolloutSpec, model: str) -> None:
-    """Raise InputError if a walk cannot use the model of `spec`: it has guidance and many steps, or no camera input.
-    `model` is its name in the message."""
+    """Raise InputError if a walk (a steered video) cannot use the model of `spec`. The model must make few steps
+    without guidance, and take a camera path without keys. `model` is its name in the message."""
     if spec.guided:
         raise InputError(
             f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one takes many"
@@ -40,8 +40,8 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
 def without_end(
     spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
 ) -> tuple[RolloutSpec, tuple[str, ...]]:
-    """Return `spec` and `notes` (notes for the user) adapted to a walk without end. A release without a window of its
-    own gets LIVE_WINDOW; `window` and `sink` change it if they are not None."""
+    """Return `spec` and `notes` (notes for the user) adapted to a walk, which has no end. A release without a window of
+    its own gets LIVE_WINDOW. `window` and `sink` change LIVE_WINDOW if they are not None."""
     notes = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
         return spec, notes
@@ -51,8 +51,9 @@ def without_end(
 
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
-    """Return a note for each setting (chunk, window, sink, steps) that differs from the release's own. The note tells
-    the effect that users saw with the 1.3B model. Return an empty tuple for a release without a window."""
+    """Return notes for the user about settings that differ from the release's: another chunk size, a smaller window or
+    sink, fewer steps. Each note tells what users saw with the 1.3B model. Return an empty tuple for a release without a
+    window."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

@@ -1,4 +1,5 @@
-"""The replay of a saved walk. With the same model on the same device its frames are equal bit for bit."""
+"""The replay of a saved walk (a steered video). With the same model on the same device its frames are equal bit for
+bit."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Replay(Controls):
-    """A subclass of Controls that supplies the inputs, prompts and steps back of a saved walk to a new one. It ignores
-    the user's inputs."""
+    """A subclass of Controls that repeats the inputs of a saved walk (a steered video). It also repeats changes of the
+    prompt and returns to earlier chunks. The user's inputs are ignored."""
 
     def __init__(self, folder: str | Path) -> None:
         """Read a walk's folder. Raises InputError if the folder has no walk, if the walk followed a recorded path, and
@@ -74,8 +75,8 @@ class Replay(Controls):
     changes = asks
 
     def prepare(self, walk: Walk) -> None:
-        """Prepare `walk` for its next chunk: apply the prompts and the step back that the saved walk had before this
-        chunk. On a CPU also set torch's number of threads to the saved walk's."""
+        """Prepare `walk` for its next chunk: repeat the changes of the prompt and the return to this chunk that the
+        saved walk had here. On a CPU also set torch's number of threads to the saved walk's."""
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 AWAKE = 16
-"""The number of latent frames that are made after a new prompt even without other input, so that its effect shows. They
-are four seconds."""
+"""The number of latent frames (four seconds) that are made after a new prompt even without other input, so that its
+effect shows."""
 
 
 class WalkOptions(TypedDict, total=False):

@@ -37,10 +37,10 @@ from .shown.frames import Frames, KeyChangedError, Made, Part, receipts_of
 log = logging.getLogger(__name__)
 
 PREEMPT = 0.3
-"""A limit in seconds. If a chunk's first frames take longer than this, a change of keys restarts the chunk."""
+"""A time in seconds. If a chunk's first frames take longer than this, a change of keys restarts the chunk."""
 MOST_REPLAYED = 256
-"""The longest walk, in latent frames, for which a step back recomputes the keys and values of all chunks. For a longer
-walk only the chunks in the attention window are recomputed."""
+"""The longest walk, in latent frames, for which a return to an earlier chunk recomputes the keys and values of all
+chunks. For a longer walk only the chunks in the attention window are recomputed."""
 
 
 class Walk:
@@ -107,7 +107,7 @@ class Walk:
 
     @property
     def ended(self) -> bool:
-        """Whether the recorded path has no full chunk left. It is false for a steered walk."""
+        """Whether the recorded path is too short for another chunk. It is false for a steered walk."""
         frames = FRAMES_OF_ONE * self.engine.chunk
         return self.camera.left < (frames - FRAMES_OF_ONE if self._first_of_all else frames)
 
@@ -271,7 +271,8 @@ class Walk:
 
     def back(self, chunk: int, heard: Heard | None = None) -> None:
         """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `heard` is the input
-        that requests this, for the receipts. Raises InputError if fewer chunks are saved."""
+        that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the number of saved
+        chunks."""
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)

@@ -13,8 +13,8 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""AS_TRAINED is the choice of a chunk size, and UNSET the value of a window or a sink, that selects the model's own
-value."""
+"""Values that select the model's own setting. AS_TRAINED is a choice of a chunk input, and UNSET a number in a window
+or sink input."""
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:

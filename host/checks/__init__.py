@@ -1,1 +1,1 @@
-"""Checks that report invalid or unused inputs, before a prompt runs and before a run samples."""
+"""Checks that report invalid or unused inputs. Some run before any node of the prompt, others before sampling."""

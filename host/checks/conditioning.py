@@ -103,7 +103,7 @@ def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
 
 
 def words_for(unread: list[str]) -> str:
-    """Return a warning that lists the descriptions `unread`, else an empty string if there are none."""
+    """Return a warning that lists the descriptions `unread`. Return an empty string if there are none."""
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
 
 
@@ -122,8 +122,8 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
     """Return the CONDITIONING `prompt` reduced to the keys that a rollout uses, and a list with a warning about unused
     keys. The list is empty if all keys are used. `name` is the input's name in error messages.
 
-    Raises InputError for several prompts, for an embedding of another text encoder, for a start image or a camera in
-    the CONDITIONING, and for a prompt that applies only to a region or to some timesteps.
+    Raises InputError for several prompts, and for an embedding of another text encoder. Also raises it for a prompt
+    with a start image or a camera, or for only a region or some timesteps.
     """
     if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
         raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")

@@ -64,8 +64,8 @@ def check_start(image: bool, latent: bool, state: bool) -> None:
 
 
 def _is_set(latent_frames: Any) -> bool:
-    """Return whether a widget's value is a number of latent frames. It is not for a link, and for the negative value
-    that selects the model's default."""
+    """Return whether a widget's value is a number of latent frames. Neither a link nor the negative value for the
+    model's default is one."""
     return isinstance(latent_frames, int) and latent_frames >= 0
 
 

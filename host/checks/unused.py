@@ -1,5 +1,5 @@
-"""Warnings about settings of a run that have no effect, such as a LoRA on an expert without steps, a timestep range
-between two steps, or a guidance node at cfg 1."""
+"""Warnings about settings of a run that have no effect. Examples are a LoRA on an expert without steps, a timestep
+range between two steps, and a guidance node at cfg 1."""
 
 import math
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""ComfyUI's folders, and the files that nodes read and write."""
+"""Access to ComfyUI's folders, and to the files that nodes read and write."""

@@ -24,8 +24,8 @@ def register(server) -> None:
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """Return the drawing as a PNG; JSON with the reason for a path that cannot be read; status 204 for a path that
-        is known only when the prompt runs; status 400 for a node that is not a preview node."""
+        """Return a PNG of the camera path. Return JSON with the reason if the path cannot be read, and status 204 if it
+        is known only when the prompt runs. Return status 400 if the request names no preview node."""
         try:
             image = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -40,8 +40,8 @@ def register(server) -> None:
 
     @server.routes.post(WARNINGS)
     async def warn(request: web.Request) -> web.Response:
-        """Return as JSON the warnings about an editor's document: moves that the model will not follow. Return status
-        400 for an invalid document."""
+        """Return as JSON the warnings about camera moves that the model will not follow. The request has a camera
+        editor's document. Return status 400 for an invalid document."""
         try:
             path = await asyncio.to_thread(path_from_editor, await request.json())
             found = await asyncio.to_thread(warnings, path, len(path))

@@ -41,8 +41,8 @@ files."""
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
-"""_ONE_FILE and SHARDS are the last part of a causal model's name in the list, after its folder: its only file, or a
-pattern for several files. With such an ending the canvas can mark a missing model."""
+"""The last part of a causal model's name in the list, after its folder. _ONE_FILE is for a model with one file, and
+SHARDS for several. The canvas marks a missing model only if its name ends like a weight file."""
 
 
 def register() -> None:
@@ -149,7 +149,8 @@ def text_encoder_choices() -> list[str]:
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """Return the file of the text encoder `name`, or its folder in diffusers' layout. Raises InputError."""
+    """Return the path of the text encoder `name`: a file, or a folder in diffusers' layout. Raises InputError if it is
+    missing."""
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
@@ -160,7 +161,8 @@ def vae_choices() -> list[str]:
 
 
 def resolve_vae(name: str) -> Path:
-    """Return the file of the VAE `name`, or its folder in diffusers' layout. Raises InputError."""
+    """Return the path of the VAE `name`: a file, or a folder in diffusers' layout. Raises InputError if it is
+    missing."""
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
 

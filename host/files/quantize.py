@@ -62,7 +62,7 @@ def device() -> str:
 @contextmanager
 def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
     """Yield a callback `progress(done, total)` that updates the running node's progress bar. The callback raises
-    ComfyUI's interrupt if the user has cancelled the run."""
+    ComfyUI's interrupt if the user has cancelled the run. The arguments (a stage's name and unit) are ignored."""
     bar = comfy.utils.ProgressBar(1)
 
     def update(done: int, total: int) -> None:

@@ -39,8 +39,8 @@ gpu: ComfyUI unloads other models to make room for the cache.
 off: there is no cache.
 """
 BATCH_HEADROOM = 1.5
-"""The free memory must exceed a step's memory by this factor. Only then does ComfyUI run prompt and negative prompt as
-one batch."""
+"""The factor by which the free memory must exceed a step's memory. Otherwise ComfyUI does not run prompt and negative
+prompt as one batch."""
 _FREEING = threading.Lock()
 """A lock for ComfyUI's list of loaded models. The list is not thread-safe, and MultiGPU CFG Split runs one thread per
 device."""

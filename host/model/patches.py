@@ -61,8 +61,8 @@ TRANSFORMER_OPTIONS = {
 }
 """The keys of transformer_options that nodes set, and that LingBot-World or one of ComfyUI's wrappers reads."""
 PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
-"""PATCHES, REPLACED and BLOCK name the patches that ComfyUI's Wan model and this model both call. PATCHES are kinds of
-patches, REPLACED is the group of replaced parts, and BLOCK is the only replaceable part in it."""
+"""The patches that ComfyUI's Wan model and LingBot-World's model both call. PATCHES are the kinds of patches, REPLACED
+is the group of replacements, and BLOCK is the only kind of replacement in that group."""
 _FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
 """Keys of transformer_options that nodes for other models set during a run. LingBot-World ignores them."""
 WRAPPERS = {

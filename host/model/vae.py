@@ -20,7 +20,8 @@ KEPT = 4
 class RememberingVAE(comfy.sd.VAE):
     """A VAE that encodes the same images only once.
 
-    ComfyUI runs WanImageToVideo again when only a prompt changes, because prompts are inputs of that node.
+    ComfyUI runs WanImageToVideo again when only a prompt changes, because prompts are inputs of that node. The latent
+    of its start image then comes from the cache.
     """
 
     def __init__(self, **options):
@@ -63,8 +64,8 @@ def _whole_time(tile: int | None, frames: int) -> int | None:
 
 
 def open_vae(path: Path) -> RememberingVAE:
-    """Return the VAE in a file or folder. The file is one that ComfyUI reads, or has diffusers' key names, as a folder
-    has. Raises CheckpointError, and RuntimeError for a file that is not a VAE."""
+    """Return the VAE in a file or folder. A file has a format that ComfyUI reads, or the key names of diffusers; a
+    folder has diffusers' layout. Raises CheckpointError, and RuntimeError for a file that is not a VAE."""
     if path.is_dir() or diffusers_names.MARK in read_tensors(path):
         vae = RememberingVAE(sd=read_vae(path))
     else:

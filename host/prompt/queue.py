@@ -111,8 +111,8 @@ def _items(run: str | None = None) -> list[tuple]:
 
 
 def node_in_question() -> tuple[Prompt, str]:
-    """Return the prompt that ComfyUI is validating, and the id of the node in question. Raises UnknownError if no
-    validation is in progress."""
+    """Return the prompt that ComfyUI is validating, and the id of the node that it validates now. Raises UnknownError
+    if no validation is in progress."""
     context = get_executing_context()
     if context is None or context.node_id not in _queued.get():
         raise UnknownError

@@ -45,7 +45,7 @@ tiles."""
 
 
 class WalkOutputs(NamedTuple):
-    """The results of a walk.
+    """The results of a walk (a steered video).
 
     images: all frames, an IMAGE [n, H, W, 3].
     latent: the LATENT of the whole video.
@@ -61,14 +61,16 @@ class WalkOutputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRun:
-    """The checked inputs of a walk.
+    """The checked inputs of a walk (a steered video).
 
     rollout: the plan.
     path: the camera path to follow if nobody steers.
     steered: whether a client may steer; the run then waits for one.
     frames: the largest number of frames.
     text: the prompt, or "" if only its embedding is known.
-    clip: the CLIP for new prompts from the client.
+    seed: the seed of the noise.
+    kv_cache: the place and the precision of cached keys and values.
+    clip: the CLIP for new prompts from the client, or None.
     moving: whether the video continues while there is no input.
     decoder: the file name in models/vae_approx of the preview's decoder, or None.
     """
@@ -86,8 +88,8 @@ class LiveRun:
 
 
 def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
-    """Return the CONDITIONING and the text of a walk's first prompt. The first of these that is present counts:
-    `positive` (with the text ""), `prompt` encoded by `clip`, and the last prompt of `state`. Raises InputError if all
+    """Return the CONDITIONING and the text of a walk's first prompt. They come from the first of these that is present:
+    `positive` (with an empty text), `prompt` encoded by `clip`, the last prompt of `state`. Raises InputError if all
     are missing."""
     if positive is not None:
         return positive, ""
@@ -109,15 +111,15 @@ def prepare_live(
     steered: bool,
     **more: Any,
 ) -> LiveRun:
-    """Check the inputs of a walk and return them as a LiveRun. Raises InputError and CameraError before any file is
-    loaded.
+    """Check the inputs of a walk (a steered video) and return them as a LiveRun. Raises InputError and CameraError
+    before any file is loaded.
 
     patcher: the MODEL.
     positive: the CONDITIONING of the first prompt.
     wanted: the node's settings; `wanted.frames` is the largest number of frames.
-    image: the start image as an IMAGE; state: the state to continue instead.
-    path, steered: see LiveRun.
-    more: further fields of the LiveRun.
+    image: the start image as an IMAGE, or None.
+    state: the state to continue, or None.
+    path, steered, more: fields of the LiveRun.
     """
     frames = wanted.frames
     positive, event_notes = without_events(positive)
@@ -141,11 +143,14 @@ def prepare_live(
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
-    """Run a walk and return its results. The walk ends when the client stops it, when the path ends, or after
-    `run.frames` frames.
+    """Run a walk (a steered video) and return its results. The walk ends when the client stops it, when the path ends,
+    or after `run.frames` frames.
 
-    ComfyUI's interrupt ends it at the next forward, and the walk so far stays in its folder. Raises InputError if no
-    client connects, and if no frame was made or written.
+    vae: ComfyUI's VAE, which decodes the frames.
+    view: the connection to the client.
+
+    ComfyUI's interrupt ends the walk at the next forward, and the walk so far stays in its folder. Raises InputError if
+    no client connects, and if no frame was made or written.
     """
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = _Decoders(vae, spec.geometry, patcher.load_device)

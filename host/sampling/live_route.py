@@ -33,7 +33,7 @@ def register(server) -> None:
 
     @server.routes.get(ADDRESS + "/walks")
     async def walks(_request: web.Request) -> web.Response:
-        """Return as JSON the number of running walks."""
+        """Return as JSON the number of running walks (steered videos)."""
         return web.json_response({"walks": len(views)})
 
     @server.routes.get(ADDRESS)

@@ -55,8 +55,8 @@ def _tell_pages(server) -> None:
 
 
 class LiveView:
-    """The view of one walk by at most one client, who steers it. `meet` runs on the server's event loop, and all other
-    methods are called by the node's thread."""
+    """The view of one walk (a steered video) by at most one client, who steers it. `meet` runs on the server's event
+    loop, and all other methods are called by the node's thread."""
 
     def __init__(self, server, wait: float):
         """Create a view that waits at most `wait` seconds for a client. `server` is ComfyUI's PromptServer, or None."""
@@ -133,8 +133,8 @@ class LiveView:
         self._threads.shutdown(wait=False)
 
     async def meet(self, socket, init: Init, inbox) -> None:
-        """Serve a client until it leaves or the view ends. `init` is its first message, and `inbox` reads its other
-        ones. An earlier client is disconnected."""
+        """Serve a client until it leaves or the view ends. `socket` is its websocket, `init` its first message, and
+        `inbox` reads the later ones. An earlier client is disconnected."""
         client = Client(socket, init, self._threads, JSON)
         before, self._client = self._client, client
         if before is not None:

@@ -193,7 +193,7 @@ class _Chunks:
 
     def forward_done(self, number: int, forward: int) -> None:
         """Show the preview of the previous chunk and the progress of the current one. The chunk loop calls this after
-        each forward."""
+        forward number `forward` of chunk `number`."""
         self.delivery.forward_done(number, forward)
         first, last = self._frames(number), self._frames(number + 1)
         self._show(first + (last - first) * forward // self._forwards)
@@ -271,8 +271,8 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 
 def encode_image(run: NodeRollout, vae) -> Tensor:
-    """Return the normalized latent [1, 16, n, h, w] of the start image followed by grey frames. `n` is limited, because
-    from some latent frame on all further ones are equal."""
+    """Return the normalized latent [1, 16, n, h, w] of the start image followed by grey frames. The grey frames end
+    where all further latent frames would be equal."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)

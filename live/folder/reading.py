@@ -25,14 +25,15 @@ CHANNELS = 16
 
 
 def kept_walks(folder: Path) -> list[Path]:
-    """Return the folders of saved walks (`walk-1`, `walk-2`, ...) in `folder`, the oldest first."""
+    """Return the folders of saved walks (steered videos) in `folder`, the oldest first. Their names are `walk-1`,
+    `walk-2` and so on."""
     found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
     return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 
 
 def load_walk(folder: str | Path) -> WorldState:
-    """Return the state of a saved walk after its last complete chunk. Raises InputError for a folder without a complete
-    chunk."""
+    """Return the state after the last complete chunk of the walk (a steered video) saved in `folder`. Raises InputError
+    for a folder without a complete chunk."""
     return _load(Path(folder))[0]
 
 

@@ -1,1 +1,1 @@
-"""The frames of a walk and their decoding."""
+"""The frames of a walk (a steered video) and their decoding."""

@@ -1,7 +1,7 @@
 """The messages of SGLang's realtime video protocol, with this server's additions, and their limits.
 
 Each message is a map, which a `codec` encodes. A client's first message is parsed into an Init, and its other messages
-into Events. As in SGLang, the numbers in the server's messages are integers.
+into Events. Some kinds of the server's messages are SGLang's, and numbers in these are integers, as in SGLang.
 """
 
 from __future__ import annotations
@@ -83,8 +83,12 @@ class Init:
 
 @dataclass(frozen=True)
 class Event:
-    """A client's message during a walk, after its checks. `kind` is one of KINDS, and `number` is the `event_id` of the
-    message or None."""
+    """A client's message during a walk (a steered video), after its checks.
+
+    kind: one of KINDS.
+    payload: the data of the message; its type depends on the kind.
+    number: the `event_id` of the message, or None.
+    """
 
     kind: str
     payload: Any

@@ -1,4 +1,5 @@
-"""Functions that apply a client's events to a session, and that build status messages about its walk."""
+"""Functions that apply a client's events to a session, and that build status messages about its walk (its steered
+video)."""
 
 from __future__ import annotations
 

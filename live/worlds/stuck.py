@@ -15,18 +15,19 @@ LEAST_STEP = 0.05
 """The smallest translation per latent frame for which frames are compared, as a fraction of the longest step that the
 model knows."""
 KNOWN = 8
-"""The number of latent frames with walking after which the usual change of frames is known. They are two seconds."""
+"""The number of latent frames (two seconds) with a walking camera after which the usual change of frames is known."""
 LASTS = 6
-"""The number of latent frames without change that count as stuck. They are one and a half seconds."""
+"""The number of successive latent frames without change (one and a half seconds) after which the camera counts as
+stuck."""
 STILL = 0.15
-"""A limit for the change of frames per distance, as a fraction of its usual value. Frames below it count as standing
+"""A limit for the change of frames per distance, as a fraction of the usual change. Frames with less change stand
 still."""
 SIDE = 64
 """The largest side, in pixels, of the reduced frames that are compared."""
 
 
 class StuckWatch:
-    """A detector for one walk whose chunks have `chunk` latent frames."""
+    """A detector of a stuck camera for one walk (a steered video) whose chunks have `chunk` latent frames."""
 
     def __init__(self, chunk: int) -> None:
         self._chunk = chunk
@@ -35,7 +36,8 @@ class StuckWatch:
         self._still = 0
 
     def see(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
-        """Add a chunk. Return true at the one chunk at which the camera is found to be stuck.
+        """Add a chunk. Return true if this chunk completes one and a half seconds without change. Later chunks of the
+        same stop return false.
 
         pixels: the last frame, uint8 [H, W, 3].
         position: the camera's position [3], in units of the longest step.

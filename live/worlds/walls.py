@@ -23,7 +23,7 @@ from ...fields import text_of
 MAP = "map.json"
 """The name of a map's file in the example folder of a package."""
 LOOK = 6, 8
-"""The rows and columns of the grid of mean colours by which a start image is found in the map."""
+"""The (rows, columns) of a grid of mean colours by which a start image is recognized."""
 ALIKE = 6.0
 """The largest root mean square difference between the mean colours of a start image and those of a known one. Colours
 are from 0 to 255."""
@@ -52,7 +52,7 @@ class WorldMap:
     margin: the distance that the camera keeps from boxes.
     boxes: [n, 5], the boxes around every corner of the grid: x, z, half of the sizes along x and z, and the height.
     goal: the index of the box that is the crate.
-    rooms: the possible rooms of the crate, relative to the first room, along x and z.
+    rooms: the possible rooms of the crate along x and z, relative to the room of the start image.
     places: the known start images.
     """
 
@@ -126,8 +126,8 @@ class Standing:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours of an image [3, H, W] in a grid of LOOK, as a vector [3 * rows * columns] with values 0
-    to 255."""
+    """Return the mean colours of an image [3, H, W], values 0 to 255, in a grid of LOOK. The result is a vector [3 *
+    rows * columns]."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 
