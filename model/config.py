@@ -1,4 +1,4 @@
-"""The sizes of a LingBot-World expert, read from the shapes of its weights."""
+"""The sizes of a LingBot-World transformer, read from the shapes of its weights."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,8 @@ class ModelConfig:
 
     `control` is the number of values per pixel that the camera layers take: 6 for a camera, 7 with actions, or None
     without camera layers. `causal` is True for LingBot-World Fast and 2.0, which predict a video chunk by chunk. It is
-    False for the experts of the base model, whose tensors have the same shapes.
+    False for the two experts of the base model, one for high and one for low noise. Tensors of all these models have
+    the same shapes.
     """
 
     dim: int
@@ -54,7 +55,7 @@ class ModelConfig:
 
         The shapes show neither the number of heads nor whether the model is `causal`. If `num_heads` is None, the head
         size is 128. `text_len` is the number of tokens of a padded prompt. Raises CheckpointError if the shapes are not
-        those of an expert.
+        those of a LingBot-World transformer.
         """
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
@@ -87,8 +88,10 @@ class ModelConfig:
 
     @property
     def control_channels(self) -> int:
-        """The channels of the camera tensor: 384 for a camera model, 448 for an action model, 0 without camera
-        layers."""
+        """The number of channels of the camera tensor: `control` values for each of the 8x8 pixels of a latent pixel.
+
+        It is 384 for a camera model, 448 for an action model, and 0 without camera layers.
+        """
         return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""The LingBot-World transformer: one expert, which predicts a velocity from latent, timestep, prompt and camera.
+"""The LingBot-World transformer, which predicts a velocity from latent, timestep, prompt and camera.
 
 Parameter names and arithmetic are those of the official implementation. With a bf16 compute dtype the residual stream,
 norms, modulation, time embedding and head are in fp32, as under the official autocast.
@@ -36,16 +36,18 @@ MOST_TIMES = 128
 
 
 class LingBotWorldModel(nn.Module):
-    """One expert of LingBot-World.
+    """A LingBot-World transformer: an expert of the base model for high or low noise, or a causal model.
 
-    `operations` is a namespace of the layer classes (see layers/operations.py). `attention` is a function of (q, k, v,
-    heads, options); `cross_attention` is the function for the prompt, by default the same. `dtype` is the dtype of the
-    parameters and of GEMMs and attention. Set `in_step` to True if other processes run the same forward and wait for
-    each other in it: a forward that runs out of memory is then not repeated.
+    A host, such as ComfyUI, may derive a class that overrides some methods. `operations` is a namespace of the layer
+    classes (see layers/operations.py). `attention` is a function of (q, k, v, heads, options); `cross_attention` is the
+    function for the prompt, by default the same. `dtype` is the dtype of the parameters and of GEMMs and attention.
+
+    Set `in_step` to True if other processes run the same forward and wait for each other in it. A forward that runs out
+    of memory is then not repeated.
     """
 
     attention_8bit: Attention = staticmethod(attend_8bit)
-    """The self-attention function after `set_attention("8bit")`. Hosts may override it."""
+    """The self-attention function after `set_attention("8bit")`. A host such as ComfyUI may override it."""
 
     def __init__(
         self,
@@ -146,7 +148,10 @@ class LingBotWorldModel(nn.Module):
         return self._velocity(x, timestep, context, camera, options)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Return whether an exception means that the device is out of memory. Hosts may override this method."""
+        """Return whether an exception means that the device is out of memory.
+
+        A host such as ComfyUI may override this method.
+        """
         return isinstance(error, torch.OutOfMemoryError)
 
     def _velocity(
@@ -232,7 +237,7 @@ class LingBotWorldModel(nn.Module):
         """Return the number of tokens of each prompt without padding, int32 [rows]; None if attention does not skip
         padding.
 
-        Zeros at a prompt's end, which a host may have added, count as padding.
+        Zeros at a prompt's end, which a host such as ComfyUI may have added, count as padding.
         """
         config = self.config
         if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
@@ -241,14 +246,16 @@ class LingBotWorldModel(nn.Module):
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
-        """Return the factors and offsets of RoPE positions, by default those of training. Hosts may override this
-        method."""
+        """Return the factors and offsets of RoPE positions, by default those of training.
+
+        A host such as ComfyUI may override this method.
+        """
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether no host code, such as a patch, accesses the residual stream between blocks.
+        """Return whether no other code, such as a patch of ComfyUI, accesses the residual stream between blocks.
 
-        Hosts may override this method.
+        A host such as ComfyUI may override this method.
         """
         return True
 
@@ -265,8 +272,8 @@ class LingBotWorldModel(nn.Module):
     ) -> Tensor:
         """Return the residual stream [B, tokens, dim] after block number `index`; x may be overwritten.
 
-        The other arguments are those of `Block.forward`. Hosts may override this method; they call the block without
-        `inplace` if x must stay unchanged.
+        The other arguments are those of `Block.forward`. A host such as ComfyUI may override this method. It then calls
+        the block without `inplace` if x must stay unchanged.
         """
         return block(x, e0, context, camera, rope, options, inplace=True)
 
@@ -335,8 +342,10 @@ class LingBotWorldModel(nn.Module):
 
 
 class Head(nn.Module):
-    """The last layer: norm, modulation and projection of each token to its 2x2 latent cells, in the residual stream's
-    dtype."""
+    """The last layer: norm, modulation and projection of each token to its 2x2 latent pixels.
+
+    It computes in the residual stream's dtype.
+    """
 
     def __init__(self, config: ModelConfig, operations: Operations, **factory: Any) -> None:
         super().__init__()
@@ -345,7 +354,7 @@ class Head(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
 
     def forward(self, x: Tensor, e: Tensor) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent cells.
+        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent pixels.
 
         x is the residual stream [B, tokens, dim], and e is the time embedding [B, dim].
         """

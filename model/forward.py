@@ -79,8 +79,10 @@ class ForwardRecorder(Protocol):
 
 
 class ForwardOptions(TypedDict, total=False):
-    """The options that a forward passes to its blocks and to the attention function. All are optional, and a host may
-    add others."""
+    """The options that a forward passes to its blocks and to the attention function.
+
+    All are optional. A host such as ComfyUI may add others.
+    """
 
     camera_cache: CameraCache | None
     """The cache of the camera's scales and shifts, and of the prompt's keys and values, which all steps share."""
@@ -91,7 +93,8 @@ class ForwardOptions(TypedDict, total=False):
     token_share: TokenShare
     """This process's share of the tokens, set by the model."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element. The model sets it unless host code reads the stream between blocks."""
+    """The residual stream of each batch element. The model sets it unless other code reads the stream between
+    blocks."""
     prompt_lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]. The model sets it if attention skips padding."""
     graphs: ForwardRecorder
@@ -101,7 +104,7 @@ class ForwardOptions(TypedDict, total=False):
     times: dict[Hashable, Times]
     """The cached time embeddings of a causal model's few timesteps: computing one takes as long as two blocks."""
     weights: Hashable
-    """An identifier of the weights and their memory addresses. It changes if a host moves or patches the weights."""
+    """An identifier of the weights and their memory addresses. It changes if ComfyUI moves or patches the weights."""
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

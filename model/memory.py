@@ -16,7 +16,8 @@ BF16 = Precision(torch.bfloat16)
 
 
 def token_count(frames: int, height: int, width: int) -> int:
-    """Return the number of tokens of a latent with these numbers of frames, rows and columns. A token is 2x2 cells."""
+    """Return the number of tokens of a latent with this size in frames, rows and columns. A token is 2x2 latent
+    pixels."""
     return frames * (height // 2) * (width // 2)
 
 

@@ -20,7 +20,7 @@ from ..errors import InputError
 from .config import ModelConfig
 
 Between = Callable[..., None]
-"""A function that calls its arguments, which are functions without arguments, between two kernels."""
+"""The type of a function that calls the functions passed to it, without arguments, between two kernels."""
 
 # torch before 2.13 has the second name only
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor

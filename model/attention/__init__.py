@@ -1,1 +1,1 @@
-"""Attention: exact, and in 8 bits."""
+"""Attention functions: exact ones, and faster ones that round queries, keys and values to 8 bits."""

@@ -105,20 +105,20 @@ def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM
 
 
 def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling:
-    """Return the scaling of x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to at most `most` in 8
-    bits.
+    """Return the scaling of x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to 8 bits.
 
-    If `mean_of` is None, no mean is subtracted.
+    The largest magnitude becomes at most `most`. If `mean_of` is None, no mean is subtracted.
     """
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(x, mean, LARGEST[FP8] / most), mean)
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return a scaling that suits all keys which a norm bounds, minus the mean of the sampled keys `mean_of` [n, dim].
+    """Return a scaling to 8 bits for all keys that a norm bounds, minus the mean of the sampled keys `mean_of` [n,
+    dim].
 
-    The norm's weights bound a key's length. The mean is at most as long as the longest key, so the bound for a
-    difference is twice a key's.
+    The norm's weights bound the length of a key. The mean is no longer than the longest key, so a key minus the mean is
+    at most twice as long.
     """
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())

@@ -29,7 +29,7 @@ SIZES: dict[Work, Size] = {
 """The sizes with which the 1.3B model's speeds are measured, by kind of work.
 
 They are those of a chunk of four latent frames at 832x464 pixels: its first feed-forward layer, and its attention to a
-full window. The convolution is a layer of the VAE at half the video's size.
+full window. The convolution is a layer of the VAE with frames of half the video's height.
 """
 LARGE_SIZES = _sizes(Size(6032, 0, 5120, 13824), Size(6032, 27144, 5120))
 """The sizes for the same chunk of the 14B model. Most kernels reach a higher speed on larger matrices."""

@@ -148,7 +148,8 @@ def _best(tried: Iterable[Trial]) -> str | None:
 
 
 def forget() -> None:
-    """Clear the choices of this process; the cache file stays."""
+    """Clear the choices made in this process, so that the next call chooses again. Stored test results are not
+    deleted."""
     _chosen.cache_clear()
     _trials.cache_clear()
 

@@ -77,7 +77,8 @@ class ForwardGraphs:
     without `attend_to_frames`, nothing is recorded until the window is full, because each chunk attends to more tokens
     than the previous one.
 
-    A host that moves weights passes `options["weights"]`; if this identifier changes, all recordings are freed.
+    An application that moves weights, such as ComfyUI, passes `options["weights"]`. If this identifier changes, all
+    recordings are freed.
 
     If several processes compute together, their exchanges of data are not recorded: a replay runs them between the
     graphs. If a recording or its test fails in one process, all processes run later forwards as usual.

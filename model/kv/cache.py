@@ -1,8 +1,9 @@
 """The cache of keys and values of the latent frames to which a causal model's chunk attends.
 
-Attention reads a window of slots, one for each latent frame. The first `sink` slots hold the video's first frames for
-good. The other slots form a ring, in which a new frame overwrites the oldest one. Keys are stored after RoPE with their
-absolute position, and attention has no mask. So the order of the slots does not matter, and stored frames never move.
+A causal model predicts a video chunk by chunk, a few latent frames at a time. Attention reads a window of slots, one
+for each latent frame. The first `sink` slots hold the video's first frames for good. The other slots form a ring, in
+which a new frame overwrites the oldest one. Keys are stored after RoPE with their absolute position, and attention has
+no mask. So the order of the slots does not matter, and stored frames never move.
 
 If keys and values are on the model's device in full precision or fp8, attention reads the stored tensors directly. If
 they are in int8 or in pinned host memory (`on_host`), attention reads a copy. From host memory, a block's tensors are

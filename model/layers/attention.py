@@ -118,7 +118,7 @@ class SelfAttention(_Attention):
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
     def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
-        """Return whether attention is in 8 bits, and no host code reads its inputs."""
+        """Return whether attention is in 8 bits, and no other code, such as a patch of ComfyUI, reads its inputs."""
         return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
     def _attend(

@@ -1,8 +1,9 @@
 """The model's linear and norm layers, and the functions through which the model reads their weights.
 
-A host may provide its own layer classes, with the names of `TorchOperations`. Such layers may keep their weights on
-another device, in another dtype or quantized, and may apply LoRAs. So the model never reads `layer.weight`. It calls
-`prepared` for a linear layer and `norm_parameters` for a norm; both prepare a weight once for several uses.
+A host, an application such as ComfyUI, may provide its own layer classes with the names of `TorchOperations`. Such
+layers may keep their weights on another device, in another dtype or quantized, and may apply LoRAs. So the model never
+reads `layer.weight`. It calls `prepared` for a linear layer and `norm_parameters` for a norm; both prepare a weight
+once for several uses.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -69,12 +69,14 @@ def attend(
 ) -> Result:
     """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`.
 
-    q, k and v are all bf16, or all float8_e4m3fn with values transposed by `transpose`. A token's channels must be
+    q, k and v are all bf16, or all float8_e4m3fn. In 8 bits, v is transposed by `transpose`. A token's channels must be
     adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be q, or an EightBit if the
     operands are in 8 bits.
 
-    `scales` are only for 8-bit operands. They are the scales of q, k and v (fp32 [1] each), the values' mean (fp32
-    [heads*128]), which is added to the result, and an upper bound of the results (fp32 [1]) for an 8-bit `out`.
+    `scales` are only for 8-bit operands. The first three are the scales of q, k and v, fp32 [1] each. The fourth is the
+    values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the results, fp32 [1],
+    for an 8-bit `out`.
+
     `shares` selects latent frames, as in `exact.attend_to_frames`. `unlike` (int32 [1]) is the index from which on all
     keys are equal. Raises RuntimeError if the driver reports an error.
     """

@@ -1,4 +1,7 @@
-"""The launch of the CUDA kernel in convolution.cu: 3 x 3 pixels of three frames, on GPUs of compute capability 9.0."""
+"""The launch of the CUDA kernel in convolution.cu, for GPUs of compute capability 9.0.
+
+The kernel is a convolution with 3 x 3 pixels of three frames.
+"""
 
 from __future__ import annotations
 

@@ -108,8 +108,8 @@ def tensor_map(
     """Return the tensor map with which TMA loads boxes of a matrix x [rows, numbers].
 
     `box` is the bytes of a row, and the number of rows. Elements outside x read as 0. For more than two dimensions,
-    pass `shape` and `strides`, innermost first: bytes of a row and then numbers of rows, and the strides of all but the
-    first dimension in bytes.
+    pass `shape` and `strides`, with the innermost dimension first. `shape` is the bytes of a row, then numbers of rows.
+    `strides` are in bytes, without the first dimension's.
     """
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
     return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
