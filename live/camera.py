@@ -15,15 +15,16 @@ from .worlds.walls import Standing
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
 """The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. Translations
-are divided by it, so this distance becomes 1. It is the longest step that the model knows."""
+are divided by it, so this distance becomes 1. This is the largest translation that the model was trained with."""
 FRAMES_TO_SPEED = 3
 """The number of video frames in which the camera accelerates to full speed, or brakes. A short tap on a key thus gives
 a small move."""
 FASTEST_LOOK_DEG = 6.0
 """The largest rotation by the mouse in one video frame, in degrees. The remaining rotation follows in later frames."""
 WALKING_SPEED = 0.5
-"""The default speed of a walking key, as a fraction of the longest step that the model knows; Shift doubles it. In the
-official examples the median latent frame moves by 0.19 to 0.78 of the clip's longest step."""
+"""The default speed of a walking key, as a fraction of the longest step (the largest translation per latent frame that
+the model was trained with). Shift doubles it. In the official examples the median latent frame moves by 0.19 to 0.78 of
+the clip's longest step."""
 PITCH_DEG = 1.5
 """The largest change of pitch in one video frame, in degrees, so 6 in a latent frame. The official examples have 0.3 to
 1.0 degrees per frame on average, and at most 6.8."""
@@ -44,7 +45,8 @@ class WalkingCamera:
         """Place the camera without motion at the pose [4, 4]; None is the identity.
 
         unit: the unit of length.
-        speed: the speed of a walking key as a fraction of the longest step; Shift doubles it, up to the longest step.
+        speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
+        that the model was trained with); Shift doubles it, up to the longest step.
         pitch_deg: the largest change of pitch in a video frame, in degrees.
         walls: the position in a map whose walls stop the camera, or None.
         """

@@ -156,8 +156,8 @@ class Kept:
         return latent_rows(self.folder / "latent.f32", (height, width), first, last)
 
     def steps(self, first: int, last: int) -> np.ndarray:
-        """Return the model's camera input of the latent frames from number `first` to `last` (excluded), float64 [n, 4,
-        4]."""
+        """Return the model's camera input of the latent frames from number `first` to `last` (excluded), float64
+        [n, 4, 4]."""
         return pose_rows(self.folder / "steps.f64", last)[first:]
 
     def context(self, latent_frame: int) -> Tensor:

@@ -40,10 +40,10 @@ effect shows."""
 
 
 class WalkOptions(TypedDict, total=False):
-    """The options of a session's walks.
+    """The options of a session's walks (steered videos).
 
-    speed: the speed of the key W as a fraction of the longest step that the model knows, by default 0.5; Shift doubles
-    it.
+    speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
+    model was trained with); by default 0.5. Shift doubles it.
     walls: whether the walls of a known map stop the camera, by default true.
     path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
     seed: a seed that replaces the seed of the Start.

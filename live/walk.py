@@ -66,7 +66,8 @@ class Walk:
 
         controls: the user's inputs.
         folder: the folder to save the walk in.
-        speed: the speed of a walking key as a fraction of the longest step.
+        speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
+        that the model was trained with).
         path: camera-to-world poses [n, 4, 4] to follow; inputs are then ignored.
         seed: a seed that replaces the Start's.
         walls: whether the walls of the engine's map stop the camera.

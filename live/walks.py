@@ -20,12 +20,12 @@ from .walk import Walk
 
 log = logging.getLogger(__name__)
 Make = Callable[[Start | WorldState, Path], Walk]
-"""The signature make(begin, folder) of a function that returns a new walk saved in `folder`."""
+"""The signature make(begin, folder) of a function that returns a new Walk, saved in `folder`."""
 Tell = Callable[[str], None]
-"""A callback tell(reason) for a walk that could not be saved."""
+"""A callback tell(reason) for a walk (a steered video) that could not be saved."""
 VIDEO, PREVIEW = "walk.mp4", "walk.preview.mp4"
-"""VIDEO is the file name of a walk's video. PREVIEW is the file name of the video from the tiny decoder's frames, which
-VIDEO later replaces."""
+"""The file names of a walk's videos. PREVIEW is the video made during the walk if a tiny decoder shows it. VIDEO is the
+video decoded by the VAE, which replaces PREVIEW."""
 
 
 class Walks:

@@ -60,7 +60,7 @@ def register(server) -> None:
 
 
 def known_inputs() -> Mapping[str, Any]:
-    """Return those inputs of the node that ComfyUI is validating that are plain values, not links. Return an empty
+    """Return the plain values (not links) among the inputs of the node that ComfyUI is validating. Return an empty
     mapping if no validation is in progress."""
     try:
         prompt, node = node_in_question()

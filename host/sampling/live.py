@@ -37,8 +37,8 @@ from .rollout import NodeRollout, encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, room_on, run_prepared
 
 FOLDER = "walks"
-"""The name of the folder in ComfyUI's output folder for saved walks. It keeps each walk's state, camera path and
-latents, even if the run fails."""
+"""The name of the folder in ComfyUI's output folder for saved walks (steered videos). It keeps each walk's state,
+camera path and latents, even if the run fails."""
 VAE_SHARE = 0.25
 """A fraction of the GPU memory that ComfyUI can free. If the VAE's decoder needs more than this, it decodes in
 tiles."""
@@ -286,8 +286,8 @@ def _cut(album: "_Album", kept: Kept) -> None:
 
 
 class _Walking:
-    """The callbacks of a running walk. They collect the frames in an album, and forward frames and events to the
-    view."""
+    """The callbacks of a running walk (a steered video). They collect the frames in an album, and forward frames and
+    events to the view."""
 
     def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):
         self._run, self._session, self._view, self._lost = run, session, view, lost

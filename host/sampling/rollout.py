@@ -281,8 +281,8 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
-    """Return the decoded last `latent_frames` latent frames of the latent `whole` [1, 16, f, h, w], as an IMAGE [n, H,
-    W, 3]. Up to REACH earlier latent frames are decoded before them, so that the last frames are the same as in a
-    decoding of the whole."""
+    """Decode the end of the latent `whole` [1, 16, f, h, w] and return it as an IMAGE [n, H, W, 3]. The end is the last
+    `latent_frames` latent frames, and up to REACH earlier ones. With these earlier ones the last frames are the same as
+    in a decoding of the whole."""
     images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
     return images.reshape(-1, *images.shape[-3:])

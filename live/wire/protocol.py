@@ -59,7 +59,8 @@ class Init:
     ours: whether the client is this project's own page, which reads `status` messages.
     resume: the token of a walk whose connection broke, or an empty string.
     moving: whether chunks are made also without input.
-    speed: the speed of the key W as a fraction of the longest step.
+    speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
+    model was trained with).
     replay: the name of a saved walk to repeat, or an empty string.
     """
 

@@ -12,8 +12,8 @@ MOST_TURN_DEG = 0.5
 """The largest rotation in a chunk, in degrees, for which frames are compared. A rotation changes the frames even in
 front of a wall."""
 LEAST_STEP = 0.05
-"""The smallest translation per latent frame for which frames are compared, as a fraction of the longest step that the
-model knows."""
+"""The smallest translation per latent frame for which frames are compared, as a fraction of the longest step (the
+largest translation per latent frame that the model was trained with)."""
 KNOWN = 8
 """The number of latent frames (two seconds) with a walking camera after which the usual change of frames is known."""
 LASTS = 6

@@ -126,8 +126,8 @@ class Standing:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours of an image [3, H, W], values 0 to 255, in a grid of LOOK. The result is a vector [3 *
-    rows * columns]."""
+    """Return the mean colours of an image [3, H, W], values 0 to 255, in a grid of LOOK. The result is a vector
+    [3 * rows * columns]."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 
