@@ -170,8 +170,8 @@ class Kept:
         return self._prompts[-1][:2]
 
     def poses(self) -> np.ndarray:
-        """Return the poses of the walk's video frames, float64 [n, 4, 4]. They continue from the last pose of the
-        continued state, if there is one."""
+        """Return the poses of the walk's video frames, float64 [n, 4, 4]. If the walk continues a state, the state's
+        last pose comes first."""
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:

@@ -14,8 +14,8 @@ LATENT_FRAMES = 72
 """The smallest number of latent frames for which memory is planned. It is a multiple of every chunk size, and longer
 than the window of any release."""
 LIVE_WINDOW = Window(18, 6)
-"""The attention window of a walk with a release that attends to the whole video. A walk has no end, so its window must
-be limited."""
+"""The attention window for a release that attends to the whole video by default. A walk (a steered video) has no end,
+so its window must be limited."""
 
 
 def latent_frames(window: int | None) -> int:

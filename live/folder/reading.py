@@ -140,8 +140,8 @@ def video_frames(latent_frames: int, before: WorldState | None) -> int:
 
 
 def path_rows(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
-    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames. They
-    continue from the last pose of the state `before`, if there is one."""
+    """Return the poses, float64 [n, 4, 4], of the video frames in a walk's first `latent_frames` latent frames. If the
+    walk continues a state, `before`, the state's last pose comes first."""
     walked = pose_rows(folder / "poses.f64", video_frames(latent_frames, before))
     return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
