@@ -34,9 +34,9 @@ REACH = 42
 def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) -> Tensor:
     """Return the video uint8 [F, H, W, 3] on the CPU, decoded from a normalised latent [1, 16, f, h, w].
 
-    After `vae.enable_tiling()` overlapping tiles of 256 pixels are decoded one by one. This needs less memory, takes
-    longer and leaves faint seams. Raises OverflowError if a number overflows fp16, and InputError if the latent is not
-    finite.
+    `progress(done, total)` is called after each latent frame. After `vae.enable_tiling()` overlapping tiles of 256
+    pixels are decoded one by one. This needs less memory, takes longer and leaves faint seams. Raises OverflowError if
+    a number overflows fp16, and InputError if the latent is not finite.
     """
     return VideoDecoder(vae, *latent.shape[-2:]).decode(latent, progress, last=True)
 
@@ -85,10 +85,12 @@ class VideoDecoder:
         """Return frames uint8 [F, H, W, 3] on the CPU, decoded from the next normalised latent frames [1, 16, n, h, w].
 
         A latent frame becomes four frames, but a video's first latent frame becomes one. With a stripe, H or W is the
-        stripe's size. `last` frees the state after the video's last part. With `later` the call does not wait for the
-        GPU: call `check`, and read the frames, only after the GPU has finished the work queued so far.
+        stripe's size. `progress(done, total)` is called after each latent frame (of each tile). `last` frees the state
+        after the video's last part.
 
-        Without `later`, errors of `check` are raised here. After an exception the decoder cannot continue.
+        With `later` the call does not wait for the GPU: call `check`, and read the frames, only after the GPU has
+        finished the work queued so far. Without `later`, errors of `check` are raised here. After an exception the
+        decoder cannot continue.
         """
         with self._on_its_gpu():
             video = self._decode(latent, progress, last, later)

@@ -14,9 +14,9 @@ from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames of an image and empty frames after which latent frames repeat bit for bit.
+"""The number of latent frames after which the latent of an image and endless empty frames repeats bit for bit.
 
-The encoder's reach into earlier frames is that long.
+After so many, the encoder's convolutions no longer reach back to the image.
 """
 
 
@@ -24,7 +24,8 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
     """Return the normalised latent of a video: the image `frame`, then `frames - 1` frames of zeros, which are grey.
 
     `frame` is float32 [3, H, W] from -1 to 1. The latent is float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the
-    VAE's device. After 117 frames the latent frames repeat, so longer videos take hardly more time.
+    VAE's device. After 117 frames the latent frames repeat, so longer videos take hardly more time. `progress(done,
+    total)` is called after each latent frame (of each tile).
     """
     height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)

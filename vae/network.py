@@ -24,7 +24,7 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 class Network:
     """The layers that encoder and decoder share, with their state for one video.
 
-    `past` holds the last input frames of each layer over time, [1, C, H, W] each, by the layer's name.
+    `past` holds the last input frames of each temporal layer, [1, C, H, W] each, by the layer's name.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:

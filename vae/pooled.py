@@ -1,6 +1,6 @@
 """The VAE's decoder with Triton's convolution, which reads frames where they are stored instead of copying them.
 
-A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Layers over time
+A feature map [1, C, H, W] is a view of the memory layout that model/kernels/convolution.py describes. Temporal layers
 with feature maps of one size store their frames in one pool: two slots for each layer, and one slot for the new frame.
 A layer writes the new frame to that slot, and its convolution reads three slots. Then the oldest frame's slot becomes
 free.
@@ -248,7 +248,7 @@ def _over_time(name: str) -> bool:
 
 
 def _pool_of(name: str, weight: Tensor) -> str:
-    """Return the name of a layer's pool, which layers over time of the same stage and number of channels share."""
+    """Return the name of a temporal layer's pool. Layers of the same stage and number of channels share a pool."""
     parts = name.split(".")
     stage = int(parts[2]) // 4 if parts[1] == "upsamples" else 3 if parts[1] == "head" else 0
     return f"stage {stage}, {weight.shape[1] // 3} channels"

@@ -12,7 +12,7 @@ from .network import Decoder
 
 
 class Slots:
-    """The slots of the decoder's layers over time.
+    """The slots of the decoder's temporal layers in the pools.
 
     Each layer owns the two slots of its last two frames. Each pool has one free slot for a new frame. `pools` is the
     name of each layer's pool.
@@ -36,7 +36,7 @@ class Slots:
 
 
 class _LayerRecorder(Decoder):
-    """A decoder that computes nothing, but records in which order its layers over time run."""
+    """A decoder that computes nothing, but records in which order its temporal layers run."""
 
     def __init__(self, weights: Mapping[str, Tensor], first: bool) -> None:
         super().__init__(weights)
@@ -70,7 +70,7 @@ class _LayerRecorder(Decoder):
 
 
 def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
-    """Return the names of the layers over time, in the order in which they get frames while a latent frame is decoded.
+    """Return the names of the temporal layers, in the order in which they get frames while a latent frame is decoded.
 
     A layer that gets several frames is listed several times. `first` is True for a video's first latent frame, which
     becomes one frame; other latent frames become four.

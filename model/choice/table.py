@@ -24,8 +24,7 @@ Work = Literal[
 `linear`, `int8` and `fp8` are matrix products in 16 bits, of int8 and of float8_e4m3fn. `nvfp4` and `mxfp8` are
 products of weights in these formats with inputs in the same format. `attention` is exact attention, and
 `attention-8bit` rounds q, k and v to 8 bits first. `cache-8bit` is attention to keys and values that a cache holds in 8
-bits. `convolution` stands for the VAE decoder's convolutions, and `norms` for a block's norms and other element-wise
-operations.
+bits. `convolution` stands for the VAE decoder's convolutions, and `norms` for a block's layer norms.
 """
 WORKS: tuple[Work, ...] = get_args(Work)
 

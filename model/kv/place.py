@@ -102,7 +102,7 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Return the possible locations and formats for a mode of the user's choice, the fastest first.
+    """Return the possible locations and formats for a mode of the user's choice, the preferred one first.
 
     If `fp8`, all of them use fp8 in place of int8.
     """
