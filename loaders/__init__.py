@@ -1,6 +1,8 @@
-"""Weights from disk: experts (NF4, FP4 or plain) with their LoRAs, and packages of them.
+"""Loading of weights from disk: models (NF4, FP4, other quantized formats or plain) with their LoRAs, and packages of
+models.
 
-The names below are imported at their first use, so that importing the package stays cheap."""
+The names below are imported at their first use, so that importing the package takes little time.
+"""
 
 import importlib
 from typing import TYPE_CHECKING

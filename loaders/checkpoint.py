@@ -1,4 +1,5 @@
-"""A checkpoint of one model, an expert or a causal one: all headers are read and checked, but no weights."""
+"""A checkpoint of one model, an expert or a causal one. Opening it reads and checks all file headers, but no
+weights."""
 
 import dataclasses
 import math
@@ -47,10 +48,14 @@ _EXPECTED = (
 class Checkpoint:
     """One model on disk.
 
-    `tensors` are all tensors by official name, with the parts of quantized weights. `quantized` are the quantized
-    weights. `shapes` is the logical shape of every parameter. `source` is the name of the folder that a quantizer read,
-    if it noted one. `changes` are the LoRAs' changes to parameters. `release` is the release of a causal model, None
-    for an expert. `chosen`: the user chose the release; otherwise it was detected."""
+    tensors: all tensors by official name, including the scales and tables of quantized weights.
+    quantized: the quantized weights by name.
+    shapes: the shape of every parameter after decoding.
+    source: the name of the folder from which the weights were quantized, if the quantizer noted it.
+    changes: the LoRAs' changes to parameters.
+    release: the release of a causal model; None for an expert.
+    chosen: whether the user chose the release; otherwise it was detected.
+    """
 
     path: Path
     config: ModelConfig
@@ -68,12 +73,13 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The model's names, the most reliable first (see `names_of`)."""
+        """The names that may state the model's release or role, the most reliable first (see `names_of`)."""
         return names_of(self.path, self.source)
 
     @property
     def release_lines(self) -> tuple[str, ...]:
-        """A causal model's release and licence, and messages about a guessed release or another shift."""
+        """Messages for the user about a causal model: its release and licence, whether the release is a guess, and
+        whether the scheduler's config states another shift."""
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}"]
@@ -88,20 +94,20 @@ class Checkpoint:
         return tuple(lines)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return the same model, with parameters of more bits than `dtype` rounded to `dtype` while they are read. So
-        neither the device nor a buffer ever holds the file's dtype."""
+        """Return the same model, whose plain parameters are rounded to `dtype` while they are read, if they have more
+        bits. So no buffer ever holds them in the file's dtype."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 
     def taken_for(self, release: str) -> "Checkpoint":
-        """Return the same model as the causal `release`, a key of RELEASES, instead of the detected one. Raises
+        """Return the same model, treated as the causal `release`, a key of RELEASES, whatever was detected. Raises
         InputError for another name."""
         config = dataclasses.replace(self.config, causal=True)
         return dataclasses.replace(self, config=config, release=release_called(release), chosen=True)
 
     @property
     def kind(self) -> str:
-        """The kind of the model, for messages."""
+        """The kind of the model, for messages: a causal model, an expert, or a plain Wan model."""
         if self.config.causal:
             return "LingBot-World causal model"
         return "LingBot-World expert" if self.config.control else "plain Wan expert"
@@ -123,7 +129,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tensors and LoRAs, which the weights take in memory."""
+        """The number of bytes that all tensors and LoRAs take in memory."""
         return sum(entry.nbytes for entry in self.tensors.values()) + change_bytes(self.changes)
 
     @property
@@ -131,20 +137,22 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """Return the tensors that form these parameters; for a quantized one, its values, scales and tables."""
+        """Return the tensors that form the parameters `names`. A quantized parameter consists of values, scales and
+        tables."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
-    """Read the headers of a model, and of the LoRAs to load with it. `path` is a folder of the community package or any
-    file that `read_tensors` takes.
+    """Read the headers of a model, and of the LoRAs to load with it. `path` is a model's folder in a package, or any
+    file that `read_tensors` accepts.
 
-    A `config.json` next to the weights states the values that tensors cannot: num_heads, text_len, eps, and whether the
-    model is causal. Without it, the names of the folders state the last one (see release.py).
+    A `config.json` next to the weights states what tensors cannot show: num_heads, text_len, eps, and whether the model
+    is causal. Without it the folder names show whether the model is causal (see release.py).
 
-    Raises CheckpointError for a broken file, for one of another kind, and for tensors that are not exactly those of the
-    model that the shapes describe; one message lists all wrong tensors. Raises it also for a LoRA that does not fit."""
+    Raises CheckpointError for a damaged file, for another kind of file, and for a LoRA that does not fit. It is also
+    raised for tensors that differ from those of the model that the shapes describe; one message lists all of them.
+    """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)
     shapes = shapes_of(tensors, quantized)
@@ -176,8 +184,8 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight
 
 
 def _official_name(keys: Collection[str]) -> Callable[[str], str]:
-    """Return a function from a file's keys to official names: it removes ComfyUI's prefix, or another one that all keys
-    have, and translates diffusers' names."""
+    """Return a function that converts a file's keys to official names. It removes ComfyUI's prefix, or another prefix
+    common to all keys, and translates diffusers' names."""
     known = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
     prefix = known or shared_prefix(keys, (_PATCH,))
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):
@@ -225,7 +233,8 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
 
 
 def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
-    """Raise CheckpointError for tensors of another kind of model or quantization, and name the kind."""
+    """Raise CheckpointError, which names the kind, if the tensors are those of another kind of model or of an
+    unsupported quantization."""
     all_keys = "\n".join(entries)
     for kind, marks in _KEYS_OF_OTHER_KINDS:
         mark = next((mark for mark in marks if mark in all_keys), None)

@@ -1,7 +1,8 @@
-"""The positions of tensors in a device buffer, and the file chunks that fill them.
+"""The layout of tensors in device buffers, and the parts of files (chunks) that are copied into them.
 
-Tensors that share a buffer are in file order, each at a 256-byte boundary. Only the scales and tables of 4-bit weights
-are as close together as in the file, so that one copy moves forty of them."""
+Tensors that share a buffer are in file order, each at a 256-byte boundary. Small float32 tensors, such as the scales
+and tables of 4-bit weights, are packed as in the file, so that one copy moves about forty of them.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -15,9 +16,10 @@ from ..weights.tensors import MappedFile, TensorEntry, in_file_order
 
 ALIGNMENT = 256
 SMALL = 1 << 16
-"""The size in bytes below which a float32 tensor is aligned to 4 bytes only."""
+"""The size in bytes below which a float32 tensor is aligned to 4 bytes instead of 256."""
 _JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
-"""The tensors of the q, k and v layers, which can run as one product: see `operations.joined`."""
+"""The names of the weights and biases of q, k and v. They are adjacent in a buffer, so that the three layers can run as
+one product: see `operations.joined`."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # The most unwanted bytes between two tensors that are read along with them: cheaper than another read.
@@ -25,19 +27,22 @@ _GAP = 1 << 16
 
 
 def block_of(name: str) -> str:
-    """Return the prefix of the block that a tensor belongs to, "" outside of the blocks."""
+    """Return the prefix of the transformer block that a tensor belongs to, such as `blocks.0.`; an empty string for
+    other tensors."""
     block = _BLOCK.match(name)
     return block[0] if block else ""
 
 
 def layer_of(name: str) -> str:
-    """Return the name of the layer that a tensor belongs to, also for its weight's scales and tables."""
+    """Return the name of the layer that a tensor, also a scale or a table, belongs to."""
     return _AFTER_LAYER.sub("", name)
 
 
 class BufferRange(NamedTuple):
-    """The bytes [start, start + nbytes) of a uint8 device buffer. `rounded`: the dtypes in file and buffer if values
-    are rounded during the copy, else None."""
+    """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy.
+
+    `rounded` is None, or the dtypes in the file and in the buffer if values are rounded during the copy.
+    """
 
     buffer: Tensor
     start: int
@@ -46,19 +51,19 @@ class BufferRange(NamedTuple):
 
     @property
     def file_bytes(self) -> int:
-        """The number of file bytes that fill this target."""
+        """The number of bytes in the file that fill this range."""
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return the number of file bytes that fill `nbytes` of the buffer."""
+        """Return the number of bytes in the file that fill `nbytes` bytes of the buffer."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Fill the target with the bytes of `staged` (uint8, host memory) from byte `start` on, rounded if needed. With
-        `non_blocking` the GPU rounds."""
+        """Copy the bytes of `staged` (uint8, host memory) from byte `start` on into this range, and round them if
+        needed. If `non_blocking`, the GPU does this later, in the order of its stream."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -67,8 +72,10 @@ class BufferRange(NamedTuple):
 
 @dataclass
 class FileChunk:
-    """The bytes [start, stop) of a file, or of a tensor in memory. Each of `copies` is the first byte to copy, relative
-    to `start`, and its target."""
+    """The bytes [start, stop) of a file, or of a tensor in memory, and where to copy them.
+
+    Each item of `copies` is the first byte to copy, relative to `start`, and its target.
+    """
 
     source: MappedFile | Tensor
     start: int
@@ -77,12 +84,12 @@ class FileChunk:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the chunk's tensors in memory, without the gaps between them."""
+        """The number of bytes that the chunk fills in the buffers, without the gaps between tensors."""
         return sum(target.nbytes for _, target in self.copies)
 
 
 def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
-    """Group the entries by the key of their names."""
+    """Return lists of the entries that have the same value of `key(name)`."""
     lists: dict[str, list[TensorEntry]] = {}
     for entry in entries:
         lists.setdefault(key(entry.name), []).append(entry)
@@ -90,12 +97,12 @@ def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[li
 
 
 def buffer_bytes(entries: list[TensorEntry]) -> int:
-    """Return the size of a buffer for all entries, in bytes."""
+    """Return the size in bytes of a buffer that holds all entries."""
     return _layout(entries)[1]
 
 
 def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRange]:
-    """Return each entry's target in the uint8 buffer, by name."""
+    """Return the range of each entry in the uint8 `buffer`, by name."""
     targets = {}
     for entry, start in _layout(entries)[0]:
         rounded = None if entry.stored is None else (entry.stored, entry.dtype)
@@ -106,8 +113,8 @@ def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, BufferRa
 def allocate(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]
 ) -> dict[str, BufferRange]:
-    """Allocate device buffers, one for all entries with the same `buffer_key` of their names; return each entry's
-    target."""
+    """Allocate device buffers, and return the range of each entry by name. Entries share a buffer if `buffer_key(name)`
+    is the same."""
     targets: dict[str, BufferRange] = {}
     with torch.inference_mode(False):  # the reader threads could not write to an inference tensor
         for together in by_key(entries, buffer_key):
@@ -116,15 +123,15 @@ def allocate(
 
 
 def tensor_at(target: BufferRange, entry: TensorEntry) -> Tensor:
-    """Return the bytes of `target` as the entry's tensor."""
+    """Return a view of the buffer range `target` with the dtype and shape of the entry."""
     values = target.view()
     values = values if entry.dtype == torch.uint8 else values.view(entry.dtype)
     return values if len(entry.shape) == 1 else values.view(entry.shape)
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Return the entries with their first bytes in a buffer, and the buffer's size. `_JOINT` entries are adjacent, the
-    others in file order."""
+    """Return each entry with its first byte in a buffer, and the size of the buffer. The _JOINT entries of a block are
+    adjacent; the others are in file order."""
     starts, end = [], 0
     for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
@@ -140,8 +147,8 @@ def _joint_first(entry: TensorEntry) -> tuple[str, int]:
 
 
 def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size: int) -> Iterator[FileChunk]:
-    """Yield chunks of at most `size` bytes that cover every tensor, in file order. Tensors that touch each other both
-    in the file and in their buffer are copied together."""
+    """Yield chunks of at most `size` bytes that cover every entry, in file order. `targets` are the entries' ranges by
+    name. Tensors that are adjacent both in the file and in a buffer become one copy."""
     chunk: FileChunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
@@ -166,8 +173,8 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
 
 
 def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield the parts of chunks for bytes [first, stop) of the buffer that they fill. The parts fill another `buffer`
-    instead, from its start."""
+    """Yield the parts of `chunks` that fill bytes [first, stop) of their common buffer. The parts are redirected to the
+    start of another `buffer`."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:
@@ -182,7 +189,8 @@ def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) 
 
 
 def _add(copies: list[tuple[int, BufferRange]], start: int, target: BufferRange) -> None:
-    """Append a copy to the list, or join it to the last one if both are adjacent in the file and in the buffer."""
+    """Append a copy to the list. If it continues the last copy, both in the file and in the buffer, the two are
+    merged."""
     if copies:
         begin, last = copies[-1]
         adjacent = begin + last.file_bytes == start and last.start + last.nbytes == target.start

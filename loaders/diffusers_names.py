@@ -14,9 +14,9 @@ from typing import Any
 from ..weights.files import read_json
 
 MARKS = ("condition_embedder.", ".attn1.to_q.")
-"""The parts of names that only diffusers uses."""
+"""Parts of tensor names that occur only in diffusers' layout."""
 CAUSAL_CLASS = "CausalLingBotWorldTransformer3DModel"
-"""The `_class_name` of LingBot-World Fast and 2.0."""
+"""The `_class_name` in diffusers' config.json of LingBot-World Fast and 2.0."""
 
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _OUTSIDE = (
@@ -28,7 +28,7 @@ _OUTSIDE = (
     ("scale_shift_table.", "head.modulation."),
     ("proj_out.", "head.head."),
 )
-"""Pairs of diffusers' and the official prefix of names outside of the blocks."""
+"""Prefixes of names outside of the blocks, as pairs (diffusers, official)."""
 _IN_BLOCK = (
     ("scale_shift_table.", "modulation."),
     ("attn1.to_out.0.", "self_attn.o."),
@@ -41,7 +41,7 @@ _IN_BLOCK = (
     ("ffn.net.0.proj.", "ffn.0."),
     ("ffn.net.2.", "ffn.2."),
 )
-"""Pairs of diffusers' and the official prefix of names after `blocks.N.`; the first match counts."""
+"""Prefixes of names after `blocks.N.`, as pairs (diffusers, official). The first match counts."""
 _CONFIG = {"num_attention_heads": "num_heads", "in_channels": "in_dim", "out_channels": "out_dim"}
 
 
@@ -67,16 +67,18 @@ def _translate(name: str, *, from_diffusers: bool) -> str:
 
 
 def official_config(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return a config.json with the official keys added to diffusers'; other content stays unchanged."""
+    """Return the content of a config.json with official keys added for diffusers' ones. All other fields are
+    unchanged."""
     heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
     sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}
     return stated | {ours: stated[theirs] for theirs, ours in _CONFIG.items() if theirs in stated} | sizes
 
 
 def stated_shift(model: Path) -> float | None:
-    """Return `flow_shift` from the config of the scheduler next to a model's folder; None if it is not stated.
+    """Return `flow_shift` from the scheduler's config in the package of the model at `model`; None if it is not stated.
 
-    Raises CheckpointError for a file that is not JSON."""
+    Raises CheckpointError for a file that is not JSON.
+    """
     file = model.parent / "scheduler" / "scheduler_config.json"
     shift = read_json(file, optional=True).get("flow_shift")
     return float(shift) if isinstance(shift, int | float) else None

@@ -1,4 +1,4 @@
-"""Load a checkpoint as a model: its weights are mapped on the CPU, and uploaded to a GPU."""
+"""Loading of a checkpoint as a model. On the CPU its weights are memory-mapped; for a GPU they are uploaded."""
 
 import gc
 import os
@@ -50,29 +50,32 @@ def load_expert(
     shared_by: distributed.ProcessGroup | None = None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Load the expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
+    """Return the model at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
-    The model is built on the meta device, so that no weight is allocated twice. On the CPU the weights are views of the
-    mapped file, or copies with `copy`. On another device they are uploaded, with calls of `progress(bytes, total)`.
-    Weights of more bits than `dtype` are rounded during the upload, chunk by chunk. Raises CheckpointError for bad
-    files, and any error of `progress`; then no part of the expert stays on the device.
+    No weight is allocated twice, because the model is built on the meta device. On the CPU the weights are views of the
+    mapped file, or copies if `copy`. On another device they are uploaded, with calls of `progress(bytes, total)`.
+    Weights of more bits than `dtype` are rounded during the upload. Raises CheckpointError for bad files, and any error
+    of `progress`; then no part of the model stays on the device.
 
-    For a GPU that is too small, only the first `resident_blocks` blocks stay there. The weights of the others come from
-    the file in every forward (see offload.py), which then raises the errors of loading. With `shared_by`, each process
-    keeps a piece of these blocks instead. The processes gather the blocks in every forward, which all of them have to
-    call.
+    `operations` is the set of layer classes, and `attention` the self-attention function.
 
-    The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, next to
-    the quantized ones. With an 8-bit arithmetic they keep the 8-bit weights that it uses, next to stored weights of any
-    dtype (see `memory.decoded_bytes`). This saves a decoding in every forward.
+    For a GPU that is too small, only the first `resident_blocks` blocks stay there. The weights of the others are read
+    from the file in every forward (see offload.py), which may then raise the errors of loading. With `shared_by`, each
+    process keeps a piece of these blocks instead. The processes gather the blocks in every forward, and all of them
+    must call it.
 
-    `arithmetic` is the arithmetic of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`.
-    "8bit" also multiplies weights in NVFP4 and MXFP8 in their own format, on cards that have instructions for it.
-    With an `attention_mode` of "8bit" self-attention is that of model/attention/choose_8bit.py, else it is `attention`.
-    Raises InputError if the device or the expert's sizes do not allow them.
+    The first `decoded_blocks` blocks keep the decoded weights of their main layers after their first forward, in
+    addition to the quantized ones. With an 8-bit arithmetic they keep the 8-bit weights that it uses (see
+    `memory.decoded_bytes`). This saves the conversion in every forward.
+
+    `arithmetic` is that of the blocks' linear layers (see model/ops/linear_8bit.py); "auto" means `dtype`. "8bit" also
+    multiplies NVFP4 and MXFP8 weights in their own format, on cards with instructions for it. The `attention_mode`
+    "8bit" replaces `attention` by the 8-bit self-attention of model/attention/choose_8bit.py. Raises InputError if the
+    device or the model's sizes do not allow these modes.
 
     The LoRAs that `path` was opened with are added to its weights at each use, in `dtype`; 4-bit weights stay
-    unchanged. LoRAs need plain `operations`."""
+    unchanged. LoRAs need the default `operations`.
+    """
     checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
     device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
@@ -99,7 +102,8 @@ def load_expert(
 
 
 def _keep_decoded(block: Block, wide: bool) -> None:
-    """Make a block's main layers keep their decoded weights. With `wide`, plain weights also keep their 8-bit form."""
+    """Set a block's main layers to keep their decoded weights. If `wide`, layers with plain weights also keep an 8-bit
+    copy."""
     for layer in block.main_layers:
         if wide and type(layer.weight) is torch.nn.Parameter:
             layer.weight = WideParameter.of(layer.weight)
@@ -114,7 +118,8 @@ def _keep_decoded(block: Block, wide: bool) -> None:
 
 
 def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:
-    """Add the LoRAs' changes: a linear layer adds them to its weight at each use, other parameters are changed now."""
+    """Add the LoRAs' changes to a model. A linear layer adds them to its weight at each use. Other parameters are
+    changed here."""
     with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
         for name, each in changes.items():
             owner, _, leaf = name.rpartition(".")
@@ -131,7 +136,8 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: thousands of small new objects would start it again and again, 0.1 s of a load."""
+    """Pause the garbage collector during the with block. The thousands of small objects of a load would trigger it
+    repeatedly, which takes 0.1 s."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -152,14 +158,15 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Return frozen parameters on `device` by official name; `names` selects some of them.
+    """Return frozen parameters on `device` by official name. `names` selects some of them (None: all).
 
-    Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or, if not `quantized`,
-    DecodedParameters. The other parameters are decoded or cast to `dtype`.
+    Quantized matrices become comfy_kitchen QuantizedTensors declared as `dtype`, or DecodedParameters if not
+    `quantized`. Other parameters are decoded or cast to `dtype`.
 
-    On the CPU they are views of the mapped file wherever no cast is needed. On another device, and on the CPU with
-    `copy`, they are copies; names with the same `buffer_key` share a buffer. Raises CheckpointError for scales that are
-    not finite."""
+    On the CPU they are views of the mapped file if no cast is needed. On another device, and on the CPU if `copy`, they
+    are copies. Parameters with the same `buffer_key(name)` share a buffer. `progress(bytes, total)` is called during an
+    upload. Raises CheckpointError for scales that are not finite.
+    """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
     weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
     matrices = {name: weight for name, weight in weights.items() if len(weight.shape) == 2}
@@ -194,7 +201,7 @@ def _mapped(
 def _uploaded(
     entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield tensors during their upload; the values are complete when the context has ended."""
+    """Yield the tensors by name while their upload runs. Their values are complete at the end of the with block."""
     with Uploader(device) as uploader:
         tensors, upload = uploader.upload(entries, buffer_key)
         yield tensors
@@ -202,9 +209,11 @@ def _uploaded(
 
 
 def warm(checkpoint: Checkpoint) -> threading.Thread:
-    """Start to read the checkpoint's files into the system's page cache, in a background thread.
+    """Start a background thread that reads the checkpoint's files into the page cache of the operating system, and
+    return the thread.
 
-    Returns the thread, which needs no join. A file that cannot be read is skipped; loading it reports the error."""
+    The thread need not be joined. A file that cannot be read is skipped; loading it reports the error.
+    """
     thread = threading.Thread(target=_warm_files, args=(checkpoint.files,), daemon=True, name="lingbot-warm")
     thread.start()
     return thread

@@ -1,7 +1,8 @@
-"""LoRAs: W + strength * alpha / rank * up @ down.
+"""LoRAs, which change a weight W to W + strength * alpha / rank * up @ down.
 
 The quantizer merges LoRAs into the weights before it rounds them. A model that is loaded with LoRAs computes the sum at
-each use of a weight, and its 4-bit weights stay unchanged."""
+each use of a weight, so its 4-bit weights stay unchanged.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,14 +22,14 @@ from .loras.scale import StatedScale, stated_scale
 
 
 class Change(NamedTuple):
-    """A LoRA's change to a weight: `scale` times `up` @ `down`, or times `up` where there is no `down`."""
+    """A LoRA's change to one parameter: `scale` * `up` @ `down`, or `scale` * `up` if `down` is None."""
 
     scale: float
     up: TensorEntry
     down: TensorEntry | None
 
     def added_to(self, weight: Tensor) -> Tensor:
-        """Return the weight plus the change in float32, on the weight's device."""
+        """Return `weight` plus the change, computed in float32 on the weight's device."""
         up = self.up.view().to(weight.device, torch.float32).flatten(1 if self.down else 0)
         if self.down is None:
             return weight + self.scale * up.view(weight.shape)
@@ -37,18 +38,18 @@ class Change(NamedTuple):
 
     @property
     def values(self) -> int:
-        """The number of values in the changed weight."""
+        """The number of elements of the changed parameter."""
         return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
 
     def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """Return `up`, multiplied by the scale, and `down`, as matrices on a device. Raises CheckpointError for NaN and
+        """Return `scale` * `up` and `down` as matrices in `dtype` on a device. Raises CheckpointError for NaN and
         infinity."""
         self.check()
         up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
         return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)
 
     def check(self) -> None:
-        """Raise CheckpointError for NaN and infinity."""
+        """Raise CheckpointError if the change contains NaN or infinity."""
         for half in (self.up, self.down):
             if half is not None and not half.view().float().isfinite().all():
                 raise CheckpointError(
@@ -58,16 +59,16 @@ class Change(NamedTuple):
 
 
 Changes = Mapping[str, Sequence[Change]]
-"""The changes of each parameter, by its name."""
+"""The LoRAs' changes to each parameter, by its official name."""
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
-    """Return the LoRAs for one expert; `role` is "high" or "low"."""
+    """Return the LoRAs that apply to the expert `role`, "high" or "low"."""
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 
 def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
-    """Raise InputError for a LoRA that is for one of two experts where `path` is a single model."""
+    """Raise InputError if a LoRA is meant for the high-noise or the low-noise expert, but `path` is a single model."""
     for_one = next((lora for lora in loras if lora.expert is not None), None)
     if for_one is not None:
         raise InputError(
@@ -77,18 +78,19 @@ def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
 
 
 def change_bytes(changes: Changes) -> int:
-    """Return the bytes of the changes on a GPU: the LoRAs, and the largest changed weight in 16 bits, which each use
-    computes."""
+    """Return the bytes that the changes take on a GPU: the LoRAs, and one changed weight of the largest size in 16
+    bits, which is computed at each use."""
     every = [change for each in changes.values() for change in each]
     halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
     return halves + 2 * max((change.values for change in every), default=0)
 
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Change]]:
-    """Return the LoRAs' changes to each parameter of a model with these shapes.
+    """Return the LoRAs' changes to each parameter of a model. `shapes` are the model's parameters and their shapes.
 
-    `loras.names.FIELDS` and `loras.scale.FIELDS` list the supported names, parts and scales. Raises CheckpointError for
-    a LoRA with any tensor that does not fit."""
+    `loras.names.FIELDS` and `loras.scale.FIELDS` list the supported names, parts and scales. Raises CheckpointError if
+    any tensor of a LoRA does not fit.
+    """
     changes: dict[str, list[Change]] = {}
     for lora in loras:
         for name, change in _read(lora, shapes):
@@ -124,7 +126,7 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tup
 
 
 class _Layer(NamedTuple):
-    """A layer with its official name, its name in the file, and the parts of a LoRA for it."""
+    """A layer of the model with a LoRA: its official name, its name in the file, and the LoRA's tensors for it."""
 
     name: str
     raw: str
@@ -164,7 +166,8 @@ def _changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """Return the scale of a layer without the strength: from its own tensors, else from the header or side file."""
+    """Return the scale of a layer's LoRA without the strength. It is stated by the layer's own tensors, else by the
+    header or a JSON file (`stated`)."""
     values = {}
     for name in SCALES:
         if name in layer.parts:

@@ -1,10 +1,11 @@
-"""Streaming of an expert that is larger than the GPU: the weights of its last blocks are copied to a few device
-buffers, the slots, when the blocks run. They are read from the file, or gathered from the GPUs of several processes,
-each of which keeps a piece of every block.
+"""Streaming of a model that is larger than the GPU. The weights of its last blocks are copied into a few device
+buffers, the slots, shortly before the blocks run.
 
-The parameters of a block are permanent views of one slot, so the model is an ordinary one. After a block has run, the
-next block of its slot is uploaded into the slot; after the last block follow the first ones, for the next step. The
-upload stays hidden while a block takes longer to compute than to upload."""
+The weights are read from the file, or gathered from the GPUs of several processes, which each keep a piece of every
+block. The parameters of a block are permanent views of one slot, so the model needs no change. After a block has run,
+its slot is filled with the next block that uses this slot. After the last block the first ones follow, for the next
+step. The upload costs no time if computing a block takes longer than uploading one.
+"""
 
 import contextlib
 import os
@@ -27,14 +28,15 @@ from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
-"""The upload settings, with at most 128 MB of pinned memory."""
+"""The upload settings; pinned memory is at most 128 MB."""
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Return the names of the linear weights of each block after the first `resident_blocks`, by block. If
-    `resident_blocks` is None, all blocks stay on the device, and the result is empty.
+    """Return the names of the linear weights of each streamed block, by block. These are the blocks after the first
+    `resident_blocks`. If that is None, no block is streamed.
 
-    The rest of a block (biases, norms, modulation: 0.3 MB of 235) always stays on the device."""
+    The other parameters of a block (biases, norms, modulation: 0.3 MB of 235) always stay on the device.
+    """
     layers = checkpoint.config.num_layers
     first = layers if resident_blocks is None else resident_blocks
     names: dict[int, list[str]] = {index: [] for index in range(first, layers)}
@@ -52,8 +54,8 @@ def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> l
 
 
 def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
-    """Return the bytes of weights on the device with `resident_blocks` blocks resident; None: all. Several `processes`
-    divide the other blocks among themselves."""
+    """Return the bytes of weights on one device if `resident_blocks` blocks are resident (None: all). Several
+    `processes` keep a piece of each of the other blocks."""
     if resident_blocks is None:
         return checkpoint.nbytes
     names = streamed_weights(checkpoint, resident_blocks)
@@ -70,17 +72,18 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
 
 
 def piece_bytes(block: int, processes: int) -> int:
-    """Return the bytes that each of the processes keeps of a block's buffer of `block` bytes."""
+    """Return the size in bytes of the piece that each of the processes keeps of a block. `block` is the size of the
+    block's buffer."""
     return -(-block // (processes * ALIGNMENT)) * ALIGNMENT
 
 
 class _Arrival(Protocol):
     def wait(self) -> Any:
-        """Wait until a block's weights are in its slot; on a GPU make the current stream wait."""
+        """Wait until the weights of a block are in its slot. On a GPU only the current stream waits."""
 
 
 class _FileBlocks:
-    """A source that reads the blocks from the file."""
+    """A source of blocks that reads them from the file."""
 
     def __init__(self, device: torch.device) -> None:
         self._uploader = Uploader(device, SETTINGS)
@@ -95,11 +98,12 @@ class _FileBlocks:
 
 
 class SharedBlocks:
-    """A source that keeps this process's piece of every block on its device. All processes gather the same blocks in
-    the same order.
+    """A source of blocks that gathers them from several processes. Each process keeps a piece of every block on its
+    device, and all gather the same blocks in the same order.
 
-    On GPUs the gathers run on the process group's own stream. Each starts after the work that the caller's stream held
-    at its start. Use the group for nothing else."""
+    On GPUs the gathers run on the process group's own stream. A gather starts after the work that was on the caller's
+    stream at the call of `start`. The group must have no other use.
+    """
 
     def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
         self._device, self._group = device, group
@@ -107,8 +111,8 @@ class SharedBlocks:
         self._last: distributed.Work | None = None
 
     def load(self, blocks: dict[int, tuple[list[FileChunk], Tensor, int]]) -> None:
-        """Read this process's pieces. `blocks`: by index, the chunks that fill a buffer, the buffer, and the bytes of
-        the buffer that the block takes. Raises the errors of reading a file."""
+        """Read this process's pieces of all blocks. For each block index, `blocks` has the chunks that fill a buffer,
+        the buffer, and the bytes that the block takes in it. Raises the errors of reading a file."""
         rank, size = self._group.rank(), self._group.size()
         with Uploader(self._device) as uploader:
             for index, (chunks, buffer, nbytes) in blocks.items():
@@ -118,26 +122,27 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Start to gather a block into its buffer. The result's `wait` waits for the block; on a GPU it makes the
-        stream wait."""
+        """Start to gather a block into its buffer. The `wait` method of the result waits for the block; on a GPU the
+        stream waits."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last
 
     def close(self) -> None:
-        """Wait for the last gather. On a GPU the caller's stream waits, because the gathers write into memory that is
-        freed."""
+        """Wait for the last gather. On a GPU the caller's stream waits, because memory into which a gather writes must
+        not be freed."""
         if self._last is not None and self._device.type == "cuda":
             with contextlib.suppress(RuntimeError):  # another process has ended, and this one ends too
                 self._last.wait()
 
 
 class BlockStreamer:
-    """The weights of blocks (see `streamed_weights`) as `parameters` on `device`, by name.
+    """The streamed blocks of a model. `parameters` are their weights by name, on `device`, as views of the slots.
 
-    Each parameter holds its values whenever its block of the served model runs. They come from the file, or from the
-    processes of `group`, which keep a piece of every block each and call the model together. Plain weights keep the
-    file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite."""
+    A parameter holds its values whenever its block runs. The values come from the file, or from the processes of
+    `group`, which keep a piece of every block each and call the model together. Plain weights keep the file's dtype;
+    the layers cast them. Raises CheckpointError for scales that are not finite.
+    """
 
     def __init__(
         self,
@@ -168,13 +173,14 @@ class BlockStreamer:
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _Arrival]] = {}
-        """The block that is or will be in each slot, and its arrival."""
+        """The number of the block that is or will be in each slot, and its arrival."""
 
     def serve(self, model: LingBotWorldModel) -> None:
-        """Upload the first blocks now, and the others while `model` runs. Threads and slots are released with the
-        model.
+        """Start to upload the first blocks, and upload the others while `model` runs. Threads and slots are freed with
+        the model.
 
-        A forward raises CheckpointError when the file can no longer be read."""
+        A forward of the model raises CheckpointError if the file can no longer be read.
+        """
         model.in_step = self._in_step
         weakref.finalize(model, self._source.close)
         for index in self._blocks:
@@ -184,15 +190,15 @@ class BlockStreamer:
             self._fill(index)
 
     def _before(self, index: int, *_: Any) -> None:
-        """Wait for the block. Upload it first if the last forward stopped before its end and left another block in its
-        slot."""
+        """Wait for the weights of a block. If the previous forward was interrupted and the slot holds another block,
+        upload the block first."""
         block, arrival = self._in_slot[index % self._slots]
         arrival.wait()
         if block != index:
             self._fill(index).wait()
 
     def _after(self, index: int, *_: Any) -> None:
-        """Fill the slot with its next block: the next one of this step, else the first one of the next step."""
+        """Start to fill the slot of a block with the next block that uses it, which may be of the next step."""
         following = index + self._slots
         if following > self._blocks[-1]:
             following = next(block for block in self._blocks if (block - index) % self._slots == 0)

@@ -1,4 +1,5 @@
-"""A folder with all parts for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
+"""A package: a folder with all parts for generating a video. These are two experts or a causal model, the text encoder,
+the tokenizer and the VAE."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,13 +19,13 @@ from .release import Role, names_of, noise_role, release_called, role_of, stated
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
-"""The folders of the tokenizer in packages."""
+"""The usual folders of the tokenizer inside a package."""
 ASSETS = ("text_encoder", "tokenizer", "vae")
-"""The parts besides the model, which are the same in all releases."""
+"""The parts of a package besides the model; they are the same in all releases."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
-"""The repositories that contain these parts."""
+"""The Hugging Face repositories that contain the parts in ASSETS."""
 PART_FOLDERS = ("text_encoder", "vae")
-"""Diffusers' folders of the parts besides the model and the tokenizer."""
+"""The folders of the text encoder and the VAE in diffusers' layout."""
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -37,8 +38,8 @@ _COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
 
 @dataclass(frozen=True)
 class Package:
-    """The paths of a package's parts; None for a missing part. A package has `experts` or a `causal` model, each a
-    folder or file for `open_checkpoint`."""
+    """The paths of a package's parts; None for a missing part. Either `experts` or `causal` is present; these are
+    folders or files for `open_checkpoint`."""
 
     experts: PerExpert[Path] | None
     causal: Path | None
@@ -54,19 +55,20 @@ def find_package(
     release: str | None = None,
     **overrides: str | Path | None,
 ) -> Package:
-    """Find the parts of a package by their names.
+    """Return the parts of a package, found by their names.
 
-    `high`, `low`, `text_encoder`, `tokenizer` and `vae` are paths of parts outside of `folder`; `assets` is a folder
-    with the last three. `folder` may be None if both experts are named.
+    `overrides` may have the keys `high`, `low`, `text_encoder`, `tokenizer` and `vae`, with paths of parts outside of
+    `folder`. `assets` is a folder with the last three. `folder` may be None if both experts are in `overrides`.
 
-    The community NF4 layout, the official one and diffusers' are supported. If a folder has an expert in NF4 and in
-    another format, NF4 is used. `folder` may also be the folder or the file of a causal model (LingBot-World Fast,
-    2.0), or contain its folder and no experts. The other parts are then searched in that folder, next to it, and in the
-    folders next to it, such as base-cam's. With a `release` (a key of RELEASES) the one model found is that causal
-    release, whatever its files indicate.
+    The layouts of the community NF4 package, of the official one and of diffusers are supported. If a folder has an
+    expert in NF4 and in another format, NF4 is used. `folder` may also be the folder or the file of a causal model
+    (LingBot-World Fast, 2.0), or contain its folder and no experts. The other parts are then also searched for next to
+    it, and in neighbouring folders such as base-cam's. A `release` (a key of RELEASES) states that the only model in
+    `folder` is that causal release.
 
-    Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a named
-    part that does not exist. Other missing parts are None."""
+    Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a path
+    that does not exist. Other missing parts are None.
+    """
     root = None if folder is None else hub_snapshot(Path(folder).expanduser())
     if root is not None and not root.exists():
         name = f"; a repository of that name is downloaded by `hf download {root} --local-dir FOLDER`"
@@ -91,7 +93,8 @@ def find_package(
 
 
 def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """Return the package of a causal model in one file. Its folder counts as the model's."""
+    """Return the package of a causal model that is a single file. The other parts are searched for as if the file's
+    folder were the model's. `given` holds the parts that the user named."""
     if release is not None:
         release_called(release)
     elif not is_causal_file(file):
@@ -105,8 +108,8 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
 
 
 def _assets(folder: Path) -> dict[str, Path]:
-    """Return the text encoder, tokenizer and VAE of a folder named for them, as far as they exist. Raises
-    CheckpointError for none."""
+    """Return those of the text encoder, tokenizer and VAE that exist in a folder that the user named for them. Raises
+    CheckpointError if there are none."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
     items = visible(folder)
@@ -120,8 +123,11 @@ def _assets(folder: Path) -> dict[str, Path]:
 
 
 def _find_near(model: Path, part: str) -> Path | None:
-    """Return a part in the folder around a causal model, or in the first of its subfolders that has the part; folders
-    of LingBot-World come first. Wan 2.2's other VAE is skipped."""
+    """Return a part from the folder around a causal model, or from the first subfolder there that has it; None without
+    any.
+
+    Folders of LingBot-World are searched first. The VAE of Wan 2.2, which differs, is skipped.
+    """
     parent = model.absolute().parent
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
     for folder in (parent, *(item for item in folders if item.is_dir())):
@@ -133,7 +139,8 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return whether a folder holds a causal model. Its config.json or a name decides, else its shapes."""
+    """Return whether a folder holds a causal model, judged by its config.json or a name, else by the shapes of its
+    tensors."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
@@ -144,7 +151,7 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a weight file holds a causal model. A name decides, else its shapes."""
+    """Return whether a weight file holds a causal model, judged by a name, else by the shapes of its tensors."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     if stated_causal(names_of(file.absolute()), {}):
@@ -164,15 +171,15 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Return both experts' checkpoints, each with its LoRAs. Raises CheckpointError, also for two models that cannot be
-    a pair (see `check_roles`)."""
+    """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError, also for two models that are
+    not a pair (see `check_roles`)."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     check_roles(experts)
     return experts
 
 
 def tokenizer_in(folder: Path) -> Path | None:
-    """Return the tokenizer's file in a folder itself, not in its subfolders; None without one."""
+    """Return the tokenizer's file in a folder, without its subfolders; None if there is none."""
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 
@@ -206,8 +213,8 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _expert(role: str, items: list[Path]) -> Path | None:
-    """Return the file or folder of the expert `role`, "high" or "low", by its name. In diffusers' packages of two
-    models `transformer` is the high-noise and `transformer_2` the low-noise one."""
+    """Return the file or folder of the expert `role`, "high" or "low", found by its name. In diffusers' packages of two
+    models, `transformer` is the high-noise expert and `transformer_2` the low-noise one."""
     models = [each for each in items if is_expert_folder(each) or (each.is_file() and each.suffix in WEIGHT_SUFFIXES)]
     named = [each for each in models if noise_role(each.name) == role]
     named = named or [each for each in models if role_of(each, models) == role]
@@ -218,15 +225,16 @@ def _expert(role: str, items: list[Path]) -> Path | None:
 
 
 def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
-    """Return the file with `word` in its name, else diffusers' `folder` for this part."""
+    """Return the file with `word` in its name, else diffusers' folder called `folder`, from `items`; None without
+    either."""
     files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
     folders = (item for item in items if item.name == folder and _is_part(item))
     return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether diffusers' folder holds umt5 or Wan 2.1's VAE: other packages next to a model have such folders
-    too."""
+    """Return whether a folder in diffusers' layout holds umt5 or Wan 2.1's VAE. Packages of other models have folders
+    of the same names."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")
@@ -250,8 +258,8 @@ _FINDERS: dict[str, Callable[[list[Path]], Path | None]] = {
 
 
 def check_roles(experts: PerExpert[Checkpoint]) -> None:
-    """Raise CheckpointError for two experts that cannot be a pair: swapped names, different architectures, or the same
-    weights twice."""
+    """Raise CheckpointError if two experts cannot be a pair: their names are swapped, their architectures differ, or
+    their weights are the same."""
     high, low = map(_name, experts)
     paths = [checkpoint.path for checkpoint in experts]
     roles = PerExpert(*(named_role(path, paths) for path in paths))
@@ -278,12 +286,13 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
 
 
 def named_role(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the role that the file's name states, or else its folder's; None if neither does."""
+    """Return the expert's role that the name of the file states, or else the name of its folder; None if neither does.
+    `others` are the other files of the package."""
     return role_of(path, others) or role_of(path.parent, [other.parent for other in others])
 
 
 def _name(checkpoint: Checkpoint) -> str:
-    """Return folder and file name, because the files of both experts often have the same name."""
+    """Return the folder's and the file's name, because the files of both experts often have the same name."""
     return "/".join(checkpoint.path.parts[-2:])
 
 

@@ -1,7 +1,9 @@
 """Detection of a model's LingBot-World release from its config.json, its shapes and the names of its folders.
 
-No tensor shows that a model is causal: the files of Fast and of 2.0 have the names and shapes of a base expert. Without
-a config.json the folder's name decides, as officially. Only 2.0's 1.3B has sizes of its own."""
+No tensor shows that a model is causal: the files of Fast and of 2.0 have the same names and shapes as those of a base
+expert. Without a config.json the folder's name decides, as in the official code. Only the 1.3B model of 2.0 has other
+sizes.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +17,8 @@ from ..options import RELEASES, Release
 from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
-"""The `_class_name` in the config.json of LingBot-World Fast and 2.0, and in that of 2.0's causal-pretrain."""
+"""The `_class_name` in config.json. CAUSAL_CLASS: LingBot-World Fast and 2.0. GUIDED_CLASS: the causal-pretrain model
+of 2.0."""
 FIELDS = (
     Field(("_class_name",), "applied", "Of config.json: whether a model is causal, and whether it is 2.0's pretrain."),
     Field(("lingbot-world-fast", "v2", "causal-fast", "causal-pretrain", "1.3b"), "applied", "A release."),
@@ -24,7 +27,7 @@ FIELDS = (
     Field(("high", "low"), "applied", "A role only where the file with the other word lies next to it."),
 )
 SMALL = 30, 1536
-"""The layers and width of 2.0's 1.3B; with camera layers no other release has them."""
+"""The number of layers and the width of the 1.3B model of 2.0. No other release with camera layers has these sizes."""
 
 _NAMED = {
     "v2-1.3b": r"1\.3b|1p3b",
@@ -32,7 +35,8 @@ _NAMED = {
     "v2": r"v2|causal[-_]fast",
     "v1": r"fast",
 }
-"""The patterns in the names of each release, of which the first match counts: a name of 2.0 may match several."""
+"""The patterns by which a name states a release. The first match counts, because a name of 2.0 may match several
+patterns."""
 Role = Literal["high", "low"]
 _CAUSAL = re.compile(r"1\.3b|1p3b|causal[-_]fast|causal[-_]pretrain|transformer_causal|lingbot[-_]world[-_]fast")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -44,25 +48,28 @@ _BIDIRECTIONAL = re.compile(r"bidirectional|[-_]bid(?![a-z])")
 
 
 def names_of(path: Path, source: str = "") -> tuple[str, ...]:
-    """Return the names of a model, the most reliable first.
+    """Return the names that may state the release or role of the model at `path`, the most reliable first.
 
-    These are the `source` that a quantizer noted, the model's own name, the names of two folders around it, and its
-    repository in Hugging Face's cache. If the path is a link, the names of its target follow."""
+    These are `source` (the folder name that a quantizer noted), the model's own name, the names of the two folders
+    around it, and its repository in Hugging Face's cache. If the path is a link, the names of the link's target follow.
+    """
     hub = [part.removeprefix(_HUB).replace("--", "/") for part in path.parts if part.startswith(_HUB)]
     return (source, *reversed(path.parts[-3:]), *reversed(hub), *reversed(path.resolve().parts[-3:]))
 
 
 def noise_role(name: str) -> Role | None:
-    """Return the role of a name with "noise" in it, such as `high_noise`, HighNoise, hinoise; else None."""
+    """Return the expert's role that a name with "noise" in it states, such as high_noise, HighNoise or hinoise; else
+    None."""
     found = {(match[1] or match[2])[0] for match in _NOISE.finditer(_HUMPS.sub("_", name).lower())}
     return None if len(found) != 1 else "high" if "h" in found else "low"
 
 
 def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
-    """Return the role that the name of a file or folder states; None if it states neither or both.
+    """Return the expert's role that the name of a file or folder states; None if it states no role or both.
 
-    A bare "high" or "low" counts only if a file with the other role's name is next to it, or among `others`: low_poly
-    is not a low-noise expert."""
+    The word "high" or "low" without "noise" counts only if the file of the other role is next to it or among `others`.
+    For example, low_poly does not state a role.
+    """
     if role := noise_role(path.name):
         return role
     words = set(_BARE.findall(_HUMPS.sub("_", path.name).lower()))
@@ -77,7 +84,7 @@ def role_of(path: Path, others: Iterable[Path] = ()) -> Role | None:
 
 
 def named_release(names: Iterable[str]) -> str | None:
-    """Return the release, a key of RELEASES, from the first name that states one."""
+    """Return the release, a key of RELEASES, that the first matching name states; None if no name matches."""
     for name in map(str.lower, names):
         for release, pattern in _NAMED.items():
             if re.search(pattern, name):
@@ -86,14 +93,15 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether the first name that states a causal model or an expert's role states a causal model."""
+    """Return whether the names state that the model is causal. The first name that states a causal model or an expert's
+    role decides."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 
 
 def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
-    """Return whether a model with these names and this content of a config.json (empty: no file) is causal; None if
-    neither states it, so the shapes have to decide."""
+    """Return whether the names and the config.json state that a model is causal; None if they do not, so that the
+    shapes must decide. `stated` is the content of config.json, empty without that file."""
     class_name = stated.get("_class_name")
     if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
@@ -103,10 +111,11 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 
 
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
-    """Return the release of a model with these `names` (see `names_of`) and `_class_name` (empty: no config.json); None
-    for an expert of the base model.
+    """Return the release of a causal model; None for an expert of the base model.
 
-    Raises CheckpointError if its name and its shapes contradict each other."""
+    `names` are those from `names_of`. `class_name` is the `_class_name` in config.json, empty without that file. Raises
+    CheckpointError if the names and the shapes contradict each other.
+    """
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
     if config.control is not None and (config.num_layers, config.dim) == SMALL:
@@ -128,7 +137,8 @@ def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig)
 
 
 def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
-    """Return a message about a causal model with a guessed release; None for a known release."""
+    """Return a message for the user if the release of a causal model is a guess; None if a name or the shapes show
+    it."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
     return (
@@ -138,14 +148,14 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
 
 
 def release_called(name: str) -> Release:
-    """Return the release that an option names. Raises InputError."""
+    """Return the release with this short name, a key of RELEASES. Raises InputError for another name."""
     if name not in RELEASES:
         raise InputError(f"`release` {name}: expected one of {', '.join(RELEASES)}")
     return RELEASES[name]
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return the name and licence of a base model of two experts, and a message about assumptions, or None."""
+    """Return the name and the licence of a base model of two experts, and a message about assumed settings, or None."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

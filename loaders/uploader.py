@@ -1,8 +1,9 @@
 """The upload of bytes from files to a device, in parallel with other work. All weights reach a GPU through this module.
 
-Several reader threads work on an upload. Each takes the next chunk and reads it into a staging buffer that the device
-no longer uses (pinned memory for CUDA). It starts the copies out of the buffer on its own CUDA stream, and continues
-with its other buffer during the copies."""
+Several reader threads work on an upload. A thread reads the next chunk into a staging buffer (pinned memory for CUDA)
+that is free. Then it starts the copies out of that buffer on its own CUDA stream. While these copies run, the thread
+goes on with its other buffer.
+"""
 
 import io
 import os
@@ -28,11 +29,12 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class UploadSettings:
-    """The settings of an upload. The staging buffers take threads * buffers * chunk_bytes of host memory, at most 320
-    MB by default.
+    """The settings of an upload. The staging buffers take threads * buffers * chunk_bytes of host memory, by default at
+    most 320 MB.
 
-    A reader thread that waits for a buffer's copies spins, because sleeping makes a whole load a fifth longer. Where
-    copies wait for a model's work first, `sleep` should be set."""
+    A reader thread waits for the copies from a buffer by spinning, because sleeping makes a whole load 20 % slower.
+    `sleep` should be set if copies often wait for a model's work, as in streaming.
+    """
 
     threads: int = min(10, os.cpu_count() or 1)
     buffers: int = 2
@@ -41,9 +43,10 @@ class UploadSettings:
 
 
 class Uploader(AbstractContextManager["Uploader"]):
-    """The reader threads of one device. They process uploads in the order of their start.
+    """The reader threads for one device. Uploads are processed in the order of their start.
 
-    `close` ends the threads and frees the staging buffers; so does leaving the `with` statement."""
+    `close`, or the end of the with block, ends the threads and frees the staging buffers.
+    """
 
     def __init__(self, device: torch.device, settings: UploadSettings | None = None) -> None:
         if device.type == "cuda" and device.index is None:
@@ -59,27 +62,28 @@ class Uploader(AbstractContextManager["Uploader"]):
     def upload(
         self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
     ) -> tuple[dict[str, Tensor], "Upload"]:
-        """Start to upload the entries into new device memory. Returns their tensors by name; the values are complete
-        after `Upload.wait`.
+        """Start to upload the entries into new device memory. Return their tensors by name, and the upload. The values
+        are complete after `Upload.wait`.
 
-        Tensors with the same `buffer_key` of their names share a device buffer, which is freed with the last of
-        them."""
+        Tensors with the same `buffer_key(name)` share a device buffer, which is freed with the last of them.
+        """
         targets = allocate(entries, self.device, buffer_key)
         chunks = chunks_of(entries, targets, self.settings.chunk_bytes)
         upload = self.start(chunks, sum(entry.nbytes for entry in entries))
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[FileChunk], total: int = 0) -> "Upload":
-        """Start to copy the chunks, none larger than `settings.chunk_bytes`. `total`, their bytes, is only for
-        progress.
+        """Start to copy the chunks, each of at most `settings.chunk_bytes`, and return the upload. `total` is their
+        number of bytes, for the progress display.
 
-        The device writes to the targets after the work that the caller's CUDA stream holds now."""
+        The device writes to the targets after the work that is on the caller's CUDA stream at the time of this call.
+        """
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
         return Upload(queue, readers, self.device, total)
 
     def _carry(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
-        """Process a reader thread's share of an upload. Returns the event after its last copies."""
+        """Process one reader thread's share of an upload. Return the CUDA event after its last copies, or None."""
         lane, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
@@ -101,7 +105,7 @@ class Uploader(AbstractContextManager["Uploader"]):
         return sent
 
     def close(self) -> None:
-        """Cancel the chunks that are not read yet, wait for the copies in progress, and end the threads."""
+        """Cancel all chunks that have not been read, wait for the running copies, and end the threads."""
         self._closing.set()
         if threading.current_thread().name.startswith(_THREAD_NAME):
             # The garbage collector runs in any thread. In a reader thread this would wait for itself.
@@ -113,16 +117,17 @@ class Uploader(AbstractContextManager["Uploader"]):
 
 
 class Upload:
-    """An upload in progress."""
+    """An upload that has been started; `wait` waits for its end."""
 
     def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int) -> None:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
-        """Wait until all copies are started, and make the caller's CUDA stream wait for their end.
+        """Wait until all copies have been started, and make the caller's CUDA stream wait for their end.
 
-        `progress(bytes, total)` is called ten times a second, and at the end. An error of a reader thread
-        (CheckpointError for a file that ends early or cannot be read) is raised here, at every call."""
+        `progress(bytes, total)` is called ten times a second, and at the end. An error of a reader thread is raised
+        here, at every call. It is CheckpointError for a file that is too short or cannot be read.
+        """
         waiting = set(self._readers)
         while waiting:  # short waits, so that Ctrl-C works on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
@@ -139,17 +144,17 @@ class Upload:
 
 
 class _ChunkQueue:
-    """The chunks of an upload, shared by its reader threads."""
+    """The queue of an upload's chunks, shared by the reader threads."""
 
     def __init__(self, chunks: Iterable[FileChunk], device: torch.device, closing: threading.Event) -> None:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
         self.bytes = 0
-        """The bytes passed to the device so far."""
+        """The number of bytes passed to the device so far."""
         self.allowed = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-        """The event after which the targets may be written."""
+        """The CUDA event after which the device may write to the targets; None for other devices."""
 
     def take(self) -> FileChunk | None:
-        """Return the next chunk; None at the end, or when the uploader closes."""
+        """Return the next chunk; None after the last one, or when the uploader closes."""
         with self._lock:
             return None if self._closing.is_set() else next(self._chunks, None)
 
@@ -164,29 +169,31 @@ class _ChunkQueue:
 
 
 class Lane:
-    """The resources of one reader thread: open files and a staging buffer.
+    """The open files and the staging buffer of one reader thread.
 
-    This class serves every device but CUDA: the buffer is ordinary memory, and a chunk is complete when `carry`
-    returns. Files are read with seek and readinto, which every system has and which release the interpreter lock."""
+    This class serves every device except CUDA. The buffer is ordinary memory, and a chunk is complete when `carry`
+    returns. Files are read with seek and readinto, because every system has them and they release the interpreter lock.
+    """
 
     def __init__(self, _device: torch.device, settings: UploadSettings) -> None:
         self._files: dict[MappedFile, io.FileIO] = {}
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def wait_for(self, allowed: torch.cuda.Event | None) -> None:
-        """Delay the next copies until the device has passed `allowed`."""
+        """Delay the next copies until the device has passed the event `allowed`."""
 
     def carry(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Read a chunk and start its copies. Returns the event after them.
+        """Read a chunk and start its copies. Return the CUDA event after them, or None.
 
-        Raises CheckpointError for a file that ends early, was replaced, or cannot be read."""
+        Raises CheckpointError for a file that is too short, was replaced, or cannot be read.
+        """
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.fill(self._buffer, start)
         return None
 
     def read(self, chunk: FileChunk, buffer: Tensor) -> None:
-        """Fill the start of `buffer` (uint8, host) with the chunk's bytes."""
+        """Read the chunk's bytes into the start of `buffer` (uint8, host memory)."""
         nbytes = chunk.stop - chunk.start
         if isinstance(chunk.source, Tensor):
             np.copyto(buffer.numpy()[:nbytes], chunk.source[chunk.start : chunk.stop].numpy())
@@ -199,14 +206,14 @@ class Lane:
             rest = rest[read_into(chunk.source.path, file, rest) :]
 
     def close(self) -> None:
-        """Wait for the copies in progress, and close the files."""
+        """Wait for the running copies, and close the files."""
         for file in self._files.values():
             file.close()
 
 
 class CudaLane(Lane):
-    """A lane with pinned buffers and a CUDA stream. A buffer is free once the device has passed the event after its
-    copies."""
+    """The resources of a reader thread for CUDA: pinned buffers and a stream. A buffer is free when the device has
+    passed the event after its copies."""
 
     def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}

@@ -1,1 +1,1 @@
-"""Weight files: headers, tensors and quantized weights, with one module for each family of formats."""
+"""Reading of weight files: headers, tensors and quantized weights. Each family of formats has its own module."""

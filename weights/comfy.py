@@ -1,10 +1,11 @@
-"""ComfyUI's formats of 8 bits and fewer: a layer's tensors are found by name, checked, and made into parameters.
+"""ComfyUI's formats of 8 bits and fewer. A layer's tensors are found by name, checked, and made into parameters.
 
-`X.weight` has its scales in `X.weight_scale` and `X.weight_scale_2`. A tensor `X.comfy_quant` (JSON), or
-`_quantization_metadata` in the header, names the layer's format. Older files have `X.scale_weight` and a tensor
+The scales of `X.weight` are in `X.weight_scale` and `X.weight_scale_2`. The format is stated in a tensor
+`X.comfy_quant` (JSON), or in `_quantization_metadata` in the header. Older files have `X.scale_weight` and a tensor
 `scaled_fp8`; plain files have float8 values without a scale. Sources: QUANTIZATION.md, comfy/utils.py
 (`convert_old_quants`), comfy/ops.py (`_load_quantized_module`), comfy/quant_ops.py (`QUANT_ALGOS`) of ComfyUI 0.33;
-layouts of comfy-kitchen."""
+layouts of comfy-kitchen.
+"""
 
 import json
 import math
@@ -30,13 +31,13 @@ FORMATS = {
     NVFP4: torch.uint8,
     MXFP8: torch.float8_e4m3fn,
 }
-"""ComfyUI's names of the supported formats, and the dtypes of their weights."""
+"""ComfyUI's names of the supported formats, and the dtype in which each stores a weight's values."""
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 SCALES = ("weight_scale", "scale_weight", "weight_scale_2")
-"""The tensors of a layer that are applied to its weight."""
+"""The tensors of a layer by which its weight is multiplied."""
 UNUSED = ("input_scale", "scale_input", "comfy_quant")
-"""The tensors of a layer that do not change its weight. Scales of activations are among them, because activations are
-quantized with a scale for each token here."""
+"""The tensors of a layer that are not needed to decode its weight. Stored scales of activations are among them, because
+this project computes a scale for each token."""
 SMOOTHED = "pre_quant_scale"
 
 _PART = re.compile(rf"(.+)\.({'|'.join((*SCALES, *UNUSED, SMOOTHED))})$")
@@ -45,12 +46,12 @@ _LAYOUTS = dict.fromkeys(FLOAT8, "TensorCoreFP8Layout") | {torch.int8: "TensorWi
 _TYPES = {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8_e5m2", torch.int8: "int8"}
 LARGEST_VALUE, SAMPLED_ROWS = 200, 8
 _TILE = 128
-"""The number of rows of a weight in a tile; the block scales of a tile are stored together."""
+"""The number of rows of a weight in a tile. The block scales of a tile are adjacent in the file."""
 
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """One weight in 8 bits: its values, and its scale or None."""
+    """A weight with 8-bit values. `scale` is its scale, or None for a float8 weight without one."""
 
     values: TensorEntry
     scale: TensorEntry | None
@@ -69,7 +70,8 @@ class ScaledWeight:
         return [self.values] if self.scale is None else [self.values, self.scale]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return these rows (int64) of the weight as float32 [len(rows), width], read from the mapped file."""
+        """Return the rows with the numbers `rows` (int64) of the weight, float32 [len(rows), width]. They are read from
+        the mapped file."""
         values, scale = self.values.view(), None if self.scale is None else self.scale.view()
         picked = values.view(torch.uint8)[rows].view(values.dtype)  # not every torch indexes 8-bit floats
         return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
@@ -77,10 +79,11 @@ class ScaledWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over these tensors (by entry name).
+        """Return a frozen parameter over `tensors`, the file's tensors by entry name.
 
         Without `dtype` it is a ScaledParameter. With `dtype` it is a comfy_kitchen QuantizedTensor declared as `dtype`,
-        in the layout that ComfyUI's own loader uses for the weight."""
+        in the layout that ComfyUI's own loader uses.
+        """
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -91,8 +94,8 @@ class ScaledWeight:
 
 @dataclass(frozen=True)
 class LayoutWeight:
-    """One weight of a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rows rotated in groups of `group`
-    values."""
+    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 whose rows are rotated in groups of
+    `group` values."""
 
     format: str
     values: TensorEntry
@@ -115,7 +118,8 @@ class LayoutWeight:
         return [entry for entry in (self.values, self.scale, self.scale_2) if entry is not None]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return these rows (int64) of the weight as float32 [len(rows), width], read from the mapped file."""
+        """Return the rows with the numbers `rows` (int64) of the weight, float32 [len(rows), width]. They are read from
+        the mapped file."""
         tensors = {entry.name: entry.view() for entry in self.entries}
         if self.group:
             scale = _rows_of(self.scale.view(), rows)
@@ -155,7 +159,7 @@ class LayoutWeight:
         return frozen_parameter(load_layouts().core_tensor(layout, values, dtype, self.shape, **parts))
 
     def _layout(self, tensors: Mapping[str, Tensor]) -> tuple[str, dict[str, Any]]:
-        """Return comfy_kitchen's layout and the fields of its Params."""
+        """Return the name of comfy_kitchen's layout and the fields of its Params class."""
         scale = tensors[self.scale.name]
         if self.format == MXFP8:
             return "TensorCoreMXFP8Layout", {"scale": scale.view(torch.float8_e8m0fnu)}
@@ -174,14 +178,14 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def scale_owner(key: str) -> str | None:
-    """Return the weight that a key like `X.weight_scale` belongs to, None for other keys."""
+    """Return the name of the weight that a key such as `X.weight_scale` belongs to; None for other keys."""
     match = _PART.match(key)
     return f"{match[1]}.weight" if match else None
 
 
 def stated_formats(entries: Mapping[str, TensorEntry]) -> dict[str, Any]:
-    """Return the format descriptions in a file by layer name: the headers' `_quantization_metadata` and the tensors
-    `X.comfy_quant`. Raises CheckpointError for content that is not JSON."""
+    """Return the format descriptions in a file, by layer. They come from `_quantization_metadata` in headers and from
+    the tensors `X.comfy_quant`. Raises CheckpointError for content that is not JSON."""
     sources = {entry.source for entry in entries.values() if isinstance(entry.source, MappedFile)}
     stated: dict[str, Any] = {}
     for source in sources:
@@ -207,10 +211,11 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return all weights in ComfyUI's formats by name, and the entries without the tensors that only describe a format.
+    """Return all weights in ComfyUI's formats by name, and the other entries without those that only describe a format.
 
-    `stated` is the result of `stated_formats`, by the weights' names in `entries`. Raises one CheckpointError that
-    lists every weight that cannot be read."""
+    `file` begins error messages. `stated` is the result of `stated_formats`, with the weights' names in `entries` as
+    keys. Raises CheckpointError, which lists every weight that cannot be read.
+    """
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
@@ -243,14 +248,14 @@ def find_scaled(
 
 
 def _layer(name: str) -> str:
-    """Return a weight's name without its block's number."""
+    """Return a weight's name with N for the block's number, so that the same layer in all blocks has one name."""
     return re.sub(r"\.\d+\.", ".N.", name, count=1)
 
 
 def _weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight, or the reason why it cannot be read."""
+    """Return the weight formed by `values` and `parts`, or a message on why it cannot be read."""
     description = stated if isinstance(stated, dict) else {}
     named, inner = description.get("format"), description.get("params")
     description = (inner if isinstance(inner, dict) else {}) | description
@@ -266,9 +271,9 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Return why a weight's stored values do not match its format; None if they match.
+    """Return a message if a weight's stored values do not have the dtype of its format; None if they do.
 
-    `named` is the format that the file states, a key of FORMATS. Without it every dtype in FORMATS is accepted.
+    `named` is the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted.
     """
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
@@ -280,7 +285,7 @@ def _other_values(values: TensorEntry, named: str | None) -> str | None:
 def _in_rows(
     values: TensorEntry, parts: Mapping[str, TensorEntry], named: str | None, description: Mapping[str, Any]
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return a weight with one scale, or with one scale for each row, or the reason why it cannot be read."""
+    """Return a weight with a single scale or one scale per row, or a message on why it cannot be read."""
     scale = parts.get("weight_scale")
     if "weight_scale_2" in parts or (values.dtype not in FLOAT8 and (scale is None or not named)):
         lacking = "its weight_scale" if named and scale is None else "the format that ComfyUI writes next to it"
@@ -300,8 +305,8 @@ def _in_rows(
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return whether the first rows of an 8-bit float weight hold larger values than any layer has, so that a scale
-    must exist. Embeddings may have such values."""
+    """Return whether a float8 weight must have a scale, because its first rows contain larger values than any linear
+    layer has."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)
@@ -315,7 +320,7 @@ def _is_one_or_a_row(scale: TensorEntry, shape: tuple[int, ...]) -> bool:
 
 
 def _in_blocks(format_: str, values: TensorEntry, parts: Mapping[str, TensorEntry]) -> LayoutWeight | str:
-    """Return an nvfp4 or mxfp8 weight, or the reason why it cannot be read."""
+    """Return a weight with block scales (nvfp4 or mxfp8), or a message on why it cannot be read."""
     scale, scale_2 = parts.get("weight_scale"), parts.get("weight_scale_2")
     if scale is None or (scale_2 is None) == (format_ == NVFP4):
         wanted = "weight_scale and weight_scale_2" if format_ == NVFP4 else "weight_scale alone"

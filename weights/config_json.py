@@ -1,4 +1,4 @@
-"""The fields of a model's config.json: values that tensors cannot show, and checks of the others against the
+"""The fields of a model's config.json. Some state what tensors cannot show; the others are checked against the
 tensors."""
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ OWN = {
     "rope_theta": 10000,
     "rope_scaling": None,
 }
-"""The fields that the model has one value of."""
+"""The fields for which the model supports only one value."""
 DIFFUSERS = {"qk_norm": "rms_norm_across_heads"}
 CONTROL_TYPES = {6: "cam", 7: "act"}
 FIELDS = (
@@ -34,15 +34,15 @@ ADVICE = "put the right config.json next to it, or none"
 
 
 def own_fields(stated: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config.json; {} if the file describes another kind of model, as it may in a folder with
-    several models."""
+    """Return the fields `stated` in a config.json. Return {} if the file describes another model, which may share the
+    folder."""
     kind = str(stated.get("_class_name") or "WanModel").lower()
     return stated if "architectures" not in stated and ("wan" in kind or "lingbot" in kind) else {}
 
 
 def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return num_heads, text_len and eps, as far as a config.json states them. Raises CheckpointError for a value that
-    no model can have."""
+    """Return num_heads, text_len and eps, if the config.json states them. `name` is the model's, for errors. Raises
+    CheckpointError for an impossible value."""
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
         "num_heads": (lambda value: _is_whole(value) and value <= 1024, "a whole number from 1 to 1024"),
         "text_len": (lambda value: _is_whole(value) and value <= 4096, "a whole number from 1 to 4096"),
@@ -57,7 +57,8 @@ def stated_numbers(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_config(name: str, config: ModelConfig, stated: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if a config.json with official keys contradicts the model that the tensors show."""
+    """Raise CheckpointError if a config.json with official keys contradicts `config`, which was inferred from the
+    tensors."""
     found = asdict(config)
     shared = sorted(found.keys() & stated.keys() - {"control", "causal"})
     differing = [

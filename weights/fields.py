@@ -1,4 +1,4 @@
-"""The fields of weight files for docs/formats.md, generated from the readers' own lists."""
+"""The fields of weight files and how they are treated, for docs/formats.md. The lists come from the readers."""
 
 from ..fields import Field
 from ..model.quantized import ggml

@@ -1,4 +1,4 @@
-"""The tensors of an expert, a text encoder or a VAE, from one file, a set of shards or a folder."""
+"""Finding and reading the tensors of a model, a text encoder or a VAE: from one file, a set of shards, or a folder."""
 
 import json
 import os
@@ -12,16 +12,18 @@ from .tensors import TensorEntry, read_safetensors, read_torch_file, unreadable
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")
 _WRAPPERS = re.compile(r"(?<![^.])(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
-"""The parts of names that torch's FSDP, checkpointing and compilation add."""
+"""The parts that FSDP, activation checkpointing and torch.compile add to parameter names."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 
 def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     """Return the tensors at `path` by name. Only headers are read.
 
-    `path` is a folder, a file (safetensors, GGUF, or torch.save read as tensors only), one shard of a set, or the index
-    of a set. In a folder, files with `hint` in their names come first, then safetensors before .pt, then `model.*`
-    before other names. Raises CheckpointError for a file that is missing, damaged or of another format."""
+    `path` is a folder, a file, one shard of a set, or the index of a set. Files are safetensors, GGUF, or torch.save
+    files, which are read as tensors only. In a folder, files with `hint` in their names are preferred, then safetensors
+    to .pt, then `model.*` to other names. Raises CheckpointError for a file that is missing, damaged or of another
+    format.
+    """
     entries: dict[str, TensorEntry] = {}
     for file in weight_files(Path(path).expanduser().absolute(), hint):
         found = {_WRAPPERS.sub("", name): entry for name, entry in _read_file(file).items()}
@@ -34,8 +36,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
-    """Return the prefix that all dotted keys of a file have before a model's own names, such as `module.`; else an
-    empty string. `marks` are names of tensors that every such model has."""
+    """Return the prefix, such as `module.`, that all dotted keys of a file have in common before the model's own names.
+    Return an empty string if there is none. `marks` are names that every such model has."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
     prefix = min(found, key=len, default="")
@@ -43,7 +45,7 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """Return the files that `read_tensors` reads for an absolute `path`. Raises CheckpointError."""
+    """Return the files that `read_tensors` reads for an absolute `path` and a `hint`. Raises CheckpointError."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")
@@ -60,8 +62,7 @@ def weight_files(path: Path, hint: str) -> list[Path]:
 
 
 def hub_snapshot(folder: Path) -> Path:
-    """Return the snapshot of a repository's folder in Hugging Face's cache that refs/main names, or the only one.
-
+    """Return the snapshot inside a repository's folder in Hugging Face's cache: the one in refs/main, or the only one.
     Other folders are returned unchanged."""
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
     if not (folder.name.startswith("models--") and snapshots.is_dir()):
@@ -73,7 +74,7 @@ def hub_snapshot(folder: Path) -> Path:
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return a folder's content by name, without hidden files such as macOS's `._model.safetensors`."""
+    """Return the content of a folder, sorted by name, without hidden files such as macOS's `._model.safetensors`."""
     return sorted(item for item in folder.iterdir() if not item.name.startswith("."))
 
 
@@ -102,7 +103,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
 
 
 def download_left(folder: Path) -> str:
-    """Return a message about an unfinished `hf download` in `folder` or next to it; else an empty string."""
+    """Return a message if `folder` or its parent has an unfinished `hf download`; else an empty string."""
     for place in (folder, folder.parent, *(parent / "blobs" for parent in folder.parents[1:2])):
         for part in (*place.glob("*.incomplete"), *place.glob(".cache/huggingface/download/**/*.incomplete")):
             return f"a download there was not finished ({part.name}): the same `hf download` continues it"
@@ -155,7 +156,8 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
 
 
 def _refuse_other_formats(file: Path, start: bytes) -> None:
-    """Raise CheckpointError for an empty file, a git-lfs pointer or a web page, by its first bytes."""
+    """Raise CheckpointError if the first bytes of a file, `start`, show that it is empty, a git-lfs pointer or a web
+    page."""
     if not start:
         raise CheckpointError(f"{file}: the file is empty; download it again")
     if start.startswith(b"version https://git-lfs"):

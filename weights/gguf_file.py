@@ -1,7 +1,8 @@
-"""GGUF files: the tensors of their headers, which the library gguf reads, and weights in GGML's block formats.
+"""GGUF files: tensors from their headers, read by the library gguf, and weights in GGML's block formats.
 
-Names and shapes follow ComfyUI-GGUF's converter (city96): official names; `comfy.gguf.orig_shape.X` holds the original
-shape of a tensor that was reshaped for storage. GGUF lists sizes from the last one to the first."""
+Names and shapes follow ComfyUI-GGUF's converter (city96), which keeps the official names. If a tensor was reshaped for
+storage, `comfy.gguf.orig_shape.X` holds its original shape. GGUF lists the sizes of a shape from last to first.
+"""
 
 import math
 import struct
@@ -21,14 +22,14 @@ from .tensors import MappedFile, Packed, TensorEntry
 
 MAGIC = b"GGUF"
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""GGML's names of the types without blocks, and their dtypes."""
+"""GGML's names of the types without blocks, and the matching torch dtypes."""
 ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 _LONGEST_ARRAY, _MOST_TENSORS, _MOST_STRINGS = 64, 100_000, 2_000_000
 
 
 @dataclass(frozen=True)
 class BlockWeight:
-    """One weight in blocks of GGML: its bytes, their format and the weight's shape."""
+    """A weight in a block format of GGML: its bytes (`packed`), the format (`kind`), and the shape after decoding."""
 
     packed: TensorEntry
     kind: str
@@ -44,14 +45,15 @@ class BlockWeight:
         return [self.packed]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return these rows (int64) of the weight as float32 [len(rows), width], read from the mapped file."""
+        """Return the rows with the numbers `rows` (int64) of the weight, float32 [len(rows), width]. They are read from
+        the mapped file."""
         return ggml.decode_rows(self.packed.view(), self.kind, self.shape, rows)
 
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over the tensor (by entry name): a BlockParameter, or with `dtype` a
-        QuantizedTensor declared as `dtype`."""
+        """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a BlockParameter, or with
+        `dtype` a QuantizedTensor declared as `dtype`."""
         packed = tensors[self.packed.name]
         if dtype is None:
             return BlockParameter.of(packed, self.kind, self.shape)
@@ -85,7 +87,8 @@ def read_gguf(path: Path) -> dict[str, TensorEntry]:
 
 
 def _describe(tensor: Any, reader: Any) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
-    """Return a tensor's name, GGML type, shape in the file, shape of the weight, and first byte."""
+    """Return five facts about a tensor: its name, its GGML type, its shape in the file, its shape after decoding, and
+    the position of its first byte."""
     name, stored = str(tensor.name), tuple(int(size) for size in reversed(tensor.shape.tolist()))
     field = reader.get_field(ORIGINAL_SHAPE + name)
     shape = stored if field is None else tuple(int(size) for size in field.contents())
@@ -125,8 +128,8 @@ def _check_entries(path: Path, source: MappedFile, found: list, start: int) -> d
 
 @cache
 def _reader_class() -> type:
-    """Return the library's reader with two changes: a read past the file's end raises, and long lists such as
-    vocabularies are skipped."""
+    """Return a subclass of the library's reader. It raises an error at a read past the end of the file, and skips long
+    lists such as vocabularies."""
     gguf: Any = require("gguf")
     array, string = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.STRING
 

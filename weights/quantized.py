@@ -1,7 +1,8 @@
-"""The quantized weights of a file, for experts, text encoders and VAEs: detection by name, checks, and parameters.
+"""The quantized weights of any model file: detection by name, checks, and conversion to parameters.
 
-comfy.py reads ComfyUI's formats, gguf_file.py GGML's blocks, and this module bitsandbytes' 4 bits. bitsandbytes' 4-bit
-`X.weight` has its scales and tables in tensors named `X.weight.*`, and JSON in a quant_state."""
+comfy.py reads ComfyUI's formats, gguf_file.py GGML's blocks, and this module the 4-bit format of bitsandbytes. There
+the scales and tables of `X.weight` are tensors named `X.weight.*`, and a quant_state holds JSON.
+"""
 
 import json
 import math
@@ -31,7 +32,7 @@ _STATE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16":
 
 @dataclass(frozen=True)
 class FourBitWeight:
-    """One 4-bit weight: the entries of its tensors and the values of its quant_state."""
+    """A 4-bit weight of bitsandbytes: the entries of its tensors and the values of its quant_state."""
 
     name: str
     quant_type: str
@@ -48,13 +49,13 @@ class FourBitWeight:
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """The tensors that decoding needs, without the quant_state."""
+        """The tensors needed for decoding, which are all but the quant_state."""
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
     def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
-        """Return the weight's scales. `tensors`: the file's tensors by entry name. `offset`: the nested offset as a
-        float32 scalar, None without nested scales."""
+        """Return the scales of the weight. `tensors` are the file's tensors by entry name. `offset` is the offset of
+        the nested scales as a float32 scalar, or None without nested scales."""
         nested_absmax, nested_code = (
             None if entry is None else tensors[entry.name] for entry in (self.nested_absmax, self.nested_code)
         )
@@ -69,7 +70,8 @@ class FourBitWeight:
         )
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return these rows (int64) of the weight as float32 [len(rows), width], read from the mapped file."""
+        """Return the rows with the numbers `rows` (int64) of the weight, float32 [len(rows), width]. They are read from
+        the mapped file."""
         offset = None if self.offset is None else torch.tensor(self.offset, dtype=torch.float32)
         scales = self.scales({entry.name: entry.view() for entry in self.entries}, offset)
         return decode_rows(self.packed.view(), scales, self.shape, rows)
@@ -77,10 +79,11 @@ class FourBitWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over these tensors (by entry name): a FourBitParameter, or with `dtype` a
-        QuantizedTensor declared as `dtype`.
+        """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a FourBitParameter, or with
+        `dtype` a QuantizedTensor declared as `dtype`.
 
-        `offset` is the nested offset as a float32 scalar on the tensors' device."""
+        `offset` is the offset of the nested scales, a float32 scalar on the tensors' device, or None.
+        """
         scales = self.scales(tensors, offset)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
@@ -104,10 +107,11 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return a file's tensors under the names from `name_of` (None drops a tensor), and the quantized weights that some
-    of them form.
+    """Return a file's tensors under new names, and the quantized weights that some of them form.
 
-    Raises CheckpointError for weights that cannot be read, and for an integer tensor that belongs to no weight."""
+    `name_of` returns the new name of a tensor, or None to drop it. `file` begins error messages. Raises CheckpointError
+    for weights that cannot be read, and for an integer tensor that belongs to no weight.
+    """
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
         if (name := name_of(key)) is not None:
@@ -133,7 +137,7 @@ def find_quantized(
 
 
 def _alike(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return whether two tensors have one dtype and shape, and the same bytes in a sample of rows."""
+    """Return whether two tensors have the same dtype, shape, and bytes in a sample of rows."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1
@@ -142,14 +146,14 @@ def _alike(one: TensorEntry, other: TensorEntry) -> bool:
 
 
 def owner_of(key: str) -> str | None:
-    """Return the quantized weight that a scale or table belongs to; None for weights themselves."""
+    """Return the name of the quantized weight that a scale or table belongs to; None for a weight itself."""
     return component_owner(key) or scale_owner(key)
 
 
 def shapes_of(
     tensors: Mapping[str, TensorEntry], quantized: Mapping[str, QuantizedWeight]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter that the tensors form."""
+    """Return the shape of every parameter in a file. Quantized ones have their shape after decoding."""
     return {
         key: quantized[key].shape if key in quantized else entry.shape
         for key, entry in tensors.items()
@@ -158,7 +162,8 @@ def shapes_of(
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of the weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None if there are none."""
+    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None if there are
+    none."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 
@@ -168,8 +173,8 @@ def quantized_tensors(
     dtype: torch.dtype | None,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Return the weights' parameters (see `FourBitWeight.parameter`) by name, over tensors on `device` by entry
-    name."""
+    """Return the parameters of quantized weights by name (see `FourBitWeight.parameter`). `tensors` are the file's
+    tensors by entry name, on `device`."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy moves them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
@@ -177,13 +182,14 @@ def quantized_tensors(
 
 
 def component_owner(key: str) -> str | None:
-    """Return the weight that a key like `X.weight.absmax` belongs to; None for other keys."""
+    """Return the name of the 4-bit weight that a key such as `X.weight.absmax` belongs to; None for other keys."""
     match = _FOUR_BIT_PART.match(key)
     return match[1] if match else None
 
 
 def find_four_bit(file: str, entries: Mapping[str, TensorEntry]) -> dict[str, FourBitWeight]:
-    """Return all 4-bit weights by name. Raises one CheckpointError that lists all their faults."""
+    """Return all 4-bit weights of bitsandbytes by name. Raises CheckpointError, which lists the faults of all weights.
+    `file` begins the message."""
     components: dict[str, dict[str, TensorEntry]] = {}
     for key, entry in entries.items():
         if owner := component_owner(key):

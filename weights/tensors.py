@@ -1,7 +1,8 @@
-"""The tensors of weight files: their byte ranges, read from a header that is checked first.
+"""The tensors of weight files and their byte ranges, from headers that are checked first.
 
-This module reads safetensors itself, because uploads need the byte ranges, which the safetensors library does not
-expose. Format: 8 bytes little-endian length, that much JSON, then the tensors without gap or overlap."""
+This module reads safetensors itself, because uploads need the byte ranges, and the safetensors library does not expose
+them. The format is 8 bytes little-endian length, JSON of that length, and the tensors without gaps or overlaps.
+"""
 
 import io
 import json
@@ -45,17 +46,18 @@ _SIZE_LIMIT = 1 << 48
 _READ_BYTES = 1 << 22
 _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 _TRAINING_ONLY = re.compile("critic|discriminator|teacher|fake_score|optim", re.IGNORECASE)
-"""The names of a training checkpoint's networks that no video is made with."""
+"""The names of those networks in a training checkpoint that are not used to generate videos."""
 _SCALE = re.compile(r"(lora_|network_)?(alpha|scale|scaling)")
 _DEPTH = 3
-"""The most dictionaries around a model's tensors."""
+"""The largest number of nested dictionaries around a model's tensors."""
 
 
 class MappedFile:
-    """A weight file, mapped into memory at the first view of a tensor.
+    """A weight file that is mapped into memory when the first tensor is viewed.
 
-    Its pages are in the page cache and count as file memory. A write to a view changes a private copy of the page,
-    never the file."""
+    Its pages belong to the page cache and count as file memory. A write to a view changes a private copy of the page,
+    never the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,9 +83,10 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield these bytes of the file, piece by piece; each piece overwrites the previous one.
+        """Yield these bytes of the file in pieces; each piece overwrites the previous one.
 
-        A disk error raises CheckpointError here; on a mapped page it would end the process."""
+        A disk error raises CheckpointError here. While reading a mapped page, a disk error would kill the process.
+        """
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)
@@ -93,7 +96,8 @@ class MappedFile:
                 nbytes -= got
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return the tensor at byte `offset`: a view, or a copy where the offset is not a multiple of the item size."""
+        """Return the tensor at byte `offset`. It is a view, or a copy if the offset is not a multiple of the item
+        size."""
         count = math.prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)
@@ -104,8 +108,8 @@ class MappedFile:
 
 
 def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
-    """Fill the start of `buffer` with one read of the file, and return the bytes read. Raises CheckpointError, also at
-    the file's end."""
+    """Fill the start of `buffer` with one read of an open file, and return the number of bytes read. Raises
+    CheckpointError for an error, and at the end of the file. `path` is for messages."""
     try:
         got = file.readinto(buffer)
         size = os.fstat(file.fileno()).st_size if buffer and not got else 0
@@ -127,7 +131,7 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 
 class Packed(NamedTuple):
-    """The format of a tensor that is stored in blocks, by GGML's name, and the shape of its values."""
+    """The block format of a tensor, by GGML's name, and the shape of the tensor after decoding."""
 
     kind: str
     shape: tuple[int, ...]
@@ -137,9 +141,10 @@ class Packed(NamedTuple):
 class TensorEntry:
     """A tensor in a file.
 
-    `source` is the file with the tensor at byte `offset`; for a torch.save file it is the mapped tensor itself.
-    `stored` is the dtype in the file if reading rounds the values to `dtype`, else None. `packed` describes the blocks
-    of a GGUF file's tensor; the entry is then their bytes."""
+    `source` is the file that holds the tensor at byte `offset`; for a torch.save file it is the mapped tensor itself.
+    `stored` is None, or the dtype in the file if values are rounded to `dtype` when they are read. `packed` describes
+    the blocks of a tensor in a GGUF file; `shape` and `dtype` are then those of its bytes.
+    """
 
     name: str
     path: Path
@@ -165,29 +170,31 @@ class TensorEntry:
         return math.prod(self.shape) * self.file_dtype.itemsize
 
     def rounded(self, dtype: torch.dtype) -> "TensorEntry":
-        """Return the entry for a model that computes in `dtype`: floats of more bits are rounded to it; other tensors
-        stay the same."""
+        """Return the entry for a model that computes in `dtype`. A float tensor of more bits is rounded when it is
+        read; other tensors are unchanged."""
         if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
             return self
         return replace(self, dtype=dtype, stored=self.file_dtype)
 
     def view(self) -> Tensor:
-        """Return the tensor as a view of the mapped file; as a copy where it is rounded."""
+        """Return the tensor as a view of the mapped file, or as a copy if it is rounded."""
         if isinstance(self.source, Tensor):
             return self.source.to(self.dtype)
         return self.source.view(self.offset, self.shape, self.file_dtype).to(self.dtype)
 
 
 def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
-    """Return the entries in the order of their bytes on the disk, file after file."""
+    """Return the entries sorted by file and by the position of their bytes."""
     return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
 
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
-    """Raise CheckpointError, listing the tensors, if scales or tables of 16 to 64-bit floats among the `entries` hold
-    NaN or infinity.
+    """Raise CheckpointError, which lists the tensors, if any scale or table among the `entries` contains NaN or
+    infinity.
 
-    Other entries are not read: the scales and tables of a double-quantized expert take some 5 MB."""
+    Only scales and tables in 16 to 64-bit floats are read, some 5 MB for a double-quantized expert. `file` begins the
+    message.
+    """
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):
@@ -204,7 +211,7 @@ def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
 
 
 def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
-    """Group the entries that touch each other in their file, so that the check takes one call per group, not
+    """Return lists of entries that are adjacent in their file, so that a check needs one call per list instead of
     thousands."""
     lists: list[list[TensorEntry]] = []
     for entry in in_file_order(entries):
@@ -252,7 +259,7 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
 
 
 def _read_header(path: Path) -> tuple[dict, int]:
-    """Return the header, and the byte at which the tensors begin."""
+    """Return the header of a safetensors file, and the position of the first tensor in bytes."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -278,7 +285,7 @@ def _read_header(path: Path) -> tuple[dict, int]:
 
 
 def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
-    """Yield the name, first byte, byte after the last, dtype and shape of each tensor."""
+    """Yield for each tensor: the name, the first byte, the byte after the last, the dtype, and the shape."""
     for name, item in header.items():
         try:
             dtype, shape, (begin, stop) = item["dtype"], tuple(item["shape"]), item["data_offsets"]
@@ -299,10 +306,11 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a torch.save file in zip format, mapped, by name.
+    """Return the tensors of a torch.save file in zip format by name. The file is mapped.
 
-    Raises CheckpointError for a file that is truncated, holds anything but tensors, or requests code to run, which
-    never runs."""
+    Raises CheckpointError for a file that is truncated, contains anything but tensors, or asks for code to run. Such
+    code is never run.
+    """
     state = _unwrapped(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
@@ -324,9 +332,11 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 
 def _unwrapped(path: Path, state: object) -> object:
-    """Return the dictionary of tensors in a training checkpoint: the network with the most tensors, such as the
-    `generator` next to an optimizer's state. Other content is returned unchanged. Raises CheckpointError for several
-    networks of one size."""
+    """Return the model's dictionary of tensors from a training checkpoint.
+
+    That is the network with the most tensors, such as the `generator` next to an optimizer's state. Other content is
+    returned unchanged. Raises CheckpointError if several networks have the same number of tensors.
+    """
     for _ in range(_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):
             break
@@ -343,7 +353,8 @@ def _unwrapped(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError for a LoRA whose scale is stated outside its tensors, because the scale would be lost."""
+    """Raise CheckpointError for a LoRA in a training checkpoint whose scale is stated outside of its tensors, because
+    reading only the tensors would lose the scale."""
     beside = {str(key): value for key, value in around.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
@@ -356,8 +367,8 @@ def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
 
 
 def _networks(state: dict) -> dict[str, dict]:
-    """Return the values with tensors under names, without networks that only a training has. An optimizer's state has
-    numbers for names."""
+    """Return the dictionaries of tensors in a checkpoint, without networks that only training uses. An optimizer's
+    state is left out, because its keys are numbers."""
     found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
     return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
 

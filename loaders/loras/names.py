@@ -1,4 +1,4 @@
-"""The mapping of a LoRA file's key to the layer of the model and the part of the LoRA."""
+"""The mapping from a key in a LoRA file to the model's layer and the role of the tensor, such as up or down."""
 
 import re
 from collections.abc import Iterable
@@ -11,13 +11,14 @@ PREFIXES = (
     *("base_model.model.", "model.diffusion_model.", "diffusion_model.", "pipe.dit.", "transformer.", "module."),
     *("model.", "unet.", "dit.", "lora_unet__", "lora_unet_", "lora_transformer_", "lycoris_"),
 )
-"""The prefixes of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun, OneTrainer and LyCORIS."""
+"""The prefixes that precede a layer's name in files of ComfyUI, PEFT, DiffSynth, diffusers, kohya, musubi, VideoX-Fun,
+OneTrainer and LyCORIS."""
 DOWN = ("lora_A", "lora_down", "lora.down", "lora_linear_layer.down")
 UP = ("lora_B", "lora_up", "lora.up", "lora_linear_layer.up")
 SCALES = ("alpha", "scale", "scalar")
 WHOLE = {"diff": "diff", "w_norm": "diff", "diff_b": "diff_b", "b_norm": "diff_b", "diff_m": "diff_m"}
-"""The parts that are added without a product, and the kind of parameter that each changes: a weight, a bias or a
-modulation."""
+"""The tensors that are added to a parameter directly, without a product of up and down. The value tells which
+parameter: `diff` the weight, `diff_b` the bias, `diff_m` the modulation."""
 OTHER_KINDS: dict[str, tuple[str, ...]] = {
     "LoHa": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", "hada_t1", "hada_t2"),
     "LoKr": ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"),
@@ -50,9 +51,12 @@ _PART = re.compile(
 
 
 class Part(NamedTuple):
-    """A key's layer, the part, and the layer's name in the file without prefixes.
+    """The meaning of a key in a LoRA file.
 
-    `layer` is the layer's official name, or None if the model has no such layer."""
+    layer: the official name of the layer; None if the model has no such layer.
+    name: the role of the tensor, such as lora_up.
+    raw: the layer's name in the file without prefixes.
+    """
 
     layer: str | None
     name: str
@@ -60,8 +64,8 @@ class Part(NamedTuple):
 
 
 class LayerNames:
-    """An index of a model's layers and of its parameters outside of layers, by their official names, by diffusers' and
-    by both with underscores."""
+    """An index from the spellings of a layer's name to the official name. The spellings are the official one,
+    diffusers' one, and both with underscores."""
 
     def __init__(self, parameters: Iterable[str]) -> None:
         self._official: dict[str, str] = {}
@@ -71,7 +75,7 @@ class LayerNames:
                 self._official.setdefault(_flat(spelling), layer)
 
     def part_of(self, key: str) -> Part | None:
-        """Return the part that a key names; None for a key that ends in no part of a LoRA."""
+        """Return the meaning of a key; None if the key does not end like a LoRA's."""
         match = _PART.match(key)
         if match is None:
             return None
@@ -87,5 +91,5 @@ class LayerNames:
 
 
 def _flat(name: str) -> str:
-    """Return a name in kohya's spelling."""
+    """Return a name with underscores instead of dots, as kohya writes it."""
     return name.replace(".", "_")

@@ -1,4 +1,4 @@
-"""The scale that a LoRA file states besides its tensors: in its header, or in PEFT's adapter_config.json."""
+"""The scale that a LoRA file states outside of its tensors: in its header, or in a JSON file next to it."""
 
 import json
 import math
@@ -14,19 +14,19 @@ from ...weights.files import WEIGHT_SUFFIXES, read_json
 
 SIDE_FILE = "adapter_config.json"
 PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
-"""The keys of a JSON object in the header; diffusers has the first."""
+"""The header keys under which a JSON object with PEFT's fields may be. diffusers writes the first one."""
 ALPHA = ("lora_alpha", "network_alpha", "ss_network_alpha", "alpha")
 RANK = ("r", "lora_rank", "rank", "ss_network_dim")
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
-"""The values of kohya's header that state no number; a resized LoRA has "Dynamic"."""
+"""The values in kohya's header that are not numbers. A resized LoRA has "Dynamic"."""
 PATTERNS = ("alpha_pattern", "rank_pattern")
 REFUSED = (
     *("use_dora", "fan_in_fan_out", "use_qalora", "layer_replication", "trainable_token_indices", "use_bdlora"),
     *("alora_invocation_tokens", "arrow_config"),
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""The initializations of a LoRA that change the model's own weights."""
+"""The initializations of a LoRA that also change the weights of the base model; such LoRAs are refused."""
 FIELDS = (
     Field(ALPHA, "applied", "alpha of the scale alpha / rank, where a layer has no tensor for it."),
     Field(RANK, "applied", "The rank, which has to be the tensors'."),
@@ -44,8 +44,8 @@ _QUANTIFIERS = re.compile(r"[*+?{]")
 
 
 class StatedScale(NamedTuple):
-    """The scale that a file states: `alpha` and `rank`, exceptions `alphas` and `ranks` by layer, and whether alpha is
-    divided by the root of the rank (`by_root`). `where` names the file in errors."""
+    """The scale that a file states: `alpha` and `rank`, with exceptions by layer in `alphas` and `ranks`. If `by_root`,
+    alpha is divided by the square root of the rank. `where` names the file in errors."""
 
     where: str
     alpha: float | None = None
@@ -55,9 +55,10 @@ class StatedScale(NamedTuple):
     by_root: bool = False
 
     def of(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer. `layer` is its name in the file, `rank` the rank of its tensors.
+        """Return the scale of a layer. `layer` is its name in the file, and `rank` that of its tensors.
 
-        Raises CheckpointError if the file states another rank."""
+        Raises CheckpointError if the file states a different rank.
+        """
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
         if stated is not None and stated != rank:
@@ -71,10 +72,12 @@ class StatedScale(NamedTuple):
 
 
 def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA's safetensors `header` states, or else a JSON file next to `file`:
-    adapter_config.json, or one with a lora_alpha (config.json, or named after `file`). `keys`: the tensors' names.
+    """Return the scale that a LoRA's safetensors `header` states, or else a JSON file in the same folder as `file`.
 
-    Raises CheckpointError for values that are not numbers, and for adapters that are not plain LoRAs."""
+    The JSON file is adapter_config.json, or one that has a lora_alpha: config.json, or a file named after `file`.
+    `keys` are the names of the LoRA's tensors. Raises CheckpointError for values that are not numbers, and for adapters
+    that are not plain LoRAs.
+    """
     if _is_converted(header, keys):
         return StatedScale(str(file))
     config = _header_config(file, header)
@@ -93,15 +96,16 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
 
 
 def _is_converted(header: Mapping[str, Any], keys: Collection[str]) -> bool:
-    """Return whether a LoRA of kohya's trainers was converted to PEFT's names.
+    """Return whether the file is a LoRA of kohya's trainers that was converted to PEFT's names.
 
-    The converters multiply the scale into the matrices, drop the tensors of alpha and keep the trainer's header."""
+    The converters multiply the matrices by the scale, drop the alpha tensors, but keep the trainer's header.
+    """
     peft = any(".lora_A." in key for key in keys)
     return TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys)
 
 
 def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a header's values under PEFT's names; empty where the header states no scale."""
+    """Return the values of a header under PEFT's names; an empty dict if the header states no scale."""
     name = next((each for each in PACKED if header.get(each)), "")
     try:
         packed = json.loads(header.get(name) or "{}")
@@ -118,7 +122,7 @@ def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse(value: Any) -> Any:
-    """Parse a header's value, which is a string: a number, a bool, an object, or the string itself."""
+    """Return the value that a string in a header stands for: a number, a bool, a JSON object, or the string itself."""
     try:
         return json.loads(value.lower() if value in ("True", "False") else value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
@@ -170,7 +174,8 @@ def _pattern(value: Any, where: str) -> dict[str, float]:
 
 
 def _matching(values: Mapping[str, float], layer: str, default: float | None) -> float | None:
-    """Return the value of the first pattern that matches the end of a layer's name, as PEFT does."""
+    """Return the value of the first pattern in `values` that matches the end of a layer's name, as in PEFT; else
+    `default`."""
     for key, value in values.items():
         if layer == key or layer.endswith(f".{key}") or re.match(rf"(.*\.)?({key})$", layer):
             return value
