@@ -1,4 +1,4 @@
-"""LingBot-World for ComfyUI: the entry point of ComfyUI's nodes, and the public names for Python programs."""
+"""LingBot-World for ComfyUI: the entry point for ComfyUI, and the public names for Python programs."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -40,8 +40,8 @@ _PUBLIC = {
     "open_live": ".headless.live.opening",
     "sample": ".pipeline",
 }
-"""The module of each public name. A module is imported when its name is first used, because ComfyUI imports this file
-too, but uses no module."""
+"""The module of each public name. A module is imported when one of its names is first used, because ComfyUI imports
+this file without using any of them."""
 
 
 def __getattr__(name: str) -> object:
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> object:
 
 
 async def comfy_entrypoint() -> "LingBotWorldExtension":
-    """Return the extension; ComfyUI calls this. Imports of ComfyUI's modules begin here."""
+    """Return the extension with all nodes. ComfyUI calls this function; only here are ComfyUI's modules imported."""
     from .nodes import LingBotWorldExtension
 
     return LingBotWorldExtension()

@@ -1,13 +1,13 @@
-"""The `lingbot-world` command, run as `python -m lingbot_world`, or as `python FOLDER` for a folder of any name that is
-not installed."""
+"""The `lingbot-world` command, for `python -m lingbot_world`. If the package is not installed, `python FOLDER` runs it
+from a folder of any name."""
 
 import signal
 import sys
 
 
 def _import_folder() -> None:
-    """Import this folder as the package lingbot_world. Its path entry is removed, because its modules would shadow
-    others."""
+    """Import this folder as the package lingbot_world. The folder is removed from sys.path, because its modules would
+    hide other modules of the same names."""
     import importlib.util
     from pathlib import Path
 

@@ -1,8 +1,9 @@
 """The errors that a user can fix. A message names the file or option, the value found, the value expected, and the
 remedy.
 
-The command turns them into exit code 2, ComfyUI into an error on the node. An option is written in backticks with its
-Python name, `action_path`; the command shows it as a flag, --action_path."""
+The command exits with code 2 after such an error, and ComfyUI shows it on the node. In a message an option has its
+Python name in backticks, such as `action_path`. The command shows it as a flag, such as --action_path.
+"""
 
 import errno
 import importlib
@@ -11,11 +12,11 @@ from types import ModuleType
 
 
 class CancelledError(Exception):
-    """A run that the calling program has cancelled; not a fault."""
+    """The cancellation of a run by the calling program, which is not a fault."""
 
 
 class LingBotError(ValueError):
-    """An input that cannot be used; the base class of all errors below."""
+    """The base class of the errors below: an input cannot be used."""
 
 
 class CheckpointError(LingBotError):
@@ -35,11 +36,11 @@ class InputError(LingBotError):
 
 
 class DependencyError(LingBotError):
-    """A package is missing or broken; the message names the interpreter and the package to install."""
+    """A package that is missing or broken. The message names the Python interpreter and the package to install."""
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
-    """Return the system's message for a file error, followed by a remedy."""
+    """Return the operating system's message for a file error, followed by a remedy."""
     said = str(getattr(error, "strerror", None) or error)
     remedies = {
         errno.ENOSPC: "make room, or write elsewhere",
@@ -53,10 +54,11 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import `module` now. Raises DependencyError naming the interpreter and the `package` to install.
+    """Import and return `module`. Raises DependencyError, which names the interpreter and the `package` to install, if
+    that fails.
 
-    A broken installation may raise anything (a missing shared library: OSError; a mismatched torch: RuntimeError or
-    AttributeError), so every exception counts as "cannot be imported".
+    A broken installation may raise any exception at import (a missing shared library: OSError; a mismatched torch:
+    RuntimeError or AttributeError). So every exception is converted.
     """
     try:
         return importlib.import_module(module)

@@ -1,7 +1,9 @@
-"""The fields of file formats that change the meaning of the rest of a file, and the readers' treatment of them.
+"""Descriptions of the fields in file formats: which fields change the meaning of the rest of a file, and what the
+reader does with each.
 
-Every reader keeps one list of its fields. docs/formats.md is generated from these lists. `text_of` reads small text
-files of any format."""
+Every reader has one list of its fields, from which docs/formats.md is generated. `text_of` reads small text files of
+any format.
+"""
 
 import errno
 import os
@@ -16,10 +18,10 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """Some fields of a format, by their names in the file, and the reader's treatment.
+    """A group of fields in a file format, and what the reader does with them.
 
-    `effect` is "applied", "refused", "reported" (the value has no effect, and a note tells the user), or "ignored" for
-    a field that cannot change the result. `how` is one sentence for docs/formats.md.
+    `names` are the fields' names in the file. `effect` is "applied", "refused" (an error), "reported" (not used, but a
+    note tells the user), or "ignored" (cannot change the result). `how` is a sentence for docs/formats.md.
     """
 
     names: tuple[str, ...]
@@ -28,12 +30,12 @@ class Field(NamedTuple):
 
 
 class Reported(str):
-    """A note on a file that `--quiet` prints too."""
+    """A note about a file that the command prints even with `--quiet`."""
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a note that lists the `names` in a file that no entry of `fields` covers, or an empty list if all are
-    covered."""
+    """Return a list with one note that names those `names` in a file that are not in `fields`. The list is empty if
+    there are none."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:
@@ -43,10 +45,11 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a UTF-8 file of at most 64 MiB, without a byte order mark; a pipe is read to its end.
+    """Return the content of a UTF-8 text file of at most 64 MiB, without a byte order mark. A pipe is read to its end.
 
-    Raises UnicodeDecodeError, and OSError, also for a device, a larger file and a pipe that nobody writes to, because a
-    plain read would not end."""
+    Raises UnicodeDecodeError for other encodings. Raises OSError for a missing or larger file, and for devices and
+    pipes without a writer, from which a read would not return.
+    """
     kind = path.stat().st_mode
     if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISDIR(kind)):
         raise OSError(errno.EINVAL, "a device, expected a file", str(path))

@@ -1,4 +1,4 @@
-"""The choices, defaults and small types that several packages share, each defined once."""
+"""Choices, default values and small types that several packages use, each defined only here."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""The signature `progress(done, total)`, called now and then by long operations."""
+"""The signature progress(done, total), a callback for long operations."""
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-"""The signature `show(name, unit)`: a context manager that is open while the stage `name` runs and yields its progress
-callback."""
+"""The signature show(name, unit). It returns a context manager that yields a Progress callback, and is open while the
+stage `name` runs."""
 
 SolverName = Literal["unipc", "dpmpp"]
 CameraCacheMode = Literal["auto", "off", "gpu"]
@@ -27,12 +27,13 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
-"""The arithmetic of the blocks' linear layers. bf16 means the compute dtype, whichever it is; auto means bf16; 8bit
-means fp8 or int8, whichever suits the card."""
+"""The arithmetic of the blocks' linear layers. "bf16" means the compute dtype, even if it is fp16 or fp32. "auto" means
+bf16. "8bit" means fp8 or int8, whichever is faster on the GPU."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The arithmetic of the blocks' self-attention; auto means exact."""
+"""The arithmetic of the blocks' self-attention. "auto" means "exact", the compute dtype."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
-"""The format that `quantize` writes: 4-bit weights of bitsandbytes, or a format that ComfyUI's own loaders read too."""
+"""The formats that `quantize` writes. nf4 is the 4-bit format of bitsandbytes; ComfyUI's own loaders can read the
+others."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
 """The dtype in which the VAE decodes."""
@@ -46,27 +47,29 @@ ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 
 BOUNDARY = 0.947
-"""The fraction of the noise range above which the high-noise expert predicts."""
+"""The boundary between the two experts, as a fraction of the noise range. The high-noise expert predicts from this
+level upwards."""
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
-"""The height and width of the official videos; their product is the default area."""
+"""The height and width of the official videos in pixels. Their product is the default area."""
 CELL = 8
-"""The pixels of a latent cell along each side."""
+"""The height and width of a latent cell in pixels."""
 CHUNK = 3
-"""The latent frames that a causal model makes at a time by default; a model or an option may set another number of
-CHUNKS."""
+"""The default number of latent frames that a causal model generates at a time. A model or an option may choose another
+number in CHUNKS."""
 CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""The numbers of values of a 4-bit weight that may share a scale."""
+"""The supported block sizes of 4-bit weights: the number of values that share a scale."""
 
 CAUSAL_SHIFT = 10.0
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
-"""The official steps of LingBot-World Fast (v1) and 2.0, as indices of a schedule of 1,000 steps."""
+"""The official denoising steps, as indices of a schedule of 1,000 steps. FAST_INDICES: LingBot-World Fast (v1).
+V2_INDICES: 2.0."""
 
 
 @dataclass(frozen=True)
 class PerExpert(Generic[T]):
-    """A value for the high-noise expert and one for the low-noise expert."""
+    """A pair of values: one for the high-noise expert, one for the low-noise expert."""
 
     high: T
     low: T
@@ -81,7 +84,7 @@ class PerExpert(Generic[T]):
 
 @dataclass(frozen=True)
 class Precision:
-    """The dtype and arithmetic of a forward, and the number of processes that share its tokens."""
+    """The dtype and arithmetic of a model's forward, and the number of processes that share its tokens."""
 
     dtype: torch.dtype
     arithmetic: Arithmetic = "auto"
@@ -91,14 +94,17 @@ class Precision:
 
 @dataclass(frozen=True)
 class Window:
-    """The latent frames that a chunk of a causal model's video attends to: `frames`, including the chunk itself. The
-    first `sink` of them are always the video's first frames. 0 `frames` means the whole video."""
+    """The attention window of a causal model, in latent frames.
+
+    A chunk attends to `frames` latent frames, including itself (0: the whole video). The first `sink` of them are
+    always the first frames of the video.
+    """
 
     frames: int = 0
     sink: int = 0
 
     def check(self, chunk: int) -> None:
-        """Raise InputError if the window has no room for its sink and a chunk."""
+        """Raise InputError if the window is too small for its sink and a chunk of `chunk` latent frames."""
         if self.sink < 0 or self.frames < 0 or (self.frames and self.frames < self.sink + chunk):
             raise InputError(
                 f"`window` {self.frames} and `sink` {self.sink}: a window holds its sink and a chunk of {chunk} latent "
@@ -106,21 +112,23 @@ class Window:
             )
 
     def changed(self, frames: int | None, sink: int | None, chunk: int) -> Window:
-        """Return this window with `frames` and `sink` replaced; None keeps the current value. Raises InputError."""
+        """Return this window with other `frames` and `sink`; None keeps the current value. Raises InputError if the
+        result is too small for its sink and a `chunk`."""
         chosen = Window(self.frames if frames is None else frames, self.sink if sink is None else sink)
         chosen.check(chunk)
         return chosen
 
     def held(self, frames: int, chunk: int) -> Window:
-        """Return the window of a video of `frames` latent frames: the number of frames cached at once, which is never
-        0, and the number of them that are never evicted."""
+        """Return the window limited to a video of `frames` latent frames. In the result `frames` is the number of
+        frames cached at once, never 0, and `sink` the number of those that are never evicted."""
         held = min(self.frames, frames) if self.frames else frames
         return Window(held, min(self.sink, held - chunk))
 
 
 @dataclass(frozen=True)
 class LoraFile:
-    """The file and strength of a LoRA; `expert` is "high" or "low" for a LoRA of one expert only."""
+    """The file and the strength of a LoRA. `expert` is "high" or "low" if the LoRA is for only one expert, else
+    None."""
 
     path: Path
     strength: float = 1.0
@@ -129,8 +137,11 @@ class LoraFile:
 
 @dataclass(frozen=True)
 class Release:
-    """The defaults of a release of the causal model; `chunk` is in latent frames. A `guided` release uses a negative
-    prompt and many steps per chunk, and ignores `indices`."""
+    """The default settings of a release of the causal model.
+
+    `indices` are the denoising steps, as indices of a schedule of 1,000 steps. `chunk` is in latent frames. A `guided`
+    release uses a negative prompt and many steps per chunk, and ignores `indices`.
+    """
 
     name: str
     indices: tuple[int, ...]
@@ -148,13 +159,13 @@ RELEASES = {
     "v2-1.3b": Release("LingBot-World 2.0 1.3B", V2_INDICES, Window(18, 6), _LICENCE_V2, shift=5.0, chunk=4),
     "v2-pretrain": Release("LingBot-World 2.0 causal-pretrain", (), Window(), _LICENCE_V2, guided=True),
 }
-"""The releases. Chunk, window, sink and shift are those of the official commands."""
+"""The releases of the causal model by short name. Chunk, window, sink and shift are those of the official commands."""
 SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
-"""The steps of each release, by the release's short name."""
+"""The denoising steps of the releases v1 and v2, as indices of a schedule of 1,000 steps."""
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:
-    """Return the torch.dtype of a name. torch is imported here, because the command's help reads this file without
+    """Return the torch.dtype called `name`. torch is imported here, because the command's --help uses this file without
     torch."""
     import torch
 

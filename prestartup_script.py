@@ -1,5 +1,9 @@
-"""Run by ComfyUI before it imports torch. On a CPU, OpenMP's threads are set to sleep while they wait: by default each
-thread spins for milliseconds and slows everything else on its core. A setting in the environment takes precedence."""
+"""A script that ComfyUI runs before it imports torch. If ComfyUI was started with `--cpu`, it sets OpenMP's waiting
+threads to sleep.
+
+By default each waiting thread spins for milliseconds, which slows everything else on its core. A setting in the
+environment takes precedence.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Type checks of the arguments that Python programs pass to public functions."""
+"""Checks of argument types in public functions, for callers in Python."""
 
 import types
 from collections.abc import Callable
@@ -23,20 +23,25 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The classes that are accepted in place of another: numpy's numbers, other path types, and text for a Literal."""
+"""The class that is accepted for an annotation: numpy's numbers for int and float, other path types for Path, and text
+for a Literal."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError for the first value that does not match the annotation of its name. A Literal accepts any text
-    here, because the function that uses the value checks the choices. Annotations other than classes, unions and tuples
-    of these accept anything."""
+    """Raise InputError for the first value whose type does not match its annotation in `wanted`; both dicts are by
+    argument name.
+
+    A Literal accepts any text, because the function that uses the value checks the choices. Classes, and unions and
+    tuples of classes, are checked. Other annotations accept anything.
+    """
     for name, value in values.items():
         if name in wanted and not _fits(value, wanted[name]):
             raise InputError(f"`{name}` {value!r:.60}: expected {_words(wanted[name])}, found {type(value).__name__}")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with its arguments checked by `check_types` before the call."""
+    """Return a wrapper of the function that first checks the arguments by `check_types`. Raises InputError at a call
+    with a wrong type."""
     shape = signature(function)
 
     @wraps(function)
@@ -63,7 +68,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _item(wanted: Any) -> Any:
-    """Return the union of the types of a tuple's items."""
+    """Return the union of the item types in a tuple's annotation."""
     return Union[tuple(each for each in get_args(wanted) if each is not ...)]  # noqa: UP007
 
 

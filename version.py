@@ -1,3 +1,3 @@
-"""The version of this package, stated once; pyproject.toml has the same, for ComfyUI's registry."""
+"""The version of this package. pyproject.toml repeats it for ComfyUI's registry."""
 
 __version__ = "1.0.0"

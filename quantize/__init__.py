@@ -1,5 +1,5 @@
-"""Quantization of official weights (experts, causal models, text encoders or whole packages) to 4-bit files in the
-community package's layout, and verification of files against the checksums written with them."""
+"""Quantization of models, text encoders or whole packages to smaller files in the community package's layout, and
+verification of files by the checksums written with them."""
 
 from .model import QuantizeOptions, report
 from .package import plan_quantize, quantize

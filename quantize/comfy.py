@@ -1,4 +1,4 @@
-"""The quantized formats of ComfyUI that can be written: the tensors of each weight, and the metadata that names the
+"""Writing of ComfyUI's quantized formats: the tensors that each weight is stored as, and the metadata that names the
 format."""
 
 import json
@@ -14,16 +14,19 @@ from ..model.quantized.parameters import LayoutParameter, load_layouts
 from ..weights.comfy import E4M3, INT8, METADATA, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
-"""ComfyUI's name of each format, keyed by this project's name."""
+"""The quantized formats of ComfyUI that can be written. The key is this project's name of a format, the value
+ComfyUI's."""
 _ROWS = 1024
-"""The number of rows that are quantized to nvfp4 at a time: full tiles of 128 rows, because a tile's block scales are
-stored together."""
+"""The number of rows that are quantized to nvfp4 at a time. It is a multiple of 128, because block scales are stored in
+tiles of 128 rows."""
 _LARGEST = 448 * 6
-"""The largest block scale times the largest value of nvfp4."""
+"""The largest absolute value of nvfp4 before the weight's own scale: the largest block scale (448) times the largest
+value (6)."""
 
 
 class Encoded(NamedTuple):
-    """A weight's values, its scales keyed by name suffix, and the sum of the squared errors."""
+    """A quantized matrix: its values, its scales keyed by the suffix of their names, and the sum of the squared
+    errors."""
 
     values: Tensor
     scales: dict[str, Tensor]
@@ -31,7 +34,7 @@ class Encoded(NamedTuple):
 
 
 def encode(weight: Tensor, quant_type: str) -> Encoded:
-    """Return a matrix in the format `quant_type`, a key of `FORMATS`."""
+    """Return the matrix `weight` [rows, columns] in the format `quant_type`, a key of FORMATS."""
     if quant_type == "nvfp4":
         return _nvfp4(weight)
     values, scale = scaled.encode(weight) if quant_type == "fp8" else encode_8bit(weight.float(), dtype=torch.int8)
@@ -39,8 +42,8 @@ def encode(weight: Tensor, quant_type: str) -> Encoded:
 
 
 def _nvfp4(weight: Tensor) -> Encoded:
-    """Quantize a matrix to nvfp4: two values per byte, a float8 scale for 16 values, and one scale for the matrix. Its
-    sizes must be multiples of 16."""
+    """Return a matrix in nvfp4: two values per byte, a float8 scale for each 16 values, and one scale for the matrix.
+    Both sizes must be multiples of 16."""
     layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
     scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
     values, blocks, error = [], [], 0.0
@@ -57,7 +60,8 @@ def _nvfp4(weight: Tensor) -> Encoded:
 
 
 def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield the key, dtype and shape of each tensor that a matrix is stored as."""
+    """Yield the key, dtype and shape of each tensor that a matrix is stored as. `name` and `shape` are the matrix's;
+    `quant_type` is a key of FORMATS."""
     rows, width = shape
     if quant_type == "nvfp4":
         yield name, torch.uint8, [rows, width // 2]
@@ -70,8 +74,8 @@ def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterat
 
 
 def metadata(quantized: Collection[str], quant_type: str) -> dict[str, str]:
-    """Return the header's metadata, which names the format of each quantized weight. Return an empty dict for other
-    formats."""
+    """Return the metadata of a file's header, which states the format of each weight in `quantized`. It is empty if
+    `quant_type` is not a key of FORMATS."""
     if quant_type not in FORMATS or not quantized:
         return {}
     layers = {name.removesuffix(".weight"): {"format": FORMATS[quant_type]} for name in sorted(quantized)}

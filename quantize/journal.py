@@ -7,8 +7,12 @@ from typing import NamedTuple
 
 
 class WrittenParameter(NamedTuple):
-    """A parameter that is in the file: the SHA-256 of its tensors by key, its quant_state, and its relative error (RMS
-    of the differences over RMS of the weight; None if the parameter is stored unchanged)."""
+    """A parameter that has been written to the file: the SHA-256 of its tensors by key, its quant_state, and its
+    relative error.
+
+    The error is the RMS of the differences divided by the RMS of the weight. It is None if the parameter is stored
+    unchanged.
+    """
 
     sha256: dict[str, str]
     states: dict[str, str]
@@ -16,10 +20,12 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file with one JSON line for each written parameter, after a first line that identifies the task.
+    """A file that records the written parameters: a first line that identifies the task, and one JSON line for each
+    parameter.
 
-    A killed process leaves at most its last line incomplete; such a line is ignored. A journal of another task is
-    overwritten."""
+    If the process is killed, the last line may be incomplete; it is then ignored. A journal of another task is
+    overwritten.
+    """
 
     def __init__(self, path: Path, task: dict) -> None:
         self.written = _read(path, task)

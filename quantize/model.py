@@ -24,19 +24,25 @@ from .source import Source
 from .writer import QUANT, TensorFile, Values
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
-"""The settings of uploads to a GPU, with 128 MB of pinned memory."""
+"""The settings of uploads to a GPU; they take 128 MB of pinned memory."""
 WORST = 10
 """The number of layers with the largest errors that the report lists."""
 WRITERS = 4
-"""The threads that hash and write; each holds one encoded weight, of at most 80 MB."""
+"""The number of threads that hash and write. Each holds one encoded weight, of at most 80 MB."""
 
 
 @dataclass(frozen=True)
 class QuantizeOptions:
-    """The settings of a quantization. `format`: the format of the matrices. For nf4, `search` chooses the scales with
-    the least error, and `blocksize` values share one scale. `keep` names layers that stay bf16. `loras` are merged
-    first. With `t5` the text encoder of a package is quantized as well. `assets` names a folder with text encoder,
-    tokenizer and VAE for a package. `device` None: the GPU if there is one."""
+    """The settings of a quantization.
+
+    format: the format of the matrices.
+    search: for nf4, whether to search for the scales with the smallest error.
+    blocksize: for nf4, the number of values that share a scale.
+    keep: names of layers that stay in bf16.
+    loras: LoRAs that are merged first. t5: whether to quantize a package's text encoder as well.
+    assets: a folder with a text encoder, tokenizer and VAE for the package.
+    device: None means the GPU if there is one.
+    """
 
     search: bool = False
     keep: tuple[str, ...] = ()
@@ -53,18 +59,19 @@ class QuantizeOptions:
 
     @property
     def multiple(self) -> int:
-        """The divisor that both sizes of a matrix must have in this format."""
+        """The number of which both sizes of a matrix must be multiples in this format."""
         return 16 if self.format == "nvfp4" else 1
 
 
 def quantize_source(
     source: Source, file: Path, options: QuantizeOptions, progress: Progress, checking: Progress
 ) -> dict:
-    """Write the quantized `file` of a source, or resume an interrupted one, and read all of it back. Return the content
-    of its quantization_meta.json.
+    """Write the quantized `file` of a source, or resume an interrupted run, and verify the file by reading it back.
+    Return the content of its quantization_meta.json.
 
-    `progress` counts the source's bytes, `checking` the file's tensors. Raises CheckpointError for weights that are not
-    finite, or for a file that does not read back as it was written."""
+    `progress` counts the source's bytes, and `checking` the file's tensors during verification. Raises CheckpointError
+    for weights that are not finite, and for a file that differs from what was written.
+    """
     with (
         Journal(journal_of(file), _task(source, options)) as journal,
         TensorFile(
@@ -96,7 +103,7 @@ def journal_of(file: Path) -> Path:
 
 
 def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
-    """Return the parameters that do not read back from the file as they were written."""
+    """Return the names of the parameters that differ in the file from what was `written`."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(
@@ -114,7 +121,7 @@ def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progres
 
 
 def _task(source: Source, options: QuantizeOptions) -> dict:
-    """Return everything that determines the bytes of the file; a journal with another task cannot be resumed."""
+    """Return all settings that determine the content of the file. A run with other settings cannot resume this one."""
     files = [*source.files, *(lora.path for lora in options.loras)]
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
@@ -155,8 +162,8 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield each parameter's name and its tensors on the device. On the CPU the tensors are views of the mapped file.
-    On a GPU the next parameter is uploaded in the background."""
+    """Yield each parameter's name and its tensors on the device. On the CPU these are views of the mapped file. On a
+    GPU the next parameter is uploaded in the background."""
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:
@@ -174,7 +181,7 @@ def _tensors(
 
 
 def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch.device) -> Tensor:
-    """Return a parameter's values in 16 bits or more."""
+    """Return the decoded values of a parameter, in 16 bits or more."""
     if name in source.packed:
         made = quantized_tensors({name: source.packed[name]}, tensors, None, device)
         return materialise(made[name], torch.empty(0, device=device))
@@ -183,8 +190,8 @@ def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch
 
 
 def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
-    """Return the values to write for a parameter, with LoRAs merged, and its relative error. If the searched scales are
-    not better, the largest value is the scale."""
+    """Return a parameter's values to write, after LoRAs are merged, and its relative error. If the search for nf4
+    scales gains nothing, each scale is the largest absolute value of its block."""
     changes = source.changes.get(name, ())
     for change in changes:
         tensor = change.added_to(tensor.float())
@@ -224,8 +231,8 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
 
 
 def report(file: Path, meta: dict) -> str:
-    """Return a readable summary of a quantization_meta.json: the average error and the layers with the largest
-    errors."""
+    """Return a summary of a quantization for the user: the average error and the layers with the largest errors. `meta`
+    is the content of quantization_meta.json."""
     errors = meta["relative_rms"]
     mean = sum(errors.values()) / max(1, len(errors))
     worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])

@@ -1,5 +1,5 @@
-"""Quantization of a whole model or package: the plan, the check of disk space, and a folder that appears when it is
-complete."""
+"""Quantization of a whole model or package: a plan, a check of the disk space, and writing to a folder that gets its
+final name when it is complete."""
 
 import os
 import shutil
@@ -22,14 +22,14 @@ from .writer import file_bytes, write_json
 WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
 _SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8", "int8": "int8", "nvfp4": "nvfp4"}
-"""The suffix of the experts' folder names, by format."""
+"""The suffix of the quantized experts' folder names, for each format."""
 _SPARE = 64 << 20
-"""The bytes that stay free for journals and small files."""
+"""The number of bytes to leave free on the disk for journals and small files."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One file to make. `file` is its path below the destination."""
+    """The quantization of one file. `file` is its path relative to the destination."""
 
     name: str
     source: Source
@@ -43,7 +43,8 @@ class Job:
 
 @dataclass(frozen=True)
 class QuantizePlan:
-    """The work of `quantize`. `copies` are files copied unchanged, keyed by their path below the destination."""
+    """The work of a call of `quantize`. `jobs` are the files to quantize. `copies` are files that are copied unchanged,
+    keyed by their path relative to the destination. `notes` are for the user."""
 
     destination: Path
     jobs: list[Job]
@@ -52,20 +53,22 @@ class QuantizePlan:
 
     @property
     def unfinished(self) -> Path:
-        """The working folder next to the destination. An interrupted run's content is resumed."""
+        """The temporary folder next to the destination. If an interrupted run left it, the run is resumed."""
         return self.destination.with_name(self.destination.name + ".part")
 
 
 def meta_of(file: Path) -> Path:
-    """Return the path of a quantized file's checksums: quantization_meta.json next to a model, NAME_meta.json next to
-    other files."""
+    """Return the path of the checksums for a quantized file: quantization_meta.json for model.safetensors,
+    NAME_meta.json for other files."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
 
 
 def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
-    """Plan a quantization and check everything that headers can show. `source` is a model (folder, index, safetensors,
-    torch.save file), a text encoder's file, or a package; `destination` is a folder that must not exist yet. Raises
-    InputError or CheckpointError."""
+    """Return the plan of a quantization, after checking everything that file headers show.
+
+    `source` is a model (folder, index, safetensors or torch.save file), a text encoder's file, or a package.
+    `destination` is a folder that must not exist yet. Raises InputError or CheckpointError.
+    """
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
         raise InputError(f"{source}: no such file or folder")
@@ -144,11 +147,13 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Run a plan. Return the content of each quantization_meta.json, keyed by its path.
+    """Run a plan. Return the content of each quantization_meta.json, keyed by its path. `show` displays the progress of
+    each stage.
 
-    A run that was stopped or killed is resumed when the same plan runs again. The destination appears when all files
+    A run that was stopped or killed is resumed by running the same plan again. The destination appears when all files
     are written and verified. Raises InputError if the disk is full or not writable, CheckpointError, and the errors of
-    the progress display."""
+    the progress display.
+    """
     with taken(plan.destination):
         return _quantize_alone(plan, show)
 
@@ -188,7 +193,7 @@ def _run_job(job: Job, folder: Path, show: ShowProgress) -> dict:
 
 
 def _require_room(plan: QuantizePlan) -> None:
-    """Raise InputError if the disk has too little room for the files that are still missing."""
+    """Raise InputError if the disk has too little space for the files that are not written yet."""
     needed = _SPARE
     for job in plan.jobs:
         source, options = job.source, job.options
@@ -208,7 +213,7 @@ def _require_room(plan: QuantizePlan) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Hard-link the file under another name, or copy it if the file system has no links."""
+    """Create `target` as a hard link to the file `source`, or as a copy if the file system has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:

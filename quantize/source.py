@@ -1,4 +1,4 @@
-"""The input of a quantization: the tensors of a model or text encoder, and the choice of those to quantize."""
+"""The input of a quantization: the tensors of a model or text encoder, and which of them to quantize."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +17,21 @@ from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
 _PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
-"""The folder names that do not identify the package of a model: those of diffusers and of 2.0."""
+"""The generic names of model folders inside a package, in diffusers' and 2.0's layout. They do not show which model it
+is."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The parameters to quantize or copy. `parameters` maps every official name to the tensors that the parameter is
-    stored as, in file order; `shapes` holds their shapes. `quantized` names the parameters to quantize. The parameters
-    in `packed` are already quantized and are decoded first. `config` is the content of config.json, None for a text
-    encoder. `changes` are the additions of LoRAs."""
+    """The parameters to quantize or copy.
+
+    parameters: the tensors that each parameter is stored as, by official name and in file order.
+    shapes: the shape of each parameter.
+    quantized: the names of the parameters to quantize.
+    config: the content of config.json; None for a text encoder.
+    packed: parameters that are already quantized, and are decoded first.
+    changes: the LoRAs' changes to parameters.
+    """
 
     path: Path
     parameters: Mapping[str, list[TensorEntry]] = field(repr=False)
@@ -45,17 +51,20 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the downloaded folder. A model may be in a sub-folder of it, such as `transformer`."""
+        """The name of the downloaded folder. If the model is in a sub-folder such as `transformer`, this is the name of
+        the folder around it."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 
 
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multiple: int = 1) -> Source:
-    """Open an expert or causal model. `keep` names linear layers (`head.head`, `blocks.0.*`) that stay unquantized.
-    Matrices with a size that is not a multiple of `multiple` stay as well.
+    """Open an expert or a causal model as a source.
 
-    Raises CheckpointError for 4-bit weights of bitsandbytes, for an unknown model and for a LoRA that does not fit;
-    InputError for a name in `keep` that matches no layer, or if nothing is left to quantize."""
+    `keep` names linear layers that stay unquantized, such as `head.head` or `blocks.0.*`. Matrices with a size that is
+    not a multiple of `multiple` also stay unquantized. `loras` are merged into the weights. Raises CheckpointError for
+    4-bit weights of bitsandbytes, for an unknown model and for a LoRA that does not fit. Raises InputError for a name
+    in `keep` that matches no layer, and if nothing is left to quantize.
+    """
     checkpoint = open_checkpoint(path)
     _refuse_four_bits(path, checkpoint.quantized)
     config = read_json(checkpoint.files[0].parent / CONFIG, optional=True)
@@ -68,8 +77,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder. Its position biases stay unquantized. Raises the errors of `open_model`, or
-    TextError."""
+    """Open a umt5 text encoder as a source. Its position biases stay unquantized. Raises TextError and the errors of
+    `open_model`."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes
@@ -79,7 +88,7 @@ def open_text_encoder(path: Path) -> Source:
 
 
 def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> None:
-    """Raise CheckpointError for weights that are already 4-bit."""
+    """Raise CheckpointError if any weight is already in a 4-bit format of bitsandbytes."""
     if any(isinstance(weight, FourBitWeight) for weight in quantized.values()):
         raise CheckpointError(
             f"{path}: the weights are {quantization_of(quantized)} already; give the bf16, fp16 or fp32 "
@@ -88,7 +97,7 @@ def _refuse_four_bits(path: Path, quantized: Mapping[str, QuantizedWeight]) -> N
 
 
 def _in_file_order(parameters: Mapping[str, list[TensorEntry]]) -> dict[str, list[TensorEntry]]:
-    """Return the parameters sorted by the position of their first tensors in the files."""
+    """Return the parameters sorted by the position of each one's first tensor in the files."""
     first = {entries[0].name: name for name, entries in parameters.items()}
     ordered = in_file_order(entries[0] for entries in parameters.values())
     return {first[entry.name]: parameters[first[entry.name]] for entry in ordered}

@@ -1,4 +1,5 @@
-"""Verification of a package's files: checksums, finite scales, shapes, and the identity of each model."""
+"""Verification of a package's files: checksums, finite scales, tensor shapes, and whether each model is of the expected
+kind."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -21,8 +22,8 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Verified:
-    """A verified file: a description of its kind, and the number of tensors that match their checksums. `checked` is
-    None if no checksums were compared."""
+    """The result for one file: a description of its kind, and the number of tensors whose checksums match (`checked`).
+    `checked` is None if the file has no checksums or they were not compared."""
 
     path: Path
     kind: str
@@ -31,9 +32,11 @@ class Verified:
 
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
-    """Check a package, or one model or text encoder. With `fast` only headers, shapes and scales are read.
+    """Return the result for each file of a package, or for one model or text encoder. If `fast`, only headers, shapes
+    and scales are read. `show` displays the progress.
 
-    Raises CheckpointError or TextError that names the fault; one message lists all damaged tensors of a file."""
+    Raises CheckpointError or TextError, which names the fault. One message lists all damaged tensors of a file.
+    """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
     if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, meta_of(alone).name}:
@@ -110,7 +113,7 @@ def _find_damaged(
 
 
 def _digest(entry: TensorEntry) -> str:
-    """Return the SHA-256 of a tensor's bytes. They are read from the file if it is a safetensors file."""
+    """Return the SHA-256 of a tensor's bytes, which are read from the file if it is safetensors."""
     if not isinstance(entry.source, MappedFile):
         return hashlib.sha256(bytes_of(entry.source)).hexdigest()
     digest = hashlib.sha256()

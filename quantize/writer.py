@@ -1,4 +1,4 @@
-"""A writer of weights in the community package's format that holds one tensor in memory at a time."""
+"""A writer of safetensors files in the community package's format. It holds only one tensor in memory at a time."""
 
 import hashlib
 import json
@@ -26,21 +26,23 @@ _DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3f
 
 _READ_BYTES = 1 << 20
 QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
-"""The value of `quant` in quantization_meta.json."""
+"""The default value of the field `quant` in quantization_meta.json."""
 
 Values = Tensor | tuple[Tensor, Scales | dict[str, Tensor]]
-"""A parameter to write: a float tensor, or the encoded values and their scales."""
+"""The values of a parameter to write: a float tensor, or a pair of encoded values and their scales."""
 Shapes = Mapping[str, tuple[int, ...]]
 Layout = dict[str, tuple[torch.dtype, list[int], int]]
-"""The dtype, shape and byte offset of each tensor of the file, by key."""
+"""The dtype, shape and byte offset of each tensor in the file, by key."""
 
 
 class TensorFile(AbstractContextManager["TensorFile"]):
-    """A safetensors file of known shapes, written parameter by parameter, in any order and from any thread.
+    """A safetensors file of known shapes. Its parameters can be written in any order and from any thread.
 
-    The parameters in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, or a key of
-    `comfy.FORMATS`), all others in `dtype`. With `resume` an existing file is kept, and its parameters need not be
-    written again. The header is missing until `finish`, so no reader mistakes an unfinished file for a complete one."""
+    The parameters in `quantized` are stored as `quant_type`: "nf4" or "fp4" with double quantization, or a key of
+    `comfy.FORMATS`. For the first two, `blocksize` values share a scale. All other parameters are stored in `dtype`. If
+    `resume`, an existing file is kept, and its parameters need not be written again. The header is written by `finish`,
+    so no reader mistakes an unfinished file for a complete one.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._shapes, self._quantized, self._dtype = shapes, frozenset(quantized), dtype
         self._quant_type, self._blocksize, self._lock = quant_type, blocksize, threading.Lock()
         self.states: dict[str, bytes] = {}
-        """The quant_states by key. `finish` writes them, because their lengths depend on the data."""
+        """The quant_states by key. Their lengths depend on the data, so `finish` writes them."""
         self._layout = _layout(_tensors(shapes, self._quantized, quant_type, blocksize, dtype))
         self._metadata = comfy.metadata(self._quantized, quant_type)
         self._header_bytes = len(_header(self._layout, self._metadata))
@@ -66,8 +68,8 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         self._file.close()
 
     def write(self, name: str, values: Values) -> dict[str, str]:
-        """Write a parameter: a float tensor or, if quantized, the result of `codec.encode` or `scaled.encode`. Return
-        the SHA-256 of its tensors by key, including the quant_state."""
+        """Write the parameter `name`, and return the SHA-256 of each of its tensors, including the quant_state, by key.
+        `values` is a float tensor, or the result of `codec.encode` or `scaled.encode` for a quantized parameter."""
         tensors = self._tensors_of(name, values)
         digests = {}
         for key, tensor in tensors.items():
@@ -83,7 +85,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         return digests
 
     def digest(self, key: str) -> str:
-        """Return the SHA-256 of a written tensor, read back from the file."""
+        """Return the SHA-256 of the tensor `key`, read back from the file."""
         if _is_state(key):
             return hashlib.sha256(self.states.get(key, b"")).hexdigest()
         dtype, shape, _ = self._layout[key]
@@ -129,15 +131,15 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return the size in bytes of a file with these parameters. The result is a few KB too large, because a
-    quant_state's length depends on the data."""
+    """Return the size in bytes of a file with these parameters. The result may be a few KB too large, because the
+    length of a quant_state depends on the data."""
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     header = _header(layout, comfy.metadata(quantized, quant_type))
     return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the parameters that can be quantized: all matrices."""
+    """Return the names of the parameters that can be quantized, which are all matrices."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 
@@ -148,7 +150,7 @@ def _tensors(
     blocksize: int,
     dtype: torch.dtype,
 ) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Yield key, dtype and shape of every tensor that the parameters are stored as."""
+    """Yield the key, dtype and shape of every tensor that the parameters are stored as."""
     for name, shape in shapes.items():
         if name not in quantized:
             yield name, dtype, list(shape)
@@ -167,8 +169,11 @@ def _tensors(
 
 
 def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
-    """Return dtype, shape and byte offset by key. Tensors are sorted by dtype, the widest first, as safetensors does,
-    so that every tensor is aligned. The quant_states come last, because `finish` corrects their lengths and offsets."""
+    """Return the dtype, shape and byte offset of each tensor by key.
+
+    Tensors are sorted by dtype, the widest first, so that all are aligned, as in the safetensors library. The
+    quant_states are last, because `finish` corrects their lengths and offsets.
+    """
     ordered = sorted(tensors, key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
     layout, end = {}, 0
     for key, stored, shape in ordered:
@@ -196,7 +201,7 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def config_json(config: ModelConfig, guided: bool = False) -> dict:
-    """Return the content of a model's config.json in the official form; `guided` marks causal-pretrain."""
+    """Return the content of a model's config.json in the official form. `guided`: the model is causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     return {
         "_class_name": causal if config.causal else "WanModel",
@@ -214,6 +219,6 @@ def config_json(config: ModelConfig, guided: bool = False) -> dict:
 
 
 def write_json(path: Path, content: dict | list) -> None:
-    """Write a small JSON file that readers never see half-written."""
+    """Write a small JSON file under a temporary name and rename it, so that no reader sees an incomplete file."""
     with written_whole(path) as (part,):
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

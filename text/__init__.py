@@ -1,4 +1,5 @@
-"""Prompts to embeddings: text cleaning, token ids, and a umt5 encoder of which at most two blocks are in memory."""
+"""Conversion of prompts to embeddings: text cleaning, token ids, and a umt5 encoder that holds at most two blocks in
+memory."""
 
 from .encoder import encode
 from .prompts import NEGATIVE_PROMPT, clean_prompt

@@ -20,7 +20,8 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
-"""The upload settings: several threads, because one copies a mapped page at only a few GB/s; 64 MB of pinned memory."""
+"""The upload settings, with 64 MB of pinned memory. There are several threads, because a single one copies pages of a
+mapped file at only a few GB/s."""
 
 
 def encode(
@@ -32,12 +33,14 @@ def encode(
     progress: Progress | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> list[Tensor]:
-    """Return each prompt's embedding, float32 [tokens, dim] on `device`, tokens <= 512, with its eos, without padding.
+    """Return the embedding of each prompt, float32 [tokens, dim] on `device`. It has at most 512 tokens, including the
+    eos, and no padding.
 
-    `encoder` and `tokenizer` are the results of `open_weights` and `load_tokenizer`, or the paths that they take. Each
-    block of the encoder processes all prompts and is then freed for the next. Matrix products run in `dtype`.
-    `progress(done, total)` counts blocks; an exception raised in it stops the encoding. `warn` receives a message for
-    each prompt that is cut. Raises CheckpointError or TextError if encoder or tokenizer cannot be used or do not match.
+    `encoder` and `tokenizer` are the results of `open_weights` and `load_tokenizer`, or paths for these functions. Each
+    block of the encoder processes all prompts, and is freed before the next but one is loaded. Matrix products run in
+    `dtype`. `progress(done, total)` counts blocks; an exception raised in it stops the encoding. `warn` receives a
+    message for each prompt that is too long and is cut. Raises CheckpointError or TextError if encoder or tokenizer
+    cannot be used or do not match.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     try:
@@ -50,7 +53,7 @@ def encode(
 
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
-    """Raise TextError if the tokenizer can produce ids for which the embedding has no row."""
+    """Raise TextError if the tokenizer can produce ids beyond the rows of the encoder's embedding."""
     if tokenizer.vocab_size > weights.config.vocab_size:
         raise TextError(
             f"tokenizer {tokenizer.source} has {tokenizer.vocab_size} tokens, the embedding of {weights.path} only "
@@ -66,8 +69,8 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Return the embeddings of `encode` for token ids; the rows of `ids` may differ in length. Raises TextError for an
-    embedding with NaN or infinity."""
+    """Return the embeddings of `encode` for token ids, one list for each prompt. Raises TextError for an embedding that
+    contains NaN or infinity."""
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers
@@ -94,7 +97,8 @@ def encode_ids(
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
-    """Yield the tensors of each block on `device`. The next block is uploaded while the caller uses the current one."""
+    """Yield the tensors of each encoder block on `device`, by name. While the caller uses a block, the next one is
+    uploaded."""
     with Uploader(device, SETTINGS) as uploader:
         ahead = uploader.upload(weights.block(0))
         for index in range(1, weights.config.num_layers + 1):

@@ -1,8 +1,9 @@
-"""umt5 tokenizers: a prompt to token ids, as in the official pipeline.
+"""umt5 tokenizers, which convert a prompt to token ids as in the official pipeline.
 
-`tokenizer.json` through the tokenizers library gives the official ids. A sentencepiece model is `spiece.model`, or the
-`spiece_model` tensor in ComfyUI's umt5 files. Its ids differ only for special literals such as `</s>` inside a prompt
-and for characters missing from the vocabulary."""
+A `tokenizer.json`, read by the tokenizers library, gives the official ids. A sentencepiece model is a file
+`spiece.model`, or the tensor `spiece_model` in ComfyUI's umt5 files. Its ids differ only for literals such as `</s>`
+inside a prompt, and for characters missing from the vocabulary.
+"""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +19,8 @@ MAX_TOKENS = 512
 EOS = "</s>"
 
 _PANIC = "PanicException"
-"""The name of the exception for a panic in tokenizers' Rust code. It is a BaseException and cannot be imported."""
+"""The name of the exception that a panic in the Rust code of tokenizers raises. It is a BaseException and cannot be
+imported."""
 
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
@@ -30,7 +32,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A umt5 tokenizer. `to_ids` converts cleaned text to ids without the final eos; ids are below `vocab_size`."""
+    """A umt5 tokenizer. `to_ids` is a function that converts cleaned text to ids without the final `eos`. All ids are
+    below `vocab_size`. `source` is the file's path."""
 
     source: str
     to_ids: Callable[[str], list[int]]
@@ -38,8 +41,8 @@ class Tokenizer:
     vocab_size: int
 
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
-        """Return at most 512 ids of the cleaned `text`, the last one the eos. `warn` receives a message if the prompt
-        is cut."""
+        """Return at most 512 ids of `text`, which is cleaned first; the last id is the eos. `warn` receives a message
+        if the prompt is too long and is cut."""
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
             warn(cut_warning(len(ids) + 1, text))
@@ -47,7 +50,8 @@ class Tokenizer:
 
 
 def cut_warning(count: int, text: str) -> str:
-    """Return the warning for a prompt of `count` tokens, including the eos, if the encoder takes fewer."""
+    """Return the warning for a prompt `text` of `count` tokens, including the eos, that is longer than the encoder
+    accepts."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."
@@ -55,11 +59,12 @@ def cut_warning(count: int, text: str) -> str:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer from a file or folder.
+    """Return the tokenizer in a file or folder.
 
-    `path` is a `tokenizer.json`, a `spiece.model` or a safetensors file with a `spiece_model` tensor. It may also be a
-    folder that contains one of them directly or in `tokenizer/` or `google/umt5-xxl/`. Raises TextError, which lists
-    the places searched, if none is found, or if the file cannot be read."""
+    `path` is a `tokenizer.json`, a `spiece.model`, or a safetensors file with a `spiece_model` tensor. It may also be a
+    folder with one of them, directly or in `tokenizer/` or `google/umt5-xxl/`. Raises TextError if none is found,
+    listing where it searched, or if the file cannot be read.
+    """
     file = find_tokenizer(path)
     try:
         if file.suffix == ".json":

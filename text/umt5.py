@@ -1,7 +1,9 @@
-"""The umt5 encoder block as functions over tensors (Xue et al., mT5, arXiv 2010.11934; Chung et al., UniMax,
-arXiv 2304.09151): gated GELU, RMS norm, a relative position bias in every block, no scaling of the attention logits.
+"""The umt5 encoder block as functions over tensors (Xue et al., mT5, arXiv 2010.11934; Chung et al., UniMax, arXiv
+2304.09151).
 
-The residual stream, norms and attention are float32; the matrix products run in the caller's dtype."""
+It has a gated GELU, RMS norm, a relative position bias in every block, and no scaling of the attention logits. The
+residual stream, norms and attention are float32. The matrix products run in the caller's dtype.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,8 @@ MAX_DISTANCE = 128
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Return T5's RMS norm, without mean or bias, of float32 [..., dim]."""
+    """Return T5's RMS norm of x, float32 [..., dim]. It has a `weight` [dim], but subtracts no mean and adds no
+    bias."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * _float(weight)
 
 
@@ -26,10 +29,11 @@ def _float(weight: Tensor) -> Tensor:
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Return the bucket (int64) of each relative position, key minus query.
+    """Return the bucket, int64 in the same shape, of each relative position (key minus query) in `relative`.
 
-    Each direction has half of the buckets. Half of these are for exact distances and half grow logarithmically up to
-    128."""
+    Each direction has half of the `buckets`. In each direction half of them stand for exact distances; the others cover
+    logarithmically growing distances up to 128.
+    """
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()
     growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(MAX_DISTANCE / exact)
@@ -38,16 +42,18 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
-    """Return each prompt [len, in] multiplied by the weight `name` [out, in] in `dtype`.
+    """Return each prompt [len, in] multiplied in `dtype` by the weight `name` [out, in] of the block, as [len, out].
 
-    Only this one weight is converted at a time."""
+    No other weight is converted to `dtype` at the same time.
+    """
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
     return [F.linear(x.to(dtype), weight) for x in prompts]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Return one prompt's attention: q, k, v [len, heads*d], bias [heads, len, len] -> float32 [len, heads*d]."""
+    """Return the attention of one prompt, float32 [len, heads*d]. q, k and v are [len, heads*d], and the position
+    `bias` is [heads, len, len]."""
     heads = bias.shape[0]
     q, k, v = (t.float().unflatten(-1, (heads, -1)).transpose(0, 1) for t in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0).transpose(0, 1).flatten(1)
@@ -56,10 +62,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 def encoder_block(
     prompts: Sequence[Tensor], block: Mapping[str, Tensor], buckets: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    """Return the float32 residual streams [len, dim] of several prompts after one block.
+    """Return the residual streams, float32 [len, dim] for each prompt, after one block.
 
-    Each prompt is computed separately, so its numbers do not depend on the others. `buckets` holds each prompt's
-    `bucket_of`, int64 [len, len]."""
+    `prompts` are the streams before the block; `block` holds the block's weights by name. `buckets` is the result of
+    `bucket_of` for each prompt, int64 [len, len]. The prompts are computed separately, so they do not affect each
+    other's numbers.
+    """
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
     bias = _float(block["pos_embedding.embedding.weight"])

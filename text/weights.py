@@ -1,4 +1,5 @@
-"""A umt5 encoder's tensors under Wan's key names, with shape checks, and its sizes inferred from them."""
+"""The tensors of a umt5 encoder under Wan's key names, checks of their shapes, and the encoder's sizes inferred from
+the shapes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -24,11 +25,12 @@ _HF_LAYERS = {
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
 _PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)\.)+")
-"""The prefixes of checkpoints with several models, and of wrappers."""
+"""The prefixes of key names in checkpoints with several models, and those that wrappers add."""
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
-"""The tensors of ComfyUI's files that are not weights: the tokenizer, and a marker that the scales make redundant."""
+"""The tensors in ComfyUI's files that are not weights: the tokenizer, and a marker of the fp8 format that is not
+needed."""
 _GGUF_LAYERS = {
     "attn_norm": "norm1",
     "attn_rel_b": "pos_embedding.embedding",
@@ -38,13 +40,13 @@ _GGUF_LAYERS = {
     "ffn_up": "ffn.fc1",
     "ffn_down": "ffn.fc2",
 }
-"""llama.cpp's names in `enc.blk.N.` of a GGUF file."""
+"""llama.cpp's names of layers after `enc.blk.N.` in a GGUF file, and Wan's."""
 _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 
 @dataclass(frozen=True)
 class UMT5Config:
-    """The sizes of a umt5 encoder; `buckets` is the number of relative position buckets."""
+    """The sizes of a umt5 encoder. `buckets` is the number of buckets for relative positions."""
 
     vocab_size: int
     dim: int
@@ -56,7 +58,8 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Infer the sizes from shapes under Wan's key names; the position embedding has a column for each head."""
+        """Return the sizes that follow from shapes under Wan's key names. The number of heads is the number of columns
+        of the position embedding."""
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -87,7 +90,7 @@ class UMT5Config:
         }
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every weight of the encoder, by Wan's key."""
+        """Return the shape of every weight of the encoder, by Wan's key name."""
         blocks = self.block_shapes()
         return {
             EMBEDDING: (self.vocab_size, self.dim),
@@ -100,7 +103,8 @@ class UMT5Config:
 class UMT5Weights:
     """An encoder on disk: its tensor entries under Wan's key names, and the quantized weights that some of them form.
 
-    The tensors are not loaded into memory. `unread` names the file's other tensors."""
+    The tensors are not loaded into memory. `unread` lists the names of other tensors in the file.
+    """
 
     path: Path
     config: UMT5Config
@@ -120,41 +124,46 @@ class UMT5Weights:
 
     @property
     def note(self) -> str | None:
-        """A note that lists the file's unread tensors; None if all are read."""
+        """A note for the user that lists unread tensors of the file; None if all are read."""
         if not self.unread:
             return None
         some = ", ".join(self.unread[:3]) + (", ..." if len(self.unread) > 3 else "")
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the tensors that form a weight."""
+        """Return the tensors that form the weight `name`. A quantized weight consists of values, scales and tables."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
-        """Return the tensors of one block, including scales and tables."""
+        """Return the tensors of the block number `index`, including scales and tables."""
         return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Return the arguments of `umt5.encoder_block`, made from one block's tensors on `device`.
+        """Return a block's weights by name as `umt5.encoder_block` needs them. `tensors` are the block's tensors on
+        `device`.
 
-        Names lack `blocks.N.`. Quantized weights become DecodedParameters, which are decoded at each use."""
+        The names lack the prefix `blocks.N.`. Quantized weights become DecodedParameters, which are decoded at each
+        use.
+        """
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
         return {name.split(".", 2)[2]: tensor for name, tensor in parameters.items()}
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return rows of the embedding, float32 [len, dim]. Only these rows are read."""
+        """Return the embedding's rows for the token ids [len], float32 [len, dim]. Only these rows are read from the
+        file."""
         if EMBEDDING in self.quantized:
             return self.quantized[EMBEDDING].rows(ids)
         return self.tensors[EMBEDDING].view()[ids].float()
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
-    """Open a umt5 encoder file or folder, with official or Hugging Face key names; only headers are read.
+    """Open a umt5 encoder's file or folder, with official or Hugging Face key names. Only headers are read.
 
-    Raises CheckpointError for files that `read_tensors` cannot read. Raises TextError for tensors that are not a umt5
-    encoder's: the message lists all missing and mis-shaped keys."""
+    Raises CheckpointError for files that `read_tensors` cannot read. Raises TextError if the tensors are not those of a
+    umt5 encoder; the message lists all missing keys and wrong shapes.
+    """
     named = read_tensors(path, hint="t5")
     name = Path(path).name
     tensors, quantized = find_quantized(name, named, wan_key)
@@ -168,7 +177,8 @@ def open_weights(path: str | Path) -> UMT5Weights:
 
 
 def wan_key(name: str) -> str | None:
-    """Return Wan's name of an encoder tensor from Wan's, Hugging Face's or llama.cpp's name; None for other tensors."""
+    """Return Wan's name of an encoder tensor. `name` is Wan's, Hugging Face's or llama.cpp's. Return None for other
+    tensors."""
     name = _PREFIXES.sub("", name).removeprefix("encoder.")
     for theirs, ours in (_HF_ROOTS | _GGUF_ROOTS).items():
         if name.startswith(theirs):
@@ -182,7 +192,7 @@ def wan_key(name: str) -> str | None:
 
 
 def huggingface_key(name: str) -> str:
-    """Return Hugging Face's umt5 name of an encoder tensor; other tensors keep their name."""
+    """Return Hugging Face's name of an encoder tensor from Wan's name. Other names are returned unchanged."""
     key = wan_key(name)
     if key is None:
         return name
@@ -194,9 +204,11 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if the file is not a umt5 encoder.
+    """Raise TextError if the tensors are not those of a umt5 encoder.
 
-    The embedding or the position bias decides, because an expert has `blocks.` too."""
+    The embedding and the position bias show the kind. Names with `blocks.` do not, because an expert has such names
+    too.
+    """
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")

@@ -1,4 +1,4 @@
-"""Complete packages of tiny models, one trained and one random, with which everything runs on a CPU without
+"""Two packages of tiny models, one trained and one random. With them everything can be tried on a CPU without
 downloads."""
 
 from .package import write_example, write_toy_package

@@ -1,5 +1,5 @@
-"""Writing of model files from tensors in memory, in the quantizer's formats, for the toy, its training and the
-tests."""
+"""Writing of model files from tensors in memory, in the quantizer's formats. The toy packages, their training and the
+tests use it."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -26,9 +26,12 @@ def write_expert(
     dtype: torch.dtype = torch.bfloat16,
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write every parameter of `config` under its official name into a safetensors file. `tensors`: (name, tensor) of
-    each. Linear weights are quantized to `quant_type` ("nf4", "fp4" or "fp8"; None: not at all), except for layers with
-    names that match a pattern in `keep`; all other parameters have `dtype`."""
+    """Write a model's parameters under their official names into a safetensors file.
+
+    `tensors` holds (name, tensor) for every parameter of `config`. Linear weights are quantized to `quant_type` ("nf4",
+    "fp4" or "fp8"; None: not at all). `blocksize` values share a scale. Layers whose names match a pattern in `keep`,
+    and all other parameters, are stored in `dtype`.
+    """
     shapes = config.parameter_shapes()
     linear, kind = linear_weights(shapes) if quant_type else (), quant_type or "nf4"
     quantized = [name for name in linear if not any(fnmatchcase(name.removesuffix(".weight"), each) for each in keep)]
@@ -52,8 +55,8 @@ def write_expert_folder(
     quant_type: str | None = "nf4",
     keep: tuple[str, ...] = (),
 ) -> None:
-    """Write a model's folder in the layout of the community package: model.safetensors, config.json and, if quantized,
-    quantization_meta.json. The arguments are those of `write_expert`."""
+    """Write a model's folder in the community package's layout: model.safetensors, config.json and, if quantized,
+    quantization_meta.json. The other arguments are those of `write_expert`."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "model.safetensors", config, tensors, quant_type=quant_type, keep=keep)
@@ -63,7 +66,7 @@ def write_expert_folder(
 
 
 def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Return every parameter of a checkpoint as float32, by official name; 4-bit weights are dequantized."""
+    """Return every parameter of a checkpoint, decoded to float32, by official name."""
     found = {}
     for name in checkpoint.shapes:
         weight = checkpoint.quantized.get(name)

@@ -1,4 +1,4 @@
-"""A complete package of tiny random models in the official layout, for demos and tests on a CPU."""
+"""A package of tiny random models in the official layout, for demos and tests on a CPU."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,23 +16,25 @@ from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors
 
 EXAMPLE = "example"
 CAUSAL = "lingbot_world_fast"
-"""The folder of the causal model in the official package."""
+"""The folder of the causal model, named as in the official package."""
 EXPERTS = ("high_noise_model_bnb_nf4", "low_noise_model")
-"""The folders of the trained toy's base experts."""
+"""The folders of the two base experts in the trained toy."""
 PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
-"""The model folders of the trained toy and of the random one."""
+"""The model folders in the trained and in the random toy."""
 TOY = "toy"
-"""The name of the lock in a toy's folder."""
+"""The name of the lock file in a toy's folder, without suffix."""
 LARGEST = 2**26
-"""A size in bytes above every file of a toy and below every file of a real model."""
+"""A size in bytes that separates toys from real models: every file of a toy is smaller, every file of a real model
+larger."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
-    """Write a package of random models and return its folder: two experts and a causal model (NF4), text encoder,
-    tokenizer and VAE, and in `example/` an image, a prompt and a camera path.
+    """Write a package of random models and return its folder.
 
-    The package has about 11 MB; the same seed gives the same bytes. Existing files with these names are replaced.
-    Raises InputError if the folder cannot be written or contains other models."""
+    The package has two experts and a causal model (NF4), a text encoder, a tokenizer and a VAE. `example/` has an
+    image, a prompt and a camera path. Together they take about 11 MB. The same `seed` gives the same bytes. Existing
+    files with these names are replaced. Raises InputError if the folder cannot be written or contains other models.
+    """
     folder = Path(folder)
     refuse_real(folder)
     refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES if place != EXPERTS[1]])
@@ -46,8 +48,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if `folder` has model files other than the toy's `own` ones (relative paths), because the models
-    of two packages would be mixed."""
+    """Raise InputError if `folder` has model files other than the toy's `own` ones (relative paths). Models of two
+    packages would then be mixed."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -55,7 +57,8 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if `folder` has real weights, which a toy would replace or be mixed with."""
+    """Raise InputError if `folder` contains real weights, because the toy could overwrite them or be mixed with
+    them."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0
@@ -77,8 +80,8 @@ def _write_models(folder: Path, seed: int) -> None:
 
 
 def write_example(folder: Path) -> None:
-    """Write an image, its prompt, and the poses and intrinsics of a short path into a folder, which is created if it is
-    missing."""
+    """Write an image, its prompt, and the poses and intrinsics of a short camera path into a folder. The folder is
+    created if it is missing."""
     folder.mkdir(exist_ok=True)
     poses, intrinsics = scene.camera_path()
     scene.landscape().save(folder / "image.png")

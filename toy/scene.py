@@ -1,4 +1,4 @@
-"""The example of the random toy: a drawn landscape, and a camera path into it."""
+"""The example of the random toy: a drawn landscape, and a camera path through it."""
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -38,8 +38,8 @@ def _ridge(index: int) -> list[tuple[int, int]]:
 
 
 def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
-    """Draw a tree, `x` units to the right of the road's middle and `depth` units ahead, seen from 1 unit above
-    ground."""
+    """Draw a tree, `x` units to the right of the middle of the road and `depth` units ahead. The viewpoint is 1 unit
+    above the ground."""
     unit = FOCAL / (2 * depth)
     foot, centre = HORIZON + unit, WIDTH / 2 + x * unit
     draw.rectangle((centre - 0.08 * unit, foot - unit, centre + 0.08 * unit, foot), fill=(80, 60, 45))
@@ -52,8 +52,11 @@ def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
 
 
 def camera_path() -> tuple[np.ndarray, np.ndarray]:
-    """Return the poses float32 [81, 4, 4] (camera-to-world, OpenCV axes) of a path along the road with a glance to the
-    right and to the left, and intrinsics float32 [81, 4] at 832x480."""
+    """Return the poses and the intrinsics of a path along the road, with a look to the right and to the left.
+
+    The poses are float32 [81, 4, 4], camera-to-world in OpenCV axes. The intrinsics are float32 [81, 4]: fx, fy, cx, cy
+    in pixels of an 832x480 image.
+    """
     time = np.linspace(0, 1, FRAMES)
     yaw = 0.25 * np.sin(2 * np.pi * time)
     poses = np.tile(np.eye(4), (FRAMES, 1, 1))

@@ -1,4 +1,5 @@
-"""The tokenizer of the toy packages: umt5's format and special tokens, a small vocabulary, and bytes for other text."""
+"""The tokenizer of the toy packages. It has umt5's format and special tokens, but a small vocabulary; other text
+becomes bytes."""
 
 import json
 import string
@@ -18,8 +19,8 @@ EXTRA_IDS = 20
 
 
 def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
-    """Return (token, log probability) in the order of ids: special tokens, 256 bytes, characters, words, `more` tokens
-    and umt5's extra ids."""
+    """Return (token, log probability) for each id in order: special tokens, 256 bytes, characters, words, the tokens in
+    `more`, and umt5's extra ids."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     characters = [SPACE, *string.ascii_letters, *string.digits, *string.punctuation]
     words = [*(SPACE + word for word in (*string.ascii_lowercase, *WORDS.split())), *more]
@@ -31,8 +32,11 @@ def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
 
 
 def write_tokenizer(folder: Path, more: Sequence[str] = ()) -> int:
-    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json into a folder, and return the number of
-    ids. `more` tokens extend the vocabulary; a token for the start of a word begins with SPACE."""
+    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json into a folder. Return the number of token
+    ids.
+
+    The tokens in `more` extend the vocabulary. A token that begins a word must start with SPACE.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     vocab = vocabulary(more)
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

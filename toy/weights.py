@@ -1,4 +1,4 @@
-"""Tiny random weights under the official parameter names: experts, text encoder, VAE."""
+"""Tiny random models: the weights of experts, a text encoder and a VAE under their official names."""
 
 import math
 from collections.abc import Iterator
@@ -16,12 +16,13 @@ VAE_WIDTH = 8
 
 
 def text_config(vocab_size: int) -> UMT5Config:
-    """Return the configuration of the toy's umt5 encoder. Its width is the `text_dim` of EXPERT."""
+    """Return the sizes of the toy's umt5 encoder with this vocabulary. Its width is the `text_dim` of EXPERT."""
     return UMT5Config(vocab_size, dim=64, attention_dim=64, ffn_dim=128, num_heads=4, num_layers=2, buckets=32)
 
 
 class Weights:
-    """A generator of random tensors, scaled uniform numbers from PCG64, which are equal on every machine."""
+    """A generator of random tensors. They are uniform numbers from PCG64, which gives the same numbers on every
+    machine."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -32,8 +33,8 @@ class Weights:
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """Return the parameter `name`: a weight that multiplies the variance by `gain` squared, a bias near 0, or a
-        norm's weight near 1."""
+        """Return the parameter `name` in this shape: a weight that multiplies the variance of its input by `gain`
+        squared, a bias near 0, or a norm's weight near 1."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:
@@ -42,8 +43,8 @@ class Weights:
 
 
 def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) of every parameter of a random expert in float32. Its output has a scale near 1 and depends
-    on prompt, camera and image."""
+    """Yield (name, tensor) for every parameter of a random expert, in float32. The model's output has a standard
+    deviation near 1 and depends on prompt, camera and image."""
     weights = Weights(seed)
     for name, shape in config.parameter_shapes().items():
         if "modulation" in name:
@@ -53,7 +54,7 @@ def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[st
 
 
 def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
-    """Return the state dict of a random umt5 encoder in bf16, by official name."""
+    """Return the weights of a random umt5 encoder, bf16, by official name. `vocab_size` is the number of token ids."""
     weights = Weights(seed)
     tensors = {
         name: weights.uniform(shape, 1.0)
@@ -65,7 +66,7 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """Return the state dict of a random VAE in fp32, by official name. It decodes to frames of medium contrast."""
+    """Return the weights of a random VAE, fp32, by official name. Its decoded frames have medium contrast."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)

@@ -1,4 +1,4 @@
-"""The trained toy: a maze. The weights of one tiny model are the causal model and both base experts."""
+"""The trained toy: models of a maze. One tiny model serves as the causal model and as both base experts."""
 
 import lzma
 import shutil
@@ -13,22 +13,25 @@ from .experts import expert_weights, write_expert_folder
 from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
-"""The folder of the shipped package, made by `tools/toy/`, which is not shipped. docs/quality.md has its figures."""
+"""The folder of the compressed package, created by `tools/toy/`. docs/quality.md describes its quality."""
 PACKED = ".xz"
-"""The suffix of compressed files in the shipped package."""
+"""The suffix of compressed files in MAZE."""
 VAE = "Wan2.1_VAE.pth"
 KEPT = ("time_*", "head.head", "c2ws_*", "text_embedding*", "patch_embedding*")
-"""The layers of the 4-bit expert that stay in bf16, mainly those of the camera input."""
+"""The layers that stay in bf16 in the 4-bit expert: mainly the embeddings of time, text and camera."""
 
 
 def write_toy_world(folder: str | Path) -> Path:
-    """Write the package of the maze and return its folder: a causal model in bf16, two base experts with the same
-    weights (the high-noise one in 4 bits), text encoder, tokenizer and VAE. `example/` has a first frame, a prompt and
-    a path through a door, and four more first frames with their prompts.
+    """Write the package of the maze and return its folder.
 
-    The model was trained at 256x144: base videos of 33 frames, and chunks of 1, 3 and 4 latent frames with a window of
-    18 and a sink of 6. The package has about 55 MB. Existing files with these names are replaced. Raises InputError if
-    the folder cannot be written or contains other models."""
+    The package has a causal model in bf16, two base experts with the same weights (the high-noise one in 4 bits), a
+    text encoder, a tokenizer and a VAE. `example/` has a first frame, a prompt and a path through a door, and four more
+    first frames with their prompts.
+
+    The model was trained at 256x144, on base videos of 33 frames. As a causal model it was trained with chunks of 1, 3
+    and 4 latent frames, a window of 18 and a sink of 6. The package has about 55 MB. Existing files with these names
+    are replaced. Raises InputError if the folder cannot be written or contains other models.
+    """
     folder = Path(folder)
     refuse_real(folder)
     shipped = sorted(path.relative_to(MAZE) for path in MAZE.rglob("*") if path.is_file())
@@ -54,8 +57,8 @@ write_maze = write_toy_world
 
 
 def _write_models(folder: Path, shipped: list[Path]) -> None:
-    """Write the causal model, and its weights as two base experts. One expert is in 4 bits, because the loader rejects
-    two equal experts."""
+    """Write the causal model, and its weights again as two base experts. One of these is in 4 bits, because the loader
+    refuses two identical experts."""
     with tempfile.TemporaryDirectory() as name:
         for file in shipped:
             _copy(MAZE / file, Path(name, file))
@@ -69,7 +72,7 @@ def _write_models(folder: Path, shipped: list[Path]) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a shipped file; a compressed one is decompressed, and loses its suffix."""
+    """Write a copy of a shipped file to `target`. A compressed file is decompressed, and its name loses the suffix."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix != PACKED:
         shutil.copyfile(source, target)

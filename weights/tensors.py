@@ -353,8 +353,8 @@ def _unwrapped(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError for a LoRA in a training checkpoint whose scale is stated outside of its tensors, because
-    reading only the tensors would lose the scale."""
+    """Raise CheckpointError for a LoRA whose file states the scale outside of its tensors. Only the tensors are read,
+    so the scale would be lost."""
     beside = {str(key): value for key, value in around.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
