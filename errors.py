@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 class CancelledError(Exception):
-    """The cancellation of a run by the calling program, which is not a fault."""
+    """The error that ends a run after the calling program has cancelled it. It is not a fault."""
 
 
 class LingBotError(ValueError):
@@ -20,23 +20,24 @@ class LingBotError(ValueError):
 
 
 class CheckpointError(LingBotError):
-    """A weight file that cannot be used."""
+    """The error for a weight file that cannot be used."""
 
 
 class TextError(LingBotError):
-    """A prompt, tokenizer or text encoder that cannot be used."""
+    """The error for a prompt, tokenizer or text encoder that cannot be used."""
 
 
 class CameraError(LingBotError):
-    """Poses, intrinsics or a camera script that cannot be used."""
+    """The error for poses, intrinsics or a camera script that cannot be used."""
 
 
 class InputError(LingBotError):
-    """An image, size, path or option that cannot be used."""
+    """The error for an image, size, path or option that cannot be used."""
 
 
 class DependencyError(LingBotError):
-    """A package that is missing or broken. The message names the Python interpreter and the package to install."""
+    """The error for a package that is missing or broken. The message names the Python interpreter and the package to
+    install."""
 
 
 def describe_os_error(error: OSError | ValueError) -> str:

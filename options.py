@@ -28,7 +28,7 @@ KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
 """The arithmetic of the blocks' linear layers. "bf16" means the compute dtype, even if it is fp16 or fp32. "auto" means
-bf16. "8bit" means fp8 or int8, whichever is faster on the GPU."""
+bf16. "8bit" means fp8 or int8, whichever suits the GPU."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """The arithmetic of the blocks' self-attention. "auto" means "exact", the compute dtype."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
@@ -36,7 +36,7 @@ QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 others."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
-"""The dtype in which the VAE decodes."""
+"""The dtype in which the VAE decodes. "auto" lets the program choose."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)

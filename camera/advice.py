@@ -39,8 +39,11 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
 
 
 def motion_warnings(poses: np.ndarray) -> list[str]:
-    """Return warnings about jumps, fast turns or a camera that stands still. `poses` [f, 4, 4] are the model's input:
-    each pose relative to the one before it. The first pose of a new video is the identity."""
+    """Return warnings about jumps, fast turns, or a camera that stands still.
+
+    `poses` [f, 4, 4] are the model's input: each pose relative to the one before it. For a new video the first pose is
+    the identity.
+    """
     steps, turns_deg = _motion(poses)
     if not steps.any() and turns_deg.max() <= 1e-3:
         return ["The camera does not move: the model gets a standing camera."]

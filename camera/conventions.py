@@ -32,11 +32,13 @@ CONVENTIONS: dict[str, Convention] = {
 
 
 def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
-    """Convert matrices [n, 4, 4], [n, 3, 4] or [n, 16] to checked c2w float64 [n, 4, 4] in OpenCV axes.
+    """Return matrices, [n, 4, 4], [n, 3, 4] or [n, 16] under a `convention`, as checked camera-to-world poses, float64
+    [n, 4, 4] in OpenCV axes.
 
-    Positions that differ by rounding errors only are made equal. `written` [n, k] are the numbers in the file if the
-    matrices were computed from them; None if the file contains the matrices. Raises CameraError; its message begins
-    with `name`."""
+    Positions that differ only by rounding errors become equal. For matrices computed from other numbers, such as
+    quaternions, `written` [n, k] holds those numbers as in the file; else it is None. Raises CameraError, which begins
+    with `name`.
+    """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] == 16:
         matrices = matrices.reshape(-1, 4, 4)

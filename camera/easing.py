@@ -1,4 +1,4 @@
-"""Easing curves of camera moves: progress 0..1 as a function of time 0..1."""
+"""Easing curves of camera moves. A curve maps time from 0 to 1 to progress from 0 to 1."""
 
 from collections.abc import Callable
 

@@ -38,7 +38,8 @@ class _Comparison(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """A plausibility score of a path from -1 to 1, and messages for a path that passes (`yes`) or fails (`no`)."""
+    """The result of a plausibility test: a score from -1 to 1, and messages for a path that passes (`yes`) or fails
+    (`no`)."""
 
     value: float
     yes: str
@@ -146,7 +147,8 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _meets(c2w: np.ndarray) -> float:
-    """Return 1 if all views meet at a point in front of the cameras, -1 for a point behind them, 0 without a point."""
+    """Return 1 if the viewing axes of all cameras meet at a point in front of them, -1 for a point behind them, and 0
+    if they do not meet."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0

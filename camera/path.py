@@ -37,12 +37,17 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class CameraPath:
-    """A camera path: camera-to-world poses c2w [n, 4, 4] in OpenCV axes, the lens [n, 4], and frames per second.
+    """A camera path.
 
-    A row of the lens is fx, fy, cx, cy in pixels of an 832x480 image; a single row is repeated for every frame.
-    `actions` [n, 4] are optional W, A, S, D flags for an action model. `origin` describes the file that the path was
-    read from. It is None without a file, and after an operation that changes the world's coordinates or the order of
-    frames. Arrays are read-only, and rotations are made orthonormal. Raises CameraError for invalid arrays.
+    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes. Rotations are made orthonormal.
+    intrinsics: [n, 4], the lens as fx, fy, cx, cy in pixels of an 832x480 image. A single row [4] is repeated for every
+    frame.
+    fps: frames per second.
+    actions: [n, 4], W, A, S, D flags for an action model; None for other models.
+    origin: the file that the path was read from. It is None without a file, and after an operation that changes the
+    world's coordinates or the order of frames.
+
+    All arrays are read-only. Raises CameraError for invalid arrays.
     """
 
     c2w: np.ndarray
@@ -162,7 +167,8 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def smoothed(self, radius: float) -> CameraPath:
-        """Return the path smoothed by a Gaussian with a sigma of `radius` frames; 0 returns the path unchanged."""
+        """Return the path smoothed over time by a Gaussian with a sigma of `radius` frames. With 0 the path is
+        unchanged."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
         reach = min(int(np.ceil(3 * radius)), len(self) - 1)
@@ -176,7 +182,7 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def looped(self) -> CameraPath:
-        """Return the path forwards, then backwards, so that it ends at its first pose."""
+        """Return the path followed by the same path backwards, so that it ends at its first pose."""
         return self + self.reversed()
 
 

@@ -1,7 +1,8 @@
 """Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame.
 
-The values equal those of the official `get_plucker_embeddings` and the steps before it. They are computed in float64
-and written as float32 in the layout of the latent's cells."""
+The values equal those of the official `get_plucker_embeddings` and of the code before it. They are computed in float64
+and stored as float32, in the layout of the latent's cells.
+"""
 
 from functools import lru_cache
 
@@ -98,9 +99,10 @@ def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose [f, 4, 4] relative to the one before it, and the longest translation.
+    """Return each pose [f, 4, 4] relative to the one before it, and the length of the longest translation.
 
-    A translation as small as a rounding error counts as 0, because scaling would enlarge it to length 1."""
+    A translation as small as a rounding error is set to 0, because scaling would enlarge it to length 1.
+    """
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])

@@ -17,11 +17,12 @@ FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 
 @dataclass(frozen=True)
 class PoseFolder:
-    """The content of a pose folder in float64: c2w [n, 4, 4], the lens [n, 4] or [1, 4] (fx, fy, cx, cy in pixels of an
-    832x480 image), and actions [n, 4] or None.
+    """The content of a pose folder. All arrays are float64.
 
-    `notes` tell the user which parts of the files are not used. Rotations are as in the file, orthonormal to within
-    1e-3.
+    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes. Rotations are as in the file, orthonormal to within 1e-3.
+    intrinsics: [n, 4] or [1, 4], the lens as fx, fy, cx, cy in pixels of an 832x480 image.
+    actions: [n, 4], W, A, S, D flags, or None.
+    notes: messages for the user about parts of the files that are not used.
     """
 
     c2w: np.ndarray
@@ -82,7 +83,8 @@ def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | Non
 
 
 def _unzip(path: Path, folder: Path) -> None:
-    """Extract the arrays of a path from any folder of the zip file into `folder`. Raises CameraError."""
+    """Extract poses.npy, intrinsics.npy and action.npy into `folder`, from any folder inside the zip file. Raises
+    CameraError."""
     try:
         with ZipFile(path) as archive:
             members = [(info, Path(info.filename).name) for info in archive.infolist()]
@@ -103,7 +105,8 @@ def _lens_rows(lens: Path | np.ndarray, n_poses: int, notes: list[str]) -> np.nd
 
 
 def load_array(path: str | Path) -> np.ndarray:
-    """Load a plain .npy array of at most 64 MiB. Raises CameraError for any other file, and for pickled objects."""
+    """Return the array in an .npy file of at most 64 MiB. Raises CameraError for any other file, and for pickled
+    objects."""
     path = Path(path)
     check_file(path)
     try:

@@ -1,6 +1,7 @@
-"""Rotations [..., 3, 3] and rigid transforms [..., 4, 4] as float64 matrices.
+"""Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4], which are float64 matrices.
 
-Functions import scipy when they are called, because the import is slow and a live walk does not need scipy."""
+scipy is imported only inside the functions, because the import is slow and a live session does not need it.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +20,7 @@ def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def nearest_rotation(matrices: np.ndarray) -> np.ndarray:
-    """Return the rotation closest to each 3x3 matrix (polar decomposition)."""
+    """Return the rotation closest to each matrix [..., 3, 3] (polar decomposition)."""
     left, _, right = np.linalg.svd(matrices)
     left[..., 2] *= np.sign(np.linalg.det(left @ right))[..., None]
     return left @ right

@@ -124,7 +124,7 @@ class Checkpoint:
 
     @cached_property
     def plain(self) -> dict[str, TensorEntry]:
-        """The parameters that are not quantized."""
+        """The parameters that are not quantized, by official name."""
         return {name: self.tensors[name] for name in self.shapes if name not in self.quantized}
 
     @property
@@ -172,7 +172,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 
 
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return the tensors at `path` by official name, and the quantized weights that some of them form."""
+    """Return the tensors at `path` by official name, and those quantized weights that the tensors form."""
     entries = read_tensors(path)
     official = _official_name(entries)
     _refuse_other_kinds(path.name, {official(key): entry for key, entry in entries.items()})

@@ -1,11 +1,14 @@
-"""Diffusers' layout of a model: the mapping of its tensor names and its config.json to the official ones.
+"""Diffusers' layout of a model: the mapping from its tensor names and its config.json to the official ones.
 
-`transformer/` of robbyant's own diffusers packages has the official tensor names. Source: 1,421 names in the weight
-index of lingbot-world-v2-14b-causal-fast-diffusers, in vllm-omni's tests; FastVideo states the same of
-lingbot-world-fast-diffusers. A model converted by diffusers' scripts/convert_wan_to_diffusers.py has the names of
-WanTransformer3DModel. The script has no rule for camera layers and keeps their names. So `patch_embedding_wancamctrl`,
-`c2ws_hidden_states_layer1` and `2`, and each block's `cam_injector_layer1` and `2`, `cam_scale_layer` and
-`cam_shift_layer` are expected under their official names."""
+robbyant's own diffusers packages have the official tensor names in `transformer/`. The source is the weight index of
+lingbot-world-v2-14b-causal-fast-diffusers with 1,421 names, in vllm-omni's tests. FastVideo states the same of
+lingbot-world-fast-diffusers.
+
+A model converted by diffusers' scripts/convert_wan_to_diffusers.py has the names of WanTransformer3DModel. The script
+has no rule for camera layers, so these keep their official names: `patch_embedding_wancamctrl`,
+`c2ws_hidden_states_layer1` and `2`, and in each block `cam_injector_layer1` and `2`, `cam_scale_layer` and
+`cam_shift_layer`.
+"""
 
 import re
 from pathlib import Path
@@ -46,12 +49,12 @@ _CONFIG = {"num_attention_heads": "num_heads", "in_channels": "in_dim", "out_cha
 
 
 def official_name(name: str) -> str:
-    """Return the official name of a transformer's tensor or layer from its name in diffusers."""
+    """Return the official name of a tensor or layer of the transformer. `name` is its name in diffusers."""
     return _translate(name, from_diffusers=True)
 
 
 def diffusers_name(name: str) -> str:
-    """Return diffusers' name of a tensor or layer from its official name: the inverse of `official_name`."""
+    """Return diffusers' name of a tensor or layer of the transformer from its official name."""
     return _translate(name, from_diffusers=False)
 
 

@@ -163,7 +163,7 @@ class _ChunkQueue:
             self.bytes += nbytes
 
     def stop(self) -> None:
-        """Drop the remaining chunks."""
+        """Remove the remaining chunks from the queue."""
         with self._lock:
             self._chunks = iter(())
 

@@ -78,10 +78,10 @@ def _drifts(figures: Figures) -> list[Fault]:
 
 
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
-    """Yield a tuple for each kind of drift.
+    """Yield (name, change, beyond, threshold, words) for each kind of drift.
 
-    It holds the name, the change of tracked content in each frame [f], a mask [f] of frames in which the full image
-    exceeds its threshold, the threshold of the change, and the end of a message.
+    `change` [f] is that of tracked content in each frame, and `threshold` its limit. `beyond` [f] is a mask of frames
+    in which the full image exceeds its own threshold. `words` ends a message.
     """
     second = max(round(figures.fps), 2)
 

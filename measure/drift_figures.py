@@ -178,7 +178,8 @@ def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> 
 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Return the optical flow float32 [h, w, 2], columns and rows, from one uint8 image to the other."""
+    """Return the optical flow, float32 [h, w, 2] in columns and rows, from the grey image `one` to `two`, uint8 [h,
+    w]."""
     cv2 = opencv()
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)

@@ -1,4 +1,4 @@
-"""Reports of drift: a chart, a table, messages and JSON values."""
+"""Reports of drift: a chart, a table, messages, and values for JSON."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ HEADER = "  second   sharpness   colourfulness   brightness   red - blue   chang
 
 
 def words(figures: Figures, faults: list[Fault]) -> list[str]:
-    """Return a message for each fault, or one message that no drift was found."""
+    """Return a message for each fault. Without faults, return one message that no drift was found."""
     seconds = len(figures) / figures.fps
     return [fault.words for fault in faults] or [f"No drift found in {len(figures)} frames, {seconds:.1f} s."]
 

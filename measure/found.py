@@ -51,9 +51,12 @@ DRAWS = 200
 class VideoCamera:
     """The camera of a video, measured at k keyframes.
 
-    Its fields are `c2w` [k, 4, 4], in an arbitrary unit of length and NaN where no camera was found; whether the camera
-    `moves`; the `lens` [4] (fx, fy, cx, cy in pixels of the tracked frames); and the tracked points, `tracks`.
-    `frames`, `height` and `width` are those of the video. `lens_found` is True if the lens was estimated.
+    c2w: [k, 4, 4], in an arbitrary unit of length, NaN where no camera was found.
+    moves: whether the camera moves; otherwise it only rotates.
+    lens: [4], fx, fy, cx, cy in pixels of the tracked frames.
+    tracks: the tracked points.
+    frames, height, width: the number of frames and the size of the video.
+    lens_found: whether the lens was estimated.
     """
 
     c2w: np.ndarray

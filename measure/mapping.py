@@ -1,4 +1,4 @@
-"""Estimation of keyframe cameras from shared points with pycolmap's global mapper (GLOMAP)."""
+"""Estimation of the cameras of keyframes from tracked points, by pycolmap's global mapper (GLOMAP)."""
 
 import signal
 import tempfile

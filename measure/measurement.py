@@ -1,4 +1,5 @@
-"""Measurement of how well a video follows a camera path: pairs of keyframes, errors against the path, a verdict."""
+"""Measurement of how well a video follows a camera path. The motion between pairs of keyframes is compared with the
+path, and a verdict is drawn."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

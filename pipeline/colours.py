@@ -14,9 +14,10 @@ PRIMARIES = {
     9: ((0.708, 0.292), (0.17, 0.797), (0.131, 0.046)),
     12: ((0.68, 0.32), (0.265, 0.69), (0.15, 0.06)),
 }
-"""The x and y of red, green and blue, keyed by the numbers of ITU-T H.273: BT.709, BT.2020 and Display P3."""
+"""The x and y of red, green and blue, keyed by the number in ITU-T H.273. The sets are BT.709 (1), BT.2020 (9) and
+Display P3 (12)."""
 HDR = {16: "PQ", 18: "HLG"}
-"""The transfer functions of high dynamic range, keyed by the numbers of ITU-T H.273."""
+"""The transfer functions of high dynamic range, keyed by the number in ITU-T H.273."""
 BT709, UNSPECIFIED = 1, 2
 """Numbers of ITU-T H.273, with the same meaning for primaries, transfer functions and matrices. BT709: BT.709.
 UNSPECIFIED: not stated."""

@@ -1,4 +1,4 @@
-"""The size of a video in pixels and in latent cells, and the image as its first frame."""
+"""The size of a video in pixels and in latent cells, and the conversion of an image to the video's first frame."""
 
 from dataclasses import dataclass
 
@@ -87,8 +87,8 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """Return the conditioning `y` [1, 20, f, h, w]: four mask channels, which are 1 in the first latent frame and 0
-    after it, and the `image_latent` [1, 16, f, h, w]."""
+    """Return the conditioning `y` [1, 20, f, h, w]: four mask channels, followed by the `image_latent` [1, 16, f, h,
+    w]. The mask is 1 in the first latent frame and 0 in all others."""
     mask = torch.zeros_like(image_latent[:, :4])
     mask[:, :, 0] = 1
     return torch.cat([mask, image_latent], dim=1)

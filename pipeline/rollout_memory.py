@@ -189,10 +189,11 @@ class RolloutPlanner:
         keys and values and of the host's memory.
 
         The first priority is decoding without tiles, because tiles leave seams; the VAE's state may be in host memory
-        between chunks. Then follow keys and values on the GPU, the model's blocks, and the camera cache. If the GPU has
-        room neither for all keys and values nor for all blocks, all weights are streamed, and the keys and values of
-        some blocks stay on the GPU. The reason: keys and values in host memory are pinned, while weights are file pages
-        that the system may drop.
+        between chunks. Then follow keys and values on the GPU, the model's blocks, and the camera cache.
+
+        The GPU may have room neither for all keys and values nor for all blocks. Then all weights are streamed, and the
+        keys and values of some blocks stay on the GPU. The reason: keys and values in host memory are pinned, while
+        weights are file pages that the system may drop.
 
         Raises InputError if nothing fits. `whole_video`: the run has no window; the error then suggests one.
         """

@@ -25,7 +25,8 @@ from .world import Schedule, check_causal, chunk_conditioning
 STANDING_STILL = "There is no camera path: the camera stands still."
 NO_OTHERS: Mapping[int, Tensor] = MappingProxyType({})
 AnyPath: TypeAlias = CameraPath | PoseFolder
-"""A camera path: poses c2w [n, 4, 4], lens rows, and an action model's flags [n, 4]."""
+"""The type of a camera path: camera-to-world poses [n, 4, 4], a lens, and optional W, A, S, D flags [n, 4] for an
+action model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ class RolloutSpec:
 
     @property
     def made(self) -> int:
-        """Return the number of latent frames in the state that the run continues."""
+        """Return the number of latent frames in the state that this run continues; 0 for a new video."""
         return 0 if self.state is None else self.state.latent.shape[2]
 
     @property

@@ -37,8 +37,8 @@ _TENSORS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, its embedding [1, L, D], and the number of chunks made with it; for a guided run also the embedding of
-    the negative prompt."""
+    """A prompt and its embedding [1, L, D]. `chunks` is the number of chunks generated with it. A guided run also has
+    the embedding of the negative prompt."""
 
     text: str
     context: Tensor
@@ -193,8 +193,8 @@ def last_prompt(path: str | Path) -> str:
 
 
 def load_state(path: str | Path) -> WorldState:
-    """Read a file that `WorldState.save` wrote. Raises InputError for any other file, CheckpointError for a damaged
-    one."""
+    """Return the state in a file that `WorldState.save` wrote. Raises InputError for any other file, and
+    CheckpointError for a damaged one."""
     path = Path(path)
     tensors = {name: entry.view().clone() for name, entry in _read_entries(path).items()}
     metadata = _metadata(path)
@@ -235,8 +235,8 @@ def load_state(path: str | Path) -> WorldState:
 
 
 def _read_entries(path: Path) -> dict[str, TensorEntry]:
-    """Return the entries of the file's tensors, from its header. Raises InputError if the file does not exist,
-    CheckpointError if it is damaged."""
+    """Return the entries of a state file's tensors. Raises InputError if the file does not exist, and CheckpointError
+    if it is damaged."""
     if not path.is_file():
         found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
         raise InputError(f"the state {path} {found}")

@@ -1,5 +1,5 @@
-"""Sampling with the base model, from conditioning to latent: the high-noise expert's steps, then the low-noise
-expert's."""
+"""Sampling with the base model, from conditioning to latent. The high-noise expert runs the first steps, and the
+low-noise expert the others."""
 
 import gc
 from collections.abc import Callable, Sequence

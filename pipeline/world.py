@@ -1,4 +1,4 @@
-"""A causal model with the keys and values of the video so far, run chunk by chunk."""
+"""A causal model that generates a video chunk by chunk, with cached keys and values of the video so far."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +25,7 @@ from ..sampling import FewStepSchedule, GuidedSchedule, guide
 
 Schedule = FewStepSchedule | GuidedSchedule
 Renoise = Callable[[tuple[int, ...]], Tensor]
-"""The signature renoise(shape), which returns fresh standard normal noise."""
+"""The signature renoise(shape), which returns new standard normal noise."""
 
 
 class CausalModel(Protocol):
@@ -86,8 +86,8 @@ ALL_ON_DEVICE = WorldMemory()
 
 @dataclass
 class _Lane:
-    """The state of one prompt, or of the negative prompt: its keys and values of the video so far, its cache for the
-    current chunk, and the options of its forwards. `number` is the index of the prompt."""
+    """The state for one prompt: the keys and values of the video so far, the cache for the current chunk, and the
+    options of its forwards. `number` is 0 for the prompt and 1 for the negative prompt."""
 
     number: int
     history: KeyValueCache

@@ -101,7 +101,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
         return digest.hexdigest()
 
     def finish(self) -> None:
-        """Write the quant_states and the header, and flush everything to the disk."""
+        """Write the quant_states and the header, and make sure that all data is on the disk."""
         layout, states = dict(self._layout), sorted(self.states)
         end = min((layout[key][2] for key in states), default=0)
         for key in states:
@@ -196,7 +196,7 @@ def _is_state(key: str) -> bool:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Return a tensor's bytes as they are stored in a file."""
+    """Return the bytes of a tensor as safetensors stores them."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 

@@ -38,10 +38,10 @@ class FewStepSchedule:
     """The guidance scale 1, at which no negative prompt is used."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
-        """Return the clean latent x0, float32, that these steps make from the noise `x`, float32 [1, 16, chunk, h, w].
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
 
-        `predict(x, timestep)` returns the velocity. `renoise(shape)` returns new standard normal noise; it is called
-        before every step except the first. If it returns pinned memory, the copy to a GPU does not block Python.
+        `predict(x, timestep)` returns the velocity. `renoise(shape)` returns new standard normal noise, and is called
+        before every step except the first. If that noise is in pinned memory, its copy to a GPU does not block Python.
         """
         denoised = x
         for step, timestep in enumerate(self.timesteps):

@@ -1,7 +1,8 @@
-"""Flow-matching schedules of Wan: shifted sigmas for the solver and integer timesteps for the model.
+"""Flow-matching schedules of Wan: shifted sigmas for the solver, and integer timesteps for the model.
 
-The timestep is truncated from the float64 sigma; the sigma is rounded to float32. Both are computed from (steps, shift,
-solver), because DPM++'s timesteps cannot be recovered from float32 sigmas."""
+A timestep is the float64 sigma times 1000, truncated. The sigma itself is rounded to float32. Both are computed from
+(steps, shift, solver), because DPM++'s timesteps cannot be computed from float32 sigmas.
+"""
 
 import numpy as np
 import torch

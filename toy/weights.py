@@ -28,7 +28,8 @@ class Weights:
         self._random = np.random.Generator(np.random.PCG64(seed))
 
     def uniform(self, shape: tuple[int, ...], std: float, mean: float = 0.0) -> Tensor:
-        """Return uniform float32 numbers with this standard deviation and mean."""
+        """Return uniform random numbers, float32 in this shape, with the standard deviation `std` and the mean
+        `mean`."""
         values = self._random.random(shape, dtype=np.float32) * 2 - 1
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 

@@ -138,7 +138,7 @@ class LayoutWeight:
 
     @property
     def _blocks(self) -> int:
-        """The number of block scales in a row."""
+        """The number of blocks, and so of block scales, in a row."""
         return self.shape[1] // (16 if self.format == NVFP4 else 32)
 
     def _decoded(self, values: Tensor, scale: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -150,8 +150,8 @@ class LayoutWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over these tensors: a LayoutParameter, or with `dtype` a QuantizedTensor; see
-        `ScaledWeight.parameter`."""
+        """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a LayoutParameter, or with
+        `dtype` a QuantizedTensor declared as `dtype`."""
         layout, parts = self._layout(tensors)
         values = tensors[self.values.name]
         if dtype is None:

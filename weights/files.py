@@ -167,8 +167,7 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict:
-    """Read a JSON object from a small file. If `optional`, a missing file gives an empty object. Raises
-    CheckpointError."""
+    """Return the object in a small JSON file. A missing file gives {} if `optional`. Raises CheckpointError."""
     if optional and not path.is_file():
         return {}
     try:

@@ -23,7 +23,7 @@ from .gguf_file import BlockWeight
 from .tensors import TensorEntry
 
 PLAIN = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
-"""The dtypes of weights that need no scale."""
+"""The dtypes of weights that may be used without a scale."""
 
 COMPARED_ROWS = 64
 _FOUR_BIT_PART = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__\w+)$")

@@ -62,12 +62,12 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metadata: dict[str, str] = {}
-        """The metadata of a safetensors header."""
+        """The metadata in the header of a safetensors file; empty for other formats."""
         self._version = _version(path.stat())
 
     def open(self) -> io.FileIO:
-        """Open the file for reading. Raises CheckpointError if the file was replaced or changed since its header was
-        read, because the byte ranges of its tensors may differ."""
+        """Return the opened file. Raises CheckpointError if the file has changed since its header was read, because the
+        byte ranges of its tensors may then be wrong."""
         try:
             file = self.path.open("rb", buffering=0)
         except OSError as error:
@@ -225,8 +225,8 @@ def _join_adjacent(entries: Iterable[TensorEntry]) -> list[list[TensorEntry]]:
 
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a safetensors file by name. Raises CheckpointError when the header and the file do not
-    agree."""
+    """Return the tensors of a safetensors file by name. Raises CheckpointError if the header does not match the
+    file."""
     try:
         source = MappedFile(path)
         header, data_start = _read_header(path)

@@ -1,5 +1,4 @@
-"""The list of camera file formats, and the functions that read and write them. The format is detected unless the user
-names it. For bare matrices the user must name the convention."""
+"""The list of camera file formats, and the functions that read and write camera files in any of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -48,7 +48,8 @@ def read_lingbot(path: Path) -> CameraFile:
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
-    """Write poses.npy and intrinsics.npy (float64) for the official code, and action.npy if the path has actions."""
+    """Write a path into a folder as poses.npy and intrinsics.npy (float64), and action.npy if the path has actions.
+    LingBot-World's official code reads these files."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {"poses.npy": path.c2w, "intrinsics.npy": path.intrinsics}

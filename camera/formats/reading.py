@@ -18,9 +18,12 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_
 class CameraFile:
     """The content of a camera file; a part that the file lacks is None.
 
-    The parts are the poses c2w [n, 4, 4] in OpenCV axes, the lens [n, 4] (fx, fy, cx, cy in pixels of an 832x480
-    image), frames per second, and actions [n, 4]. `notes` tell the user which fields the model cannot use. `lens_fault`
-    is the reason why the lens is unreadable or not a pinhole; the user must then supply a field of view.
+    c2w: [n, 4, 4], camera-to-world poses in OpenCV axes.
+    intrinsics: [n, 4], the lens as fx, fy, cx, cy in pixels of an 832x480 image.
+    fps: frames per second.
+    notes: messages for the user about fields that the model cannot use.
+    actions: [n, 4], W, A, S, D flags.
+    lens_fault: the reason why the lens is unreadable or not a pinhole; the user must then supply a field of view.
     """
 
     c2w: np.ndarray
@@ -89,7 +92,7 @@ def float_fields(fields: Sequence[str], where: str) -> list[float]:
 
 
 def read_object(path: Path) -> Mapping:
-    """Return the object in a JSON file. Raises CameraError for other content."""
+    """Return the content of a JSON file that is an object. Raises CameraError for other content."""
     data = read_json(path)
     if not isinstance(data, Mapping):
         raise CameraError(f"{path}: {type(data).__name__}, expected an object")

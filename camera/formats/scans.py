@@ -19,7 +19,7 @@ POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
     *("transform", "transformMatrix", "c2w", "pose"),
 )
-"""The keys of a frame's pose, in order of preference."""
+"""The keys under which a frame's pose may be, in order of preference."""
 LENSES = ("intrinsics", "cameraIntrinsics", "camera_intrinsics", "K")
 SIZES = ("width", "height"), ("w", "h"), ("image_width", "image_height"), ("imageWidth", "imageHeight")
 RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
@@ -47,8 +47,8 @@ SPLAT_FIELDS = (
 
 
 def read_splat_cameras(path: Path) -> CameraFile:
-    """Read the cameras.json of 3D Gaussian splatting, or the model's folder: cameras with position, rotation and lens.
-    Raises CameraError."""
+    """Read cameras.json of 3D Gaussian splatting. `path` is the file or the model's folder. Each camera has a position,
+    a rotation and a lens. Raises CameraError."""
     path = path / "cameras.json" if path.is_dir() else path
     cameras = entries_of({"cameras": read_json(path)}, "cameras", path)
     if all("img_name" in camera for camera in cameras):
@@ -60,8 +60,11 @@ def read_splat_cameras(path: Path) -> CameraFile:
 
 
 def read_arkit(path: Path) -> CameraFile:
-    """Read an ARKit camera as scanners export it: a JSON list of frames, Record3D's metadata, or a folder with a JSON
-    file for each frame (Polycam, 3D Scanner App). Raises CameraError."""
+    """Read an ARKit camera path, as phone scanners export it.
+
+    The file is a JSON list of frames or Record3D's metadata; a folder has a JSON file for each frame (Polycam, 3D
+    Scanner App). Raises CameraError.
+    """
     if path.is_dir():
         return _read_frames(_frame_files(path), path)
     data = read_json(path)
@@ -76,7 +79,8 @@ def read_arkit(path: Path) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return `folder` or the usual subfolder that has a scanner's JSON file for each frame; None without any."""
+    """Return the folder with a scanner's JSON file for each frame: `folder` or its usual subfolder. Return None if
+    neither has such files."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 

@@ -24,7 +24,7 @@ KEYS = {
 }
 """JSON keys and the format that each key identifies."""
 C2W, W2C = ("cam_c2w", "c2w", "cam2world"), ("extrinsic", "extrinsics", "w2c", "world2cam")
-"""The names of .npz arrays with camera-to-world and world-to-camera matrices."""
+"""The names of arrays of matrices in .npz files. C2W: camera-to-world. W2C: world-to-camera."""
 ARRAYS = {"inds": "vipe", **dict.fromkeys(C2W, "megasam"), **dict.fromkeys(W2C, "vggt")}
 """Names of arrays in .npz files, and the format that each name identifies."""
 COLUMNS = {19: "realestate10k", 12: "kitti", 16: "kitti", 13: "kitti", 17: "kitti", 8: "tum"}
@@ -115,7 +115,7 @@ def _json(path: Path) -> str | None:
 
 
 def _text(path: Path) -> str | None:
-    """Detect the format of a text file from the number of columns in its first lines."""
+    """Return the format of a text file, detected by the number of columns in its first lines; None if it is unknown."""
     every = _head(path).splitlines()
     lines = [split_columns(line) for line in every if line.strip() and not line.lstrip().startswith("#")]
     numbers = [len(columns) for columns in lines[:3] if all(map(is_number, columns))]

@@ -172,7 +172,8 @@ def _column_of(name: str) -> str:
 
 
 def split_columns(line: str) -> list[str]:
-    """Split a line at white space, semicolons and commas. In a line with semicolons a comma is a decimal point."""
+    """Return the columns of a line, which white space, semicolons or commas separate. In a line with semicolons a comma
+    is a decimal point."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 

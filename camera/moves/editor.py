@@ -3,11 +3,12 @@
     {"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false,
      "keyframes": [{"frame": 0, "position": [x, y, z], "quaternion": [x, y, z, w]}, ...]}
 
-Keyframes are camera-to-world, OpenCV axes. Frame i of the path is the keyframes' track at time
-(frames - 1) * ease(i / (frames - 1)). Between keyframes positions follow `keyframes.spline` and rotations slerp; before
-the first and after the last keyframe the camera stands still. With `loop`, a copy of the first keyframe takes the last
-frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ has the same code in JavaScript,
-and the tests of both use tests/data/editor_cases.json."""
+Keyframes are camera-to-world, OpenCV axes. The keyframes define a track, a pose at every time from 0 to frames - 1.
+Frame i of the path is the track's pose at the time (frames - 1) * ease(i / (frames - 1)). Between keyframes positions
+follow `keyframes.spline`, and rotations follow slerp. Before the first and after the last keyframe the camera stands
+still. If `loop` is true, the first keyframe is repeated at the last frame. A keyframe may have its own `ease`, for the
+interval to the next keyframe. web/ has the same code in JavaScript; the tests of both use
+tests/data/editor_cases.json."""
 
 import json
 import math

@@ -77,7 +77,8 @@ def _part_keys(part: str, script: str) -> list[list[bool]]:
 
 
 def _pitch_deg(turns_deg: np.ndarray) -> np.ndarray:
-    """Return the pitch after each turn; a turn that would cross the limit is skipped."""
+    """Return the pitch in degrees after each rotation in `turns_deg`. A rotation that would cross the limit is
+    skipped."""
     pitch_deg, reached = 0.0, []
     for turn_deg in turns_deg:
         if abs(pitch_deg + turn_deg) <= PITCH_LIMIT_DEG:

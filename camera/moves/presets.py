@@ -1,7 +1,8 @@
-"""Camera moves under their film names, in the axes of the first frame (x right, y down, z forward).
+"""Preset camera moves under their film names, in the axes of the first frame (x right, y down, z forward).
 
-A pan, tilt or roll turns the camera on the spot; a dolly, truck or pedestal moves it without turning; an orbit, arc,
-crane or spiral moves it and keeps a point in view."""
+A pan, tilt or roll rotates the camera on the spot. A dolly, truck or pedestal moves it without rotation. An orbit, arc,
+crane or spiral moves it and keeps a point in view.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Rotate all poses by the same rotation, so that the first one looks straight ahead."""
+    """Return the poses after one common rotation, by which the first camera looks straight ahead."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w
 

@@ -96,12 +96,12 @@ class View:
         self.line(roof, color, width)
 
     def dot(self, point: np.ndarray, radius: float, color: Color) -> None:
-        """Draw a filled circle around a world point."""
+        """Draw a filled circle around a world point [3]; `radius` is in pixels."""
         ((x, y),) = self.pixels(point)
         ImageDraw.Draw(self.canvas).ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
 
     def label(self, point: np.ndarray, text: str, size: float, color: Color) -> None:
-        """Draw text next to a world point, kept inside the box."""
+        """Draw text next to a world point [3], moved so that it stays inside the rectangle."""
         ((x, y),) = self.pixels(point)
         width = font(size).getlength(text)
         x = min(max(x + size * 0.5, self.box[0] + 2), self.box[2] - width - 4)

@@ -11,7 +11,7 @@ from .drawing import Box, Color, View, color_at, font
 
 SMALLEST, LARGEST = (400, 250), (4096, 4096)
 FINER = 2
-"""The scale of the canvas relative to the image: downsampling smooths the lines."""
+"""The scale of the canvas relative to the finished image. Downsampling makes lines smooth."""
 FRUSTA = 7
 MOST_TICKS = 12
 LINES = 4
