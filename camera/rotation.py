@@ -27,7 +27,7 @@ def nearest_rotation(matrices: np.ndarray) -> np.ndarray:
 
 
 def inverse(poses: np.ndarray) -> np.ndarray:
-    """Return the inverse of rigid transforms [..., 4, 4]."""
+    """Return the inverses [..., 4, 4] of rigid transforms [..., 4, 4]."""
     result = np.zeros_like(poses)
     back = np.swapaxes(poses[..., :3, :3], -1, -2)
     result[..., :3, :3] = back

@@ -44,7 +44,7 @@ ON_A_PLANE = 0.9
 LENS_PAIRS = 6
 """The number of keyframe pairs from which the lens of a purely rotating camera is estimated."""
 DRAWS = 200
-"""The number of random point pairs in the RANSAC search for a rotation."""
+"""The number of random point pairs from which candidates for a rotation are computed."""
 
 
 @dataclass(frozen=True)

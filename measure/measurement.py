@@ -20,14 +20,16 @@ MOVING = 0.25
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
 """The largest accepted errors of a pair.
 
-The error of its rotation must be at most TURN_DEG degrees, or the fraction TURN_SHARE of the requested rotation. The
-error of its direction of motion must be at most DIRECTION_DEG degrees. If the camera stands still, the first error is
-the full rotation; if it moves backwards, the second is 180 degrees.
+The error of its rotation may be TURN_DEG degrees or the fraction TURN_SHARE of the requested rotation, whichever is
+larger. The error of its direction of motion may be DIRECTION_DEG degrees. If the camera stands still, the first error
+is the full rotation; if it moves backwards, the second is 180 degrees.
 """
 UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
-"""The largest accepted parallax of a pair for which the path only rotates: UNASKED_PARALLAX pixels of the tracked
-frames, or the fraction UNASKED_SHARE of the rotation in pixels. The fraction allows for a lens that differs from the
-path's, since that looks like a small parallax."""
+"""The largest accepted parallax of a pair for which the path only rotates.
+
+It is UNASKED_PARALLAX pixels of the tracked frames, or the fraction UNASKED_SHARE of the rotation in pixels, whichever
+is larger. The fraction allows for a lens that differs from the path's, since that looks like a small parallax.
+"""
 ALIKE = 3.0
 """A pair with a fault is not judged if the path's motion fits the points almost as well as the measured motion does.
 ALIKE is the largest ratio of the two residuals for which this holds."""

@@ -144,6 +144,7 @@ def rollout(
     chunk: the number of latent frames generated at a time.
     renoise: a function of a shape that returns new standard normal noise. It is called before every step except a
     chunk's first.
+    callback: called after each forward; see ChunkCallback.
     sequence_parallel: the processes that generate the video together, all called with the same arguments.
 
     Raises InputError for a model that is not causal and for sizes that do not match.

@@ -91,7 +91,8 @@ def estimate_sampling(
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
-    """Return the bytes of a full camera cache. It keeps the results of an expert's camera layers from step to step."""
+    """Return the bytes of a full camera cache for a video of this geometry. The cache keeps the results of an expert's
+    camera layers, in `dtype`, from step to step."""
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 

@@ -224,10 +224,10 @@ def predict(
     camera_cache: CameraCache | None = None,
     together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
-    """Return the guided velocity, float32 [1, 16, f, h, w], for `x` in the same shape.
+    """Return the guided velocity, float32 [1, 16, f, h, w], for `x` in the same shape at an integer `timestep`.
 
-    Prompt and negative prompt are one forward with a batch of two, or one forward in each of two processes. Both use
-    the camera. With a guidance `scale` of 1 there is no negative prompt.
+    With a guidance `scale` of 1 only the prompt is used. Otherwise prompt and negative prompt are one forward with a
+    batch of two, or one forward in each of two processes. Both use the camera.
     """
     prompts = [conditioning.context]
     if scale != 1:

@@ -74,7 +74,7 @@ def stored_tensors(name: str, shape: tuple[int, ...], quant_type: str) -> Iterat
 
 
 def metadata(quantized: Collection[str], quant_type: str) -> dict[str, str]:
-    """Return the metadata of a file's header, which states the format of each weight in `quantized`. It is empty if
+    """Return the metadata for a file's header. It states the format of each weight in `quantized`, and is empty if
     `quant_type` is not a key of FORMATS."""
     if quant_type not in FORMATS or not quantized:
         return {}

@@ -103,7 +103,8 @@ def journal_of(file: Path) -> Path:
 
 
 def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
-    """Return the names of the parameters that differ in the file from what was `written`."""
+    """Return the names of those parameters whose tensors, read back from the file `target`, differ from what was
+    `written`."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(

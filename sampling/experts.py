@@ -14,8 +14,8 @@ def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
 
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
-    """Return the index of the low-noise expert's first step. The result is the number of steps if that expert has
-    none."""
+    """Return the index of the first of the `timesteps` [steps] that the low-noise expert predicts (see
+    `is_high_noise`). The result is the number of steps if there is none."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 

@@ -31,7 +31,7 @@ class StepNoise:
         return self.draw(self._shape)
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:
-        """Return the float32 noise of the chunk's next step, on the CPU."""
+        """Return the noise of the current chunk's next step in this shape, float32 on the CPU."""
         self._step += 1
         name = f"{self._seed} {self._chunk} {self._step}".encode()
         number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")

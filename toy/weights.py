@@ -44,8 +44,8 @@ class Weights:
 
 
 def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) for every parameter of a random expert, in float32. The model's output has a standard
-    deviation near 1 and depends on prompt, camera and image."""
+    """Yield (name, tensor) for every parameter of a random expert of this `config`, in float32. The same `seed` gives
+    the same numbers. The model's output has a standard deviation near 1 and depends on prompt, camera and image."""
     weights = Weights(seed)
     for name, shape in config.parameter_shapes().items():
         if "modulation" in name:
@@ -55,7 +55,8 @@ def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[st
 
 
 def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
-    """Return the weights of a random umt5 encoder, bf16, by official name. `vocab_size` is the number of token ids."""
+    """Return the weights of a random umt5 encoder, bf16, by official name. `vocab_size` is the number of token ids. The
+    same `seed` gives the same numbers."""
     weights = Weights(seed)
     tensors = {
         name: weights.uniform(shape, 1.0)
@@ -67,7 +68,8 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """Return the weights of a random VAE, fp32, by official name. Its decoded frames have medium contrast."""
+    """Return the weights of a random VAE, fp32, by official name. Its decoded frames have medium contrast. The same
+    `seed` gives the same numbers."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)

@@ -83,7 +83,7 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield these bytes of the file in pieces; each piece overwrites the previous one.
+        """Yield `nbytes` bytes of the file from byte `offset` on, in pieces. Each piece overwrites the previous one.
 
         A disk error raises CheckpointError here. While reading a mapped page, a disk error would kill the process.
         """
@@ -96,8 +96,8 @@ class MappedFile:
                 nbytes -= got
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return the tensor at byte `offset`. It is a view, or a copy if the offset is not a multiple of the item
-        size."""
+        """Return the tensor with this shape and dtype at byte `offset`. It is a view, or a copy if the offset is not a
+        multiple of the item size."""
         count = math.prod(shape)
         if not count:
             return torch.empty(shape, dtype=dtype)

@@ -57,8 +57,8 @@ def path_through(
     """Return the path at `times` [n] through keyframes at the rising times `knots` [k].
 
     The keyframes have `positions` [k, 3] and camera-to-world `rotations` [k, 3, 3]. `lens` [4] or [n, 4] is fx, fy, cx,
-    cy in pixels of an 832x480 image. Rotations are interpolated by squad if `smooth_turns`, else by slerp. Before the
-    first and after the last keyframe the camera stands still.
+    cy in pixels of an 832x480 image. `fps` is the number of frames per second. Rotations are interpolated by squad if
+    `smooth_turns`, else by slerp. Before the first and after the last keyframe the camera stands still.
     """
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
     times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])

@@ -126,5 +126,6 @@ def ground(points: np.ndarray) -> list[np.ndarray]:
 
 
 def camera_depth(positions: np.ndarray) -> float:
-    """Return the depth of a drawn camera's frustum: 0.16 of the path's extent, or 1 if the camera stands still."""
+    """Return the depth of the frusta drawn along a path: 0.16 of the extent of its `positions` [n, 3], or 1 if the
+    camera stands still."""
     return max(0.16 * float(np.ptp(positions, axis=0).max()), 1e-6) if np.ptp(positions, axis=0).any() else 1.0
