@@ -8,7 +8,8 @@ from pathlib import Path, PureWindowsPath
 
 from ..errors import CheckpointError
 from .gguf_file import MAGIC, read_gguf
-from .tensors import TensorEntry, read_safetensors, read_torch_file, unreadable
+from .tensors import TensorEntry, read_safetensors, unreadable
+from .torch_file import read_torch_file
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")
 _WRAPPERS = re.compile(r"(?<![^.])(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")

@@ -9,14 +9,11 @@ import json
 import math
 import mmap
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import ZipFile
 
 import torch
 from torch import Tensor
@@ -45,11 +42,6 @@ _HEADER_LIMIT = 100_000_000
 _SIZE_LIMIT = 1 << 48
 _READ_BYTES = 1 << 22
 _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
-_TRAINING_ONLY = re.compile("critic|discriminator|teacher|fake_score|optim", re.IGNORECASE)
-"""The names of those networks in a training checkpoint that are not used to generate videos."""
-_SCALE = re.compile(r"(lora_|network_)?(alpha|scale|scaling)")
-_DEPTH = 3
-"""The largest number of nested dictionaries around a model's tensors."""
 
 
 class MappedFile:
@@ -303,101 +295,3 @@ def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torc
                 f"[{begin}, {stop}]; the header is corrupt, download the file again"
             )
         yield name, begin, stop, DTYPES[dtype], shape
-
-
-def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a torch.save file in zip format by name. The file is mapped.
-
-    Raises CheckpointError for a file that is truncated, contains anything but tensors, or asks for code to run. Such
-    code is never run.
-    """
-    state = _unwrapped(path, _load(path))
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
-    other = [str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
-    if other:
-        raise CheckpointError(
-            f"{path}: {len(other)} values are not tensors ({', '.join(other[:3])}); "
-            "expected a plain dictionary of tensors"
-        )
-    if strange := [name for name, tensor in state.items() if tensor.layout != torch.strided or tensor.is_meta]:
-        raise CheckpointError(
-            f"{path}: {len(strange)} tensors are sparse or without values ({', '.join(strange[:3])}), expected "
-            "plain tensors"
-        )
-    tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
-    return {
-        name: TensorEntry(name, path, tensor.dtype, tuple(tensor.shape), tensor) for name, tensor in tensors.items()
-    }
-
-
-def _unwrapped(path: Path, state: object) -> object:
-    """Return the model's dictionary of tensors from a training checkpoint.
-
-    That is the network with the most tensors, such as the `generator` next to an optimizer's state. Other content is
-    returned unchanged. Raises CheckpointError if several networks have the same number of tensors.
-    """
-    for _ in range(_DEPTH):
-        if not isinstance(state, dict) or not (found := _networks(state)):
-            break
-        most = max(map(_count_tensors, found.values()))
-        largest = [key for key, network in found.items() if _count_tensors(network) == most]
-        if len(largest) > 1:
-            example = f"torch.save(torch.load(FILE, mmap=True)[{largest[0]!r}], NEW_FILE)"
-            raise CheckpointError(
-                f"{path}: holds several models ({', '.join(largest)}); save the right one by itself: {example}"
-            )
-        _refuse_scale(path, state, found[largest[0]])
-        state = found[largest[0]]
-    return state
-
-
-def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError for a LoRA whose file states the scale outside of its tensors. Only the tensors are read,
-    so the scale would be lost."""
-    beside = {str(key): value for key, value in around.items() if value is not network}
-    config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
-    stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]
-    scale = next(filter(_SCALE.fullmatch, stated), None)
-    if scale is not None and any("lora" in str(key).lower() for key in network):
-        raise CheckpointError(
-            f"{path}: states {scale} next to a LoRA's tensors, which is not read there; save the tensors as "
-            "safetensors, with lora_alpha in the header or in an adapter_config.json"
-        )
-
-
-def _networks(state: dict) -> dict[str, dict]:
-    """Return the dictionaries of tensors in a checkpoint, without networks that only training uses. An optimizer's
-    state is left out, because its keys are numbers."""
-    found = {str(key): value for key, value in state.items() if isinstance(value, dict) and _count_tensors(value)}
-    return {key: value for key, value in found.items() if not _TRAINING_ONLY.search(key)} or found
-
-
-def _count_tensors(value: object, depth: int = _DEPTH) -> int:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value) or not depth:
-        return int(isinstance(value, Tensor))
-    return sum(_count_tensors(each, depth - 1) for each in value.values())
-
-
-def _load(path: Path) -> object:
-    names: list[str] = []
-    with suppress(Exception), ZipFile(path) as archive:  # torch.load reports a broken archive
-        names = archive.namelist()
-    if names and not any(name.endswith("data.pkl") for name in names):
-        raise CheckpointError(
-            f"{path}: cannot be read: a zip archive of other files ({', '.join(names)[:60]}), not "
-            "torch.save's; unpack it, and name the weight file in it"
-        )
-    try:
-        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except Exception as error:  # a broken or hostile archive can raise anything
-        culprit = re.search(r"GLOBAL (\S+)", str(error))
-        if culprit:
-            raise CheckpointError(
-                f"{path}: cannot be read: refused, because it asks to run {culprit[1]}, and weight files hold tensors "
-                "only. Use the safetensors file, or download it from a source that you trust"
-            ) from error
-        reason = str(error).strip().split("\n")[0][:200]
-        raise CheckpointError(
-            f"{path}: cannot be read as torch.save weights ({reason}): truncated or corrupt; download it again"
-        ) from error
