@@ -12,7 +12,7 @@ const HARMLESS = [/favicon/, /userdata\//, /user\.css/, /Failed to load resource
   /missingModelMetadata/, /accessed before initialization/]
 
 /** Milliseconds until something that is waited for counts as hung: two loaded cores take 30 s for a page or a run. */
-export const PATIENCE = 90000
+export const PATIENCE = 240000
 
 export function browserPath() {
   return BROWSERS.find((path) => path && existsSync(path))
