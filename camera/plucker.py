@@ -20,11 +20,12 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the camera-to-world poses [f, 4, 4] of the latent frames on a path [n, 4, 4]: every fourth pose of the
-    4n+1 frames that are used.
+    """Return the camera-to-world pose of each latent frame, [f, 4, 4], for a path [n, 4, 4] and a video of `frames`
+    frames.
 
-    f is a multiple of `chunk`. If this drops latent frames, the others are spread evenly over the full path. Raises
-    CameraError.
+    `frame_count` limits the video's length to 4k+1 frames and to the path's length. The result is every fourth pose of
+    these frames, from the first on. If f must be reduced to a multiple of `chunk`, poses are instead interpolated at
+    even intervals over the same part of the path. Raises CameraError if the path or `frames` is too short.
     """
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()

@@ -172,7 +172,11 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
 
 
 def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return the tensors at `path` by official name, and those quantized weights that the tensors form."""
+    """Return the tensors at `path` and the quantized weights, both by official name.
+
+    A quantized weight consists of several of the tensors, such as values and scales. Raises CheckpointError if the file
+    is damaged or holds another kind of model.
+    """
     entries = read_tensors(path)
     official = _official_name(entries)
     _refuse_other_kinds(path.name, {official(key): entry for key, entry in entries.items()})

@@ -105,7 +105,12 @@ class Pair:
 
     @property
     def fits_both(self) -> bool:
-        """True if the measured motion has a fault, but the path's motion fits the points almost as well (see ALIKE)."""
+        """True if the pair is ambiguous: the measured motion has a fault, but the path's motion fits the tracked points
+        almost as well (see ALIKE).
+
+        It is False if the directions of the two motions differ by more than 90 degrees. It is also False if the path
+        moves but the measured camera stands still.
+        """
         if not self.fault or self.found is None or (self.goes and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
         return self.asked_left <= ALIKE * self.left and not self.direction_error_deg > 90

@@ -93,14 +93,17 @@ class ForwardOptions(TypedDict, total=False):
     token_share: TokenShare
     """This process's share of the tokens, set by the model."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element. The model sets it unless other code reads the stream between
-    blocks."""
+    """The residual stream of each batch element, set by the model.
+
+    It lets a block defer an addition to the next block's norm. It is missing if other code, such as a patch of ComfyUI,
+    reads the stream between blocks.
+    """
     prompt_lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]. The model sets it if attention skips padding."""
     graphs: ForwardRecorder
     """The recorder that records and replays a causal model's forwards."""
     timestep: int
-    """A cache of the time embeddings of a causal model's few timesteps. Computing one takes as long as two blocks."""
+    """The current timestep of a causal model; a key of `times`, where its embedding is cached."""
     times: dict[Hashable, Times]
     """The cached time embeddings of a causal model's few timesteps: computing one takes as long as two blocks."""
     weights: Hashable

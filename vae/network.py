@@ -108,7 +108,11 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
-        """Return x at twice its size, cropped to the part that the stripe needs, for the stage with layer `index`."""
+        """Return the feature map x [1, C, h, w] upsampled by 2, as the input of the next decoder stage.
+
+        The next stage begins with layer `index`. `name` is the name of the convolution after the upsampling. If only a
+        stripe is decoded, the result is cropped to the stripe and its margin.
+        """
         x = self._doubled(name, x)
         if self._stripe is None:
             return x

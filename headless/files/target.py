@@ -50,8 +50,11 @@ class Target:
         return self.path.with_name(f"{self.path.stem}.part.mp4")
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return the path of the video, or the paths of the PNG files with `frames` numbers from `first` on. The list
-        is empty for a pipe and for frames in memory."""
+        """Return the paths of the files to which frames are written.
+
+        For PNG files these are the paths of `frames` files, numbered from `first` on. For a video it is the video's
+        path. The list is empty for a pipe and for frames in memory.
+        """
         if self.kept is not None:
             return []
         if self.pattern is not None:

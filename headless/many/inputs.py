@@ -17,7 +17,10 @@ modification time are hashed."""
 
 
 class Inputs:
-    """A calculator of hashes for the input files of jobs. Each file is read only once."""
+    """A cache of hashes of the jobs' input files.
+
+    The content of a file that several jobs use is read only once, unless the file's size or modification time changes.
+    """
 
     def __init__(self) -> None:
         self._contents: dict[tuple[str, int, int], str] = {}

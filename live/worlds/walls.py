@@ -73,8 +73,12 @@ class WorldMap:
         return None
 
     def clearance(self, point: np.ndarray) -> float:
-        """Return the distance of a point [3] from the nearest box. The distance from a box is that along the axis on
-        which the point is furthest outside."""
+        """Return the signed distance of a point [3] from the nearest box, in units of the map. It is negative inside a
+        box.
+
+        A point's distance is the largest of its distances along x, y and z, not the Euclidean one. The boxes repeat at
+        every corner of the grid.
+        """
         x, z = (value - self.room * round(value / self.room) for value in (point[0], point[2]))
         aside = np.maximum(abs(x - self.boxes[:, 0]) - self.boxes[:, 2], abs(z - self.boxes[:, 1]) - self.boxes[:, 3])
         return float(np.maximum(aside, -point[1] - self.boxes[:, 4]).min())

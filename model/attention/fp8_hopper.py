@@ -61,9 +61,10 @@ def hopper_attention_of(
 
 @lru_cache
 def transposes_exactly(device: torch.device) -> bool:
-    """Return whether the GPU's kernel transposes values with the same bits as plain torch.
+    """Return whether the kernel that stores attention's values transposed in fp8 gives the same bits as plain torch on
+    this GPU.
 
-    The test writes random values for adjacent tokens and for tokens that are not adjacent.
+    The test stores random values for 100 adjacent tokens and for 100 tokens in random order.
     """
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]

@@ -111,7 +111,11 @@ def _decode(
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Decode AT_ONCE values, which are full blocks, in each program."""
+    """Decode AT_ONCE values of a GGUF weight in each program. AT_ONCE is a multiple of VALUES.
+
+    KIND is the format, such as "Q4_K". A block holds VALUES values in NBYTES bytes. LEAST: whether a block of 32 values
+    also stores an offset, which is added to each value.
+    """
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)
     start = packed_ptr + first // VALUES * NBYTES + at // VALUES * NBYTES

@@ -147,9 +147,11 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """A cross-attention layer to all tokens of the prompt, including padding, as in training.
+    """A cross-attention layer. As in training, the video's tokens attend to all text_len tokens of the prompt,
+    including padding.
 
-    If the prompt is padded to fewer than text_len tokens, its last token counts for all missing tokens too.
+    A prompt may have fewer than text_len tokens. Its last token, which is padding, is then weighted as if it were
+    repeated up to text_len.
     """
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:

@@ -119,9 +119,11 @@ class EightBitLayer:
 
 
 def encodes_inputs(values: Tensor) -> bool:
-    """Return whether the kernel for products with this weight quantizes its inputs itself.
+    """Return whether the product kernel for an 8-bit weight also quantizes the layer's input. `values` [out, in] are
+    the weight's values.
 
-    It does for int8 weights if `choose_arithmetic` found comfy-kitchen's kernel to be the fastest on this GPU.
+    This is true only for int8 on a GPU where `choose_arithmetic` found comfy-kitchen's kernel to be the fastest. It is
+    false during torch.compile.
     """
     if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
         return False
