@@ -155,8 +155,8 @@ def _timed(run: Any, device: torch.device) -> float:
 
 
 def _sage_replays(device: torch.device) -> str:
-    """Return a message that says whether SageAttention works in a CUDA graph. Its version 2 launches on the default
-    stream, so a graph does not contain its kernels."""
+    """Return a message that says whether SageAttention works in a CUDA graph. SageAttention 2 launches its kernels on
+    the default stream, so a graph does not contain these kernels."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:

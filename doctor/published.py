@@ -32,8 +32,9 @@ RADEON = Shares(0.57, 0.50, 0.0, 0.42, 0.42, 0.23)
 
 
 class Published(NamedTuple):
-    """A card's published figures. `memory` is in GB, and `bandwidth` (of the memory) and `bus` are in GB/s. `half`
-    (fp16 with fp32 accumulation), `int8` and `fp8` are dense TFLOP/s; 0 means unsupported."""
+    """The published figures of a card. `memory` is in GB, and `bandwidth` (of the memory) and `bus` are in GB/s. `half`
+    (fp16 with fp32 accumulation), `int8` and `fp8` are dense TFLOP/s; 0 means unsupported. `shares`: the fractions of
+    these figures that kernels reach."""
 
     memory: float
     bandwidth: float

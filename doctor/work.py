@@ -94,8 +94,8 @@ class Seconds(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The placement of a model in memory. `where`: a description of the placement. `fetched`: the bytes that each
-    forward copies from host memory."""
+    """The placement of a model in memory. `where`: a description of the placement, such as "all on the card".
+    `fetched`: the bytes that each forward copies from host memory; 0 if all data is on the card."""
 
     where: str
     fetched: int = 0
@@ -133,8 +133,8 @@ FAST_ENOUGH = 6.0
 
 
 def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int = 0) -> Seconds:
-    """Return the estimated seconds of a chunk on a card with these rates. `fetched`: the bytes that each forward copies
-    from host memory while it computes."""
+    """Return the estimated seconds of a chunk for a model and a setting, on a card with these rates. `fetched`: the
+    bytes that each forward copies from host memory while it computes."""
     tokens, keys, blocks = setting.tokens, setting.keys, config.num_layers * setting.forwards
     linear, attention, launches = rates.linear, rates.attention, LAUNCHES
     if setting.eight_bit:
@@ -155,8 +155,12 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
-    """Return the first placement with which a model fits on a card, or None if none fits. `weight`: the bytes of each
-    stored weight. `memory`: the bytes of the card's memory."""
+    """Return the placement of a model on a card for a `setting`, or None if the model does not fit. `weight`: the bytes
+    of each stored weight. `memory`: the bytes of the card's memory.
+
+    Placements are tried in this order: all on the card, keys and values in 8 bits, keys and values in host memory, and
+    finally also the weights in host memory.
+    """
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
@@ -182,8 +186,8 @@ def _work(config: ModelConfig, setting: Setting) -> RolloutWork:
 
 
 class Row(NamedTuple):
-    """The estimate for one model and setting on a card. `fit` (placement) and `seconds` are None if the model does not
-    fit."""
+    """The estimate for one model and setting on a card. `model`: a key of MODELS. `fit`: the placement in memory. `fit`
+    and `seconds` are None if the model does not fit."""
 
     model: str
     setting: Setting
@@ -227,8 +231,9 @@ def base_rows(rates: Rates) -> list[Row]:
 
 
 def preset(rows: list[Row], model: str) -> Row | None:
-    """Return the estimate with the recommended setting of `model`, or None if no setting fits. It is the best quality
-    that reaches FAST_ENOUGH, or else the fastest setting that fits."""
+    """Return the estimate with the recommended setting of `model`, a key of MODELS, or None if no setting fits. `rows`:
+    estimates, the best quality first. The recommended setting is the first one that reaches FAST_ENOUGH frames per
+    second, or else the fastest."""
     fitting = [row for row in rows if row.model == model and row.fit is not None]
     fast = (row for row in fitting if row.frames_a_second >= FAST_ENOUGH)
     return next(fast, None) or max(fitting, key=lambda row: row.frames_a_second, default=None)

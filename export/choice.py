@@ -14,16 +14,16 @@ NEIGHBOURS = 4
 
 
 def sharpness(pixels: np.ndarray) -> float:
-    """Return the sharpness of a frame, uint8 [H, W, 3]. It is the variance of the Laplacian divided by the variance of
-    the grey values."""
+    """Return the sharpness of a frame, uint8 [H, W, 3], a number without a unit; a higher one is sharper. It is the
+    variance of the Laplacian divided by the variance of the grey values plus 1, so a uniform frame has 0."""
     grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
     around = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     return float((around - 4 * grey[1:-1, 1:-1]).var() / (grey.var() + 1))
 
 
 def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np.ndarray, float]]:
-    """Yield (number, pixels, sharpness) of the sharpest frame in each group of `every` successive frames. Frames are
-    uint8 [H, W, 3]."""
+    """Yield (index, pixels, sharpness) of the sharpest frame in each group of `every` successive frames. The last group
+    may be smaller. The index counts all frames from 0. `frames`: uint8 [H, W, 3] each."""
     best: tuple[int, np.ndarray, float] | None = None
     for number, pixels in enumerate(frames):
         found = number, pixels, sharpness(pixels)
@@ -37,7 +37,7 @@ def sharpest(frames: Iterable[np.ndarray], every: int) -> Iterator[tuple[int, np
 
 def blurred(values: Sequence[float]) -> list[int]:
     """Return the indices of the blurred frames. `values`: the sharpness of each frame. A frame is blurred if its value
-    is below BLURRED times the median of up to NEIGHBOURS values on each side."""
+    is below BLURRED times the median of up to NEIGHBOURS values on each side. A single frame is never blurred."""
     around = [
         [*values[max(0, at - NEIGHBOURS) : at], *values[at + 1 : at + 1 + NEIGHBOURS]] for at in range(len(values))
     ]

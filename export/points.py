@@ -25,7 +25,8 @@ LEAST_ANGLE_DEG = 0.5
 """The smallest angle in degrees between two rays that may determine a point. pycolmap's default of 1.5 suits
 photographs, whose cameras are further apart than those of successive frames."""
 APART = (1, 2, 4, 8)
-"""The distances between the two frames of a pair whose points are matched, counted in exported frames."""
+"""The spacings of the frames whose tracked points are matched: each exported frame is matched with the 1st, 2nd, 4th
+and 8th exported frame after it."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
 """The number of exported frames through which points are tracked at a time. It limits the memory."""
@@ -66,8 +67,8 @@ class Points:
 
 
 def check_points(left_out: bool = False) -> None:
-    """Check that points can be exported. Raises InputError if the user wants none (`left_out`), for an export of a
-    point cloud only, and DependencyError without pycolmap or OpenCV."""
+    """Check that a point cloud can be exported. Raises InputError if `left_out`, the user's choice to export no points,
+    because a point cloud then has no content. Raises DependencyError without pycolmap or OpenCV."""
     if left_out:
         raise InputError("`no_points`: a point cloud has nothing else; leave this out, or choose another `format`")
     pycolmap(), opencv()

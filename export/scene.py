@@ -25,10 +25,10 @@ IMAGES, MODEL, PLY = "images", Path("sparse", "0"), "points.ply"
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported scene in `folder`. `frames`: the numbers in the video of the exported frames. `left_out`: the number
-    of blurred frames that were not exported. `read`: the number of frames in the video. `path`: the cameras of the
-    exported frames. `length`: the distance that the camera moves, in the units of the path. `size`: height and width of
-    the frames."""
+    """An exported scene in `folder`, in the format `format`. `frames`: the indices of the exported frames in the video.
+    `left_out`: the number of blurred frames that were not exported. `read`: the number of frames in the video. `path`:
+    the cameras of the exported frames. `length`: the distance that the camera moves, in the units of the path. `size`:
+    height and width of the frames."""
 
     frames: tuple[int, ...]
     left_out: int
@@ -90,7 +90,7 @@ def _write_frames(
 ) -> tuple[list[int], int, int, tuple[int, int]]:
     """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones.
 
-    Return the numbers in the video of the written frames, the number of blurred frames, the number of frames read, and
+    Return the indices of the written frames in the video, the number of blurred frames, the number of frames read, and
     (height, width). Raises InputError for no frames and for more frames than `poses`. Fewer frames are allowed only
     with `shorter`.
     """
@@ -136,8 +136,8 @@ def _write_frames(
 
 
 def _keep_sharp(folder: Path, chosen: list[tuple[int, float]]) -> list[int]:
-    """Delete the files of blurred frames, rename the others to their final names, and return their numbers in the
-    video. `chosen`: (number, sharpness) of each written frame."""
+    """Delete the files of blurred frames, rename the others to their final names, and return the indices of the kept
+    frames in the video. `chosen`: (index, sharpness) of each written frame."""
     out = set(blurred([value for _, value in chosen]))
     for at in out:
         (folder / f"{chosen[at][0]}.part.png").unlink()

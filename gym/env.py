@@ -67,7 +67,8 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     @property
     def session(self) -> Session:
-        """The session of the current walk. Raises InputError before `reset` and after `close`."""
+        """The session of the current walk, through which prompts and events can be changed. Raises InputError before
+        `reset` and after `close`."""
         if self._session is None:
             raise InputError("no walk has begun; call `reset` first")
         return self._session
