@@ -212,7 +212,8 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
 
 def _pose_folder(path: Path, actions: bool) -> PoseFolder:
     """Return the camera path in a pose folder, with a note if the poses seem to follow another convention. `actions`:
-    also read the held keys. Raises CameraError; for a file in another format the message explains the conversion."""
+    also read the held keys. Raises CameraError for a missing or invalid file; for a file in another format the message
+    names the command that converts it."""
     try:
         folder = read_pose_folder(path, actions=actions)
         origin = Origin("lingbot", FORMATS["lingbot"].convention)

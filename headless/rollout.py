@@ -34,8 +34,8 @@ def run_rollout(
     plan: RolloutPlan, prompts: Callable[[], list[Tensor]], noise: Tensor, generator: torch.Generator, run: RunContext
 ) -> Path:
     """Make the video of a causal model, and return its path. `prompts()` returns the embeddings of the prompts, [1, L,
-    D] each. `noise`: [1, 16, f, h, w]. `generator` draws the noise of later steps. Raises InputError if memory is too
-    small.
+    D] each. `noise`: the initial noise [1, 16, f, h, w]. `generator` draws the noise that is added between denoising
+    steps. Raises InputError if memory is too small.
 
     Several processes compute each forward together. Each of them decodes a stripe of the frames, unless the VAE decodes
     in tiles. The first process encodes the image and writes the video. If the run ends early, the video and the state

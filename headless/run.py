@@ -55,10 +55,10 @@ def generate(
 ) -> Result:
     """Make a video and return its Result. Raises a LingBotError for invalid `options`, before weights are loaded.
 
-    `show(name, unit)` returns a context manager for the progress display of each stage. `on_progress(done, total)` is
-    called after each step of the base model, or after each chunk of a causal model with numbers of frames. `cancel()`
-    is called then and during all other stages. If it returns true, the run ends with CancelledError, and a causal run
-    keeps the video of the finished chunks and, with `save_state`, their state.
+    `show(name, unit)` returns a context manager for the progress display of each stage. `on_progress(done, total)`
+    counts steps of the base model, or frames of a causal model, and is called after each step or chunk. `cancel()` is
+    called at each progress update of every stage. If `cancel()` returns true, the run ends with CancelledError. A
+    causal run then keeps the video of the finished chunks and, with `save_state`, their state.
     """
     plan = make_plan(options)
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
@@ -88,8 +88,9 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
 
 
 def with_recipe(plan: AnyPlan, seed: int, processes: int = 1) -> AnyPlan:
-    """Return the plan with the record of its run, which is stored in the video's metadata. The plan is unchanged if no
-    file is written, or if the environment variable LINGBOT_WORLD_RECORD is empty."""
+    """Return the plan with the record of its run, which is stored in the video's metadata. `seed`: the seed of the
+    noise. `processes`: the number of processes that make the video. The plan is unchanged if no file is written, or if
+    the environment variable LINGBOT_WORLD_RECORD is empty."""
     if plan.target.kept is not None or os.environ.get("LINGBOT_WORLD_RECORD") == "":
         return plan
     return replace(plan, target=replace(plan.target, recipe=make_recipe(plan, seed, processes)))

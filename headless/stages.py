@@ -35,7 +35,7 @@ AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they a
 @dataclass(frozen=True)
 class RunContext:
     """The context of a run. `stages`: the recorder of its stages. `processes`: the processes that make the video.
-    `together`: how these divide each forward."""
+    `together`: how these processes divide each forward."""
 
     stages: StageRecorder
     processes: Processes = ALONE
@@ -62,7 +62,7 @@ def cut_prompts(plan: AnyPlan) -> list[str]:
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
     """Return the embedding of each prompt, float32 [1, L, D] on the plan's device. Cached embeddings are used, and new
-    ones are added to the cache."""
+    ones are added to the cache. `progress(done, total)` is called while the encoder works."""
     found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
     unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
 
@@ -230,9 +230,12 @@ def load_model(
     resident_blocks: int | None,
     decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
-    """Return the model of a checkpoint on the plan's device, with its dtype, arithmetic and attention mode. `together`:
-    how processes divide the weights. `resident_blocks`: the number of blocks that stay on the device, or None for all.
-    `decoded_blocks`: the number of these blocks whose 4-bit weights are decoded in advance."""
+    """Return the model of a checkpoint on the plan's device, with the plan's dtype, arithmetic and attention mode.
+    `together`: how processes divide the weights. `progress(done, total)` is called while weights are loaded.
+
+    `resident_blocks`: the number of blocks that stay on the device, or None for all. `decoded_blocks`: the number of
+    these blocks whose 4-bit weights are decoded in advance.
+    """
     return load_expert(
         checkpoint,
         plan.device,

@@ -210,8 +210,8 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: bool = False) -> None:
-    """Print whether a camera path is usual for a video of `frames` frames, with warnings and with the `notes` on its
-    file. `verbose`: also explain how the file was read."""
+    """Print the warnings and `notes` on a camera path for a video of `frames` frames, such as too few poses or fast
+    turns. Without any, print that nothing in the path is unusual. `verbose`: also explain how the file was read."""
     found = [warning for warning in (*doubts(path), *warnings(path, frames)) if warning not in notes]
     read = in_short(path)
     if notes or found:

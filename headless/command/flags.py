@@ -130,7 +130,8 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
     """Return a function `add(name, help, **settings)` that adds a field of GenerateOptions to `parser` as an option.
-    The field determines its default, type and choices. An option with several values may be repeated."""
+    The field determines its default, type and choices. An option that is a tuple, such as --lora, may be repeated on
+    the command line."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = get_type_hints(GenerateOptions)
 
@@ -174,8 +175,9 @@ def with_flags(message: str, options: Collection[str] = ()) -> str:
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that analyses a video, and return its parser. `description` is printed with its own line breaks.
-    `run`: the command's function."""
+    """Add a command that analyses a video to the subparsers `commands`, and return its parser. `name` and `help`: the
+    command's name and its line in the list of commands. `description` is printed with its own line breaks. `run`: the
+    command's function."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)

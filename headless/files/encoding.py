@@ -18,8 +18,9 @@ RECIPE = "lingbot_world"
 
 
 class WholeVideo:
-    """An encoder that writes a video file. `suffix`: the suffix that determines the container, because the name of
-    `file` may end in .part. `recipe`: the record of the run, as JSON. Raises DependencyError without PyAV."""
+    """An encoder that writes a video to `file` at `fps` frames per second. `suffix`: the suffix that determines the
+    container, because the name of `file` may end in .part. `recipe`: the record of the run, as JSON. Raises
+    DependencyError without PyAV."""
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')

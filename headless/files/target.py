@@ -52,8 +52,8 @@ class Target:
     def files(self, first: int, frames: int) -> list[Path]:
         """Return the paths of the files to which frames are written.
 
-        For PNG files these are the paths of `frames` files, numbered from `first` on. For a video it is the video's
-        path. The list is empty for a pipe and for frames in memory.
+        For PNG files these are the paths of `frames` files, the first of which has the number `first`. For a video it
+        is the video's path. The list is empty for a pipe and for frames in memory.
         """
         if self.kept is not None:
             return []
@@ -62,7 +62,8 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """Yield the existing PNG files with consecutive numbers from `number` on."""
+        """Yield the existing PNG files with the numbers `number`, `number` + 1 and so on, up to the first missing
+        file."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1
@@ -127,7 +128,7 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
 
 def check_target(target: Target, geometry: Geometry) -> None:
     """Check that the output can be written and that the disk has enough free space for a video of this `geometry`. No
-    file is created. Raises InputError otherwise."""
+    file is created. Raises InputError if a check fails."""
     if target.is_pipe or target.kept is not None:
         return
     folder = check_folder("output", target.path, target.folder)
@@ -143,9 +144,9 @@ def check_target(target: Target, geometry: Geometry) -> None:
 
 
 def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
-    """Check that `frames` new frames, numbered from `first` on, replace no existing file. Raises InputError if they
-    would replace the start `image`, or any other file unless `overwrite`. The copy of an unfinished video that a killed
-    run has left counts as an existing file."""
+    """Check that `frames` new frames, the first of which has the number `first`, replace no existing file. Raises
+    InputError if they would replace the start `image`, or any other file unless `overwrite`. The copy of an unfinished
+    video that a killed run has left counts as an existing file."""
     video = target.pattern is None and target.kept is None and not target.is_pipe
     for file in (*target.files(first, frames), *([target.growing] if video else [])):
         refuse_existing(file, overwrite, image)

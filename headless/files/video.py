@@ -47,8 +47,8 @@ class _Frames(Protocol):
 
 
 class FrameWriter(AbstractContextManager["FrameWriter"]):
-    """A writer of a video. Its thread encodes frames while the caller computes the next ones. PNG files are numbered
-    from `first` on. `frames` is the number of frames received, `parts` the number of parts written.
+    """A writer of a video. Its thread encodes frames while the caller computes the next ones. `first`: the number of
+    the first PNG file. `frames` is the number of frames received, `parts` the number of parts written.
 
     Files get their final names only when they are complete, so an interrupted run leaves no new file and keeps an older
     video. With `keep_partial`, an interrupted or killed run leaves the frames so far: the copy x.part.mp4 grows during

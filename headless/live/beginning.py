@@ -23,8 +23,8 @@ options that this file may set."""
 
 
 def find_beginning(ckpt: str | Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk, and the options in the package's
-    example/live.json that are not `named`.
+    """Return the options `ckpt_dir`, `image`, `prompt` and `continue_from` of a walk. Also return the options in the
+    package's example/live.json that the user did not set.
 
     `ckpt`: the folder of a model or of a toy package. `named`: the options of GenerateOptions that the user set, by
     name; None means unset. Raises a LingBotError if a file is missing or invalid.

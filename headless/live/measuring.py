@@ -1,7 +1,7 @@
 """The command `lingbot-world live --bench`. A test client walks and measures the frame rate, late frames, and the delay
 from a key press to the first frame that shows its effect.
 
-The first seconds after the first frame count only for the longest delay. All other figures leave them out.
+The first seconds after the first frame are used only for the longest delay, not for the other figures.
 """
 
 from __future__ import annotations
@@ -173,8 +173,9 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return how often a playback at `fps` frames per second had to wait, and how many frames came late. Only waits
-    after the time `since` count. `arrived`: (time in seconds, number of frames) for each arrival."""
+    """Return (stalls, late): how often a playback at `fps` frames per second had to wait, and the number of frames that
+    came late. `arrived`: (time in seconds, number of frames) for each arrival. Only frames that arrive after the time
+    `since` are counted as late."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:

@@ -65,12 +65,13 @@ class WalkSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """The settings of a server for all of its walks. `speed`: the forward speed of the key W, as a fraction of the
-    longest step that the model knows. `moving`: chunks are also made while no key is pressed. `decoder`: a tiny decoder
-    for the shown frames, by file or name, or None for the VAE.
+    """The settings of a server for all of its walks (steered videos). `speed`: the speed of the key W, as a fraction of
+    the longest step (the largest translation per latent frame that the model was trained with). `moving`: chunks are
+    also made while no key is pressed.
 
-    `restart_on_drift`: a walk restarts from its image when the video degrades. `events`: the events that may change the
-    prompt. `stop_when_stuck`: a step ends when the frames no longer change, as in front of a wall.
+    `decoder`: a tiny decoder for the shown frames, by file or name, or None for the VAE. `restart_on_drift`: a walk
+    restarts from its image when the video degrades. `events`: the events that may change the prompt. `stop_when_stuck`:
+    the camera stops when the frames no longer change, as in front of a wall.
     """
 
     speed: float = WALKING_SPEED

@@ -43,7 +43,8 @@ class Recording:
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
-        """Start the thread that writes the video. `first`: the number of the video's first frame within the walk."""
+        """Start the thread that writes the video to `path` at `fps` frames per second. `first`: the number of the
+        video's first frame within the walk. `tell`: see Recording."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame
@@ -52,7 +53,8 @@ class Recording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, the frames are dropped, or with `wait` the call waits."""
+        """Queue frames for encoding. If the queue is full, the frames are dropped. With `wait` the call waits for a
+        free entry instead."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)

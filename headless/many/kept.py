@@ -26,8 +26,8 @@ class OpenFiles:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths, *loras)`. If none of these files has changed since an earlier call, return its
-        result."""
+        """Return `opener(paths, *loras)`. If no file among `paths` and `loras` has changed since an earlier call with
+        the same arguments, return the earlier result."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -50,8 +50,8 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Remove models from the cache that do not belong to `plan`. If memory is short for the plan's runs, remove all
-        models."""
+        """Remove from the cache the models that `plan` does not use, so that its runs have more memory. If memory is
+        still short for these runs, remove all models."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]

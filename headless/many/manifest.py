@@ -62,12 +62,12 @@ class Manifest:
         self._begun: dict[str, dict[str, str]] = {}
 
     def __contains__(self, job: Job) -> bool:
-        """Return whether the manifest has a row for this job."""
+        """Return whether the manifest has a row for this job, finished or failed."""
         return job.name in self._rows
 
     def why(self, job: Job) -> str | None:
-        """Return None if the job's video exists and was made from the same settings and files. Otherwise return the
-        reason to make the video again, which is an empty text if there is no video."""
+        """Return None if the job's video exists unchanged and was made from the same settings and input files.
+        Otherwise return the reason to make the video again, which is an empty text if there is no video."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""

@@ -48,8 +48,8 @@ def end_at_further_ones() -> None:
 
 
 class Written:
-    """A watcher of files. It is true if any of the files was created or changed after its construction. Its text is a
-    message with the names of these files."""
+    """A watcher of files that a run may leave. `bool()` is true if any file was created or changed after the watcher's
+    construction. `str()` is a message with the names of these files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}

@@ -162,7 +162,7 @@ def _leave() -> None:
 
 
 def _join() -> Any:
-    """Join the group of processes, and return the store that they share."""
+    """Join torch.distributed's group of the run's processes, and return the key-value store that they share."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed before the exit
     backend = "gloo"
     if torch.cuda.is_available():
