@@ -14,8 +14,9 @@ from .controls import FRAMES_OF_ONE, RUNNING, Wishes
 from .worlds.walls import Standing
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
-"""The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. Translations
-are divided by it, so this distance becomes 1. This is the largest translation that the model was trained with."""
+"""The unit of length for a walk that starts from an image: the distance at full speed in one latent frame. The model's
+input translations are divided by this unit, so full speed becomes 1, the largest translation that the model was trained
+with."""
 FRAMES_TO_SPEED = 3
 """The number of video frames in which the camera accelerates to full speed, or brakes. A short tap on a key thus gives
 a small move."""
@@ -63,7 +64,8 @@ class WalkingCamera:
 
     @property
     def moves(self) -> bool:
-        """Whether the camera still moves without further input, because it has not yet come to rest."""
+        """Whether the camera still moves without further input, because it is braking or a mouse rotation is not
+        finished."""
         return bool(self._speeds.any() or self._look.any())
 
     @property
@@ -108,7 +110,8 @@ class RecordedCamera:
         """Start at the first of the poses `path`, camera-to-world [n, 4, 4].
 
         If the walk continues a video, the path is moved to begin at `pose` [4, 4], the video's last pose, and `unit` is
-        the video's unit of length. Otherwise they are None and 0.
+        the video's unit of length. Otherwise `pose` is None and `unit` is 0, so the path's longest step becomes the
+        unit.
         """
         self._path = path if pose is None else pose @ inverse(path[0]) @ path
         self._at = 0

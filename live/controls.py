@@ -175,7 +175,8 @@ class Controls:
 
     @property
     def asks(self) -> bool:
-        """Whether some held key, stick, script or mouse movement would move the camera."""
+        """Whether an input would move the camera in the next frames: a held key other than shift, a tap, a stick, a
+        script or a mouse movement."""
         with self._lock:
             held = self._down.keys() - {RUN} or self._script or any(self._stick)
             return bool(held or self._taps or any(self._look))
@@ -234,7 +235,8 @@ class Controls:
 
     @contextmanager
     def _hearing(self, kind: str, event: int | None) -> Iterator[float]:
-        """Register an input and yield its time. The lock is held while the context is open. Then call `changed`."""
+        """Register an input of the given `kind`, and yield its time. The lock is held within this context. After the
+        context `self.changed()` is called."""
         with self._lock:
             self._event = self._event if event is None else event
             self.heard = self._arrived = self._clock()

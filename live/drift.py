@@ -1,8 +1,9 @@
 """Detection of a walk (a steered video) whose quality degrades. Each chunk is compared with the first two seconds.
 
-The limits are those of the command `lingbot-world measure`. That command follows places through the video, so it can
-tell a dark wall from a video that becomes dark. Here whole frames are compared. So a chunk counts as bad only if it
-exceeds two limits, or the stricter limit of sharpness. The detector reports a drift after four seconds of bad chunks.
+The limits are those of the command `lingbot-world measure`. That command tracks parts of the scene through the video,
+so it can distinguish a dark wall from a video that becomes dark. Here only whole frames are compared. So a chunk counts
+as bad only if it exceeds two limits, or the stricter limit of sharpness. The detector reports a drift after four
+seconds of bad chunks.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class DriftWatch:
         self._passed = 0
 
     def see(self, latent: Tensor, pixels: np.ndarray) -> bool:
-        """Add a chunk: its latent [1, 16, n, h, w] and its last frame, uint8 [H, W, 3]. Return true if this chunk
-        completes four seconds beyond the limits. Later chunks of the same drift return false."""
+        """Add a chunk: its latent [1, 16, n, h, w] and its last frame, uint8 [H, W, 3]. Return true if four seconds of
+        bad chunks end with this chunk. Return false for later bad chunks, until a good chunk begins a new count."""
         row = _figures(latent, pixels)
         if len(self._first) < self._first_chunks:
             self._first.append(row)

@@ -67,8 +67,9 @@ class InputLog:
 
 
 def read_inputs(folder: Path, head: dict[str, Any]) -> dict[int, list[Row]]:
-    """Return the rows of a saved walk, grouped by latent frame. They are read from `head`, the walk's walk.json, or
-    from FILE if the process was killed. Raises OSError, KeyError and ValueError."""
+    """Return the rows of a saved walk, grouped by the latent frame at which their chunk begins. They are read from
+    `head`, the contents of walk.json, or from FILE if the process was killed. Raises OSError if FILE cannot be read,
+    and KeyError or ValueError for an invalid row."""
     found: dict[int, list[Row]] = {}
     for row in head["inputs"] if "inputs" in head else _rows(folder / FILE):
         found.setdefault(row["latent_frame"], []).append(row)

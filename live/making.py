@@ -238,8 +238,8 @@ class ChunkMaker(Steered):
                 self.restart()
 
     def _watch_steps(self, frames: Frames) -> None:
-        """Check whether the frames stand still although the camera walks, and report it. If `stop_when_stuck` is set,
-        also end the walking."""
+        """Report an event if the frames no longer change although the camera walks. With `stop_when_stuck`, the walking
+        also stops until the keys change."""
         if frames.poses is None or isinstance(self.controls, Replay):
             return
         pose = frames.poses[-1]

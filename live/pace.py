@@ -24,8 +24,9 @@ class Pace:
     machine waits before each chunk, so that the chunk includes the latest inputs. A slow machine never waits. With an
     `fps` of 0 no chunk waits.
 
-    The first chunk of a walk, or after a pause, does not count for predictions, because kernels are compiled during it.
-    `late` counts late frames, and `stalls` counts interruptions of the playback.
+    The delay of the first chunk of a walk, or after a pause, is not used to predict later delays, because kernels are
+    compiled during this chunk. `late` is the number of late frames, and `stalls` the number of interruptions of the
+    playback. `clock()` returns the time in seconds.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Pace:
         self._of_chunk = of_chunk
 
     def wait(self) -> float:
-        """Return the seconds until the next chunk should begin."""
+        """Return the seconds until the next chunk should begin; 0.0 means at once."""
         if not self.fps or self._played is None:
             return 0.0
         played = self._played + (self._on_the_way + self._of_chunk * self.leisurely) / self.fps

@@ -84,7 +84,8 @@ class Session(ChunkMaker):
         events: Any = None,
         **walk: Unpack[WalkOptions],
     ) -> None:
-        """Begin the first walk. Raises InputError and CameraError.
+        """Begin the first walk. Raises InputError if the start does not fit the engine, and for invalid events. Raises
+        CameraError for an invalid path.
 
         begin: the Start of the walk, or a state to continue.
         folder: the folder in which each walk gets a folder of its own; None is a temporary one.
@@ -93,7 +94,7 @@ class Session(ChunkMaker):
         moving: `start` and `run` make chunks also without input, for scenes in which things move.
         controls: the inputs, by default new ones.
         events: a value that `read_events` accepts.
-        walk: the options of each walk.
+        walk: the options of each walk, see WalkOptions.
 
         If the attribute `restart_on_drift` is true, a walk whose video degrades is restarted.
         """

@@ -62,7 +62,8 @@ class Walk:
         *,
         walls: bool = True,
     ) -> None:
-        """Prepare the walk. Raises InputError, and CameraError for an invalid path.
+        """Prepare the walk. Raises InputError if the start does not fit the engine, and CameraError for an invalid
+        path.
 
         controls: the user's inputs.
         folder: the folder to save the walk in.
@@ -127,11 +128,12 @@ class Walk:
         return not (self.controls.asks or self.camera.moves)
 
     def end_steps(self) -> None:
-        """Ignore the held walking keys until the keys change."""
+        """Stop the walking: ignore held walking keys until a key changes."""
         self._stopped = self.controls.turns
 
     def finds(self) -> bool:
-        """Return true once, when the camera first reaches the crate of the map."""
+        """Return true at the first call at which the camera has reached the crate of the map. Return false at all other
+        calls, and always without a map."""
         if self.found or self.standing is None:
             return False
         self.found = self.standing.finds(self.camera.pose[:3, 3])

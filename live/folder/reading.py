@@ -39,7 +39,8 @@ def load_walk(folder: str | Path) -> WorldState:
 
 def save_whole(folder: str | Path) -> None:
     """Write two things into a walk's folder, for other commands: the state `walk.state`, and the camera path `camera/`
-    (poses.npy and intrinsics.npy). Both end with the last complete chunk. Raises InputError."""
+    (poses.npy and intrinsics.npy). Both end with the last complete chunk. Raises InputError for a folder without a
+    complete chunk, and if a file cannot be written."""
     folder = Path(folder)
     state, poses = _load(folder)
     state.save(folder / STATE)
@@ -54,7 +55,7 @@ def save_whole(folder: str | Path) -> None:
 
 def whole_state(folder: Path) -> Path:
     """Return the path of a walk's state file. If the process was killed before it wrote the state or the camera path,
-    they are written first. Raises InputError."""
+    both are written first. Raises InputError for a folder without a complete chunk, and if a file cannot be written."""
     state = folder / STATE
     ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
     if not (ended and state.is_file()):
@@ -63,7 +64,8 @@ def whole_state(folder: Path) -> Path:
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """Return the contents of a walk's `walk.json`, its settings. Raises OSError and ValueError."""
+    """Return the contents of a walk's `walk.json`, its settings. Raises OSError if the file cannot be read, and
+    ValueError if it is not JSON or has another format."""
     head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
     if head.get("format") != FORMAT:
         raise ValueError(f"not a walk: its format is {head.get('format')}")
@@ -160,7 +162,8 @@ def pose_rows(path: Path, count: int) -> np.ndarray:
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors into a safetensors file. Raises InputError if the disk is full, and OSError."""
+    """Write tensors into a safetensors file. Raises InputError or OSError if the file cannot be written, for instance
+    on a full disk."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -171,8 +174,8 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return copies of the tensors in a safetensors file. They are copies because memory-mapped tensors would change
-    when the file is rewritten."""
+    """Return the tensors in a safetensors file as copies in memory. Memory-mapped tensors would change when the file is
+    rewritten."""
     from safetensors.torch import load_file
 
     return {name: tensor.clone() for name, tensor in load_file(path).items()}

@@ -23,7 +23,8 @@ class Socket(Protocol):
 
 
 class Codec(Protocol):
-    """An encoding of messages. `read` raises InputError for data that is not a map."""
+    """An encoding of messages. `read` decodes a client's message, and raises InputError for data that is not a map.
+    `send` encodes and sends a message, and `send_frames` sends encoded frames with their header."""
 
     def read(self, data: bytes | str) -> dict[str, Any]: ...
 

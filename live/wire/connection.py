@@ -26,8 +26,9 @@ HEARTBEAT = 10.0
 
 
 class Connection:
-    """A reader of a websocket's messages at a limited rate. `ended` is set when the connection ends. Then `code` is the
-    websocket's close code, and `clean` tells whether the client closed the connection."""
+    """A reader of a websocket's messages at a limited rate. The event `ended` is set when the connection ends. Then
+    `code` is the websocket's close code, and `clean` tells whether the client closed the connection. `codec`: the
+    encoding of messages."""
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0

@@ -19,8 +19,8 @@ KEY_FRAMES = 64
 
 
 class Encoder:
-    """An encoder of frames for one client. Its calls must not overlap, because H.264 frames depend on earlier ones.
-    Raises DependencyError for H.264 if PyAV is missing."""
+    """An encoder of frames for one client, in the format `output`, for playback at `fps`. Its calls must not overlap,
+    because H.264 frames depend on earlier ones. Raises DependencyError for H.264 if PyAV is missing."""
 
     def __init__(self, output: Output, fps: float) -> None:
         self.output, self._fps = output, fps

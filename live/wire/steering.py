@@ -18,7 +18,8 @@ from .connection import Connection
 from .protocol import Event, read_event
 
 BETWEEN_WALKS = 0.1
-"""The interval in seconds at which a view checks whether the new walk of a restart exists."""
+"""The interval in seconds between two checks whether the new walk of a restart exists already. The status message for
+the client waits for this walk."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitabl
 def steer(session: Session, event: Event) -> None:
     """Apply a client's event to the session; the kinds `restart` and `output` are handled elsewhere. Most events also
     resume a paused session. A pause, a mouse movement, and a message without newly pressed keys do not. Raises a
-    LingBotError."""
+    LingBotError for an event that cannot be applied."""
     payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
@@ -124,8 +125,9 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
 
 
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
-    """Return the status message with current figures, which this project's own page receives every second. Raises
-    InputError if no walk exists during a restart."""
+    """Return the status message with current measurements, such as frame rate, late frames and GPU memory. This
+    project's own page receives it every second. `client`: the connection whose dropped frames are included, or None.
+    Raises InputError if no walk exists during a restart."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

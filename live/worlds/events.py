@@ -24,9 +24,10 @@ FIELDS = ("name", "text", "key", "start", "end")
 class WorldEvent:
     """A sentence that extends the prompt while the event is active.
 
+    name: the event's name.
     text: the sentence.
     key: the key that switches the event, "1" to "9", or None.
-    start, end: the seconds of the video at which it starts and ends, or None.
+    start, end: the seconds of the video at which the event starts and ends, or None.
     """
 
     name: str
@@ -36,7 +37,8 @@ class WorldEvent:
     end: float | None = None
 
     def holds(self, seconds: float) -> bool:
-        """Return whether the event is active at this second of the video, by its `start` and `end`."""
+        """Return whether the event is active by its times: from second `start` of the video, up to but not including
+        second `end`. Without an `end` the event stays active. Without a `start` the result is false."""
         return self.start is not None and self.start <= seconds < (math.inf if self.end is None else self.end)
 
 
@@ -140,7 +142,7 @@ class Events:
 
 
 def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
-    """Raise InputError if no event has a start, and if an event starts after the end of a video of `seconds`
+    """Raise InputError if no event has a start, or if an event starts at or after the end of a video of `seconds`
     seconds."""
     timed = [event for event in events if event.start is not None]
     if not timed:
@@ -166,9 +168,9 @@ def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[f
 
 
 def by_chunk(parts: Sequence[tuple[float, Part]], chunks: int, seconds: float) -> list[tuple[int, Part]]:
-    """Return pairs (number of a chunk, part) that say from which chunk each part applies. `parts` are pairs (second,
-    part), and the video has `chunks` chunks of `seconds` seconds each. A part during which no chunk begins is
-    left out."""
+    """Return pairs (index of a chunk, part): each part with the first chunk to which it applies. `parts` are pairs
+    (second, part) in order of time, and the video has `chunks` chunks of `seconds` seconds each. A part during which no
+    chunk begins is left out."""
     held = [[part for time, part in parts if time <= chunk * seconds][-1] for chunk in range(chunks)]
     return [(chunk, part) for chunk, part in enumerate(held) if not chunk or part is not held[chunk - 1]]
 

@@ -36,12 +36,12 @@ class StuckWatch:
         self._still = 0
 
     def see(self, pixels: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> bool:
-        """Add a chunk. Return true if this chunk completes one and a half seconds without change. Later chunks of the
-        same stop return false.
+        """Add a chunk. Return true if one and a half seconds without change end with this chunk. Return false for later
+        chunks of the same stop, and while the camera stands or turns.
 
-        pixels: the last frame, uint8 [H, W, 3].
-        position: the camera's position [3], in units of the longest step.
-        rotation: the camera's rotation [3, 3].
+        pixels: the last frame of the chunk, uint8 [H, W, 3].
+        position: the camera's position [3] at this frame, in units of the longest step.
+        rotation: the camera-to-world rotation [3, 3] at this frame.
         """
         small, before = _reduced(pixels), self._last
         self._last = small, position, rotation

@@ -35,8 +35,8 @@ class Place(NamedTuple):
     """A known start image and its position in the map.
 
     at: the position (x, y, z).
-    yaw: the direction in degrees.
-    look: the mean colours of the image, 0 to 255.
+    yaw: the viewing direction in degrees; 0 is along z, and positive angles turn right.
+    look: the mean colours of the image, 0 to 255, as `mean_colours` returns them.
     """
 
     at: tuple[float, float, float]
@@ -46,13 +46,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class WorldMap:
-    """The map: a grid of equal square rooms.
+    """The map: a grid of equal square rooms. Lengths are in units of the map.
 
     room: the side of a room.
     margin: the distance that the camera keeps from boxes.
-    boxes: [n, 5], the boxes around every corner of the grid: x, z, half of the sizes along x and z, and the height.
+    boxes: [n, 5], the boxes around every corner of the grid: the centre's x and z relative to the corner, half of the
+    sizes along x and z, and the height.
     goal: the index of the box that is the crate.
-    rooms: the possible rooms of the crate along x and z, relative to the room of the start image.
+    rooms: the possible rooms of the crate, as numbers of rooms along x and z from the room of the start image.
     places: the known start images.
     """
 
@@ -96,8 +97,8 @@ class Standing:
         self._goal = world.room * np.array(corner) + world.boxes[world.goal][:2]
 
     def slide(self, position: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """Return the walk's position [3] after a step [3] from `position` [3]. If a wall is in the way, the camera
-        moves along the wall."""
+        """Return the camera's position [3] after a `step` [3] from `position` [3], all in the walk's coordinates. If a
+        wall is in the way, the camera moves along the wall."""
         here, step = self._in_map(position), self._turn @ step
         place = here
         for axis in (0, 2):
@@ -109,14 +110,15 @@ class Standing:
         return position + self._turn.T @ (place - here)  # exactly the same position before a wall
 
     def finds(self, position: np.ndarray) -> bool:
-        """Return whether the crate is in the same room as `position` [3] and within REACH."""
+        """Return whether the crate is in the same room as `position` [3], in the walk's coordinates, and less than
+        REACH away."""
         here = self._in_map(position)[::2]
         rooms = [np.floor(point / self._map.room) for point in (here, self._goal)]
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
 
     def facts(self) -> dict[str, Any]:
-        """Return the map as a dict for a page. `goal` is the crate's x, z, half sizes and height. `at` is the start's
-        x, y, z and yaw in degrees."""
+        """Return the map as a dict for a web page. `room`: the side of a room. `boxes`: as in WorldMap. `goal`: the
+        crate's x, z, half sizes and height. `at`: the start's x, y, z and yaw in degrees."""
         world = self._map
         return {
             "room": world.room,
@@ -130,8 +132,8 @@ class Standing:
 
 
 def mean_colours(frame: Tensor) -> np.ndarray:
-    """Return the mean colours of an image [3, H, W], values 0 to 255, in a grid of LOOK. The result is a vector
-    [3 * rows * columns]."""
+    """Return the mean colours of the cells of a grid of LOOK over an image [3, H, W] with values 0 to 255. The result
+    is float32 [3 * rows * columns]."""
     return F.adaptive_avg_pool2d(frame[None].float(), LOOK).flatten().numpy()
 
 
