@@ -30,7 +30,8 @@ Arithmetic = Literal["auto", "bf16", "fp8", "int8", "8bit"]
 """The arithmetic of the blocks' linear layers. "bf16" means the compute dtype, even if it is fp16 or fp32. "auto" means
 bf16. "8bit" means fp8 or int8, whichever suits the GPU."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""The arithmetic of the blocks' self-attention. "auto" means "exact", the compute dtype."""
+"""The arithmetic of the blocks' self-attention. "exact" is the compute dtype, "8bit" an approximation with 8-bit
+products. "auto" means "exact"."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
 """The formats that `quantize` writes. nf4 is the 4-bit format of bitsandbytes; ComfyUI's own loaders can read the
 others."""

@@ -95,8 +95,8 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the camera's motion between successive latent frames of a video of `frames` frames.
 
-    The result is the step lengths [f - 1], of which the longest is 1, and the rotation angles [f - 1] in degrees.
-    Raises CameraError for a path with too few poses.
+    The result is the step lengths [f - 1], of which the longest is 1, and the rotation angles [f - 1] in degrees, for f
+    latent frames. All lengths are 0 if the camera stands still. Raises CameraError for a path with too few poses.
     """
     return _motion(model_poses(path.c2w, frames))
 

@@ -32,12 +32,12 @@ CONVENTIONS: dict[str, Convention] = {
 
 
 def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.ndarray | None = None) -> np.ndarray:
-    """Return matrices, [n, 4, 4], [n, 3, 4] or [n, 16] under a `convention`, as checked camera-to-world poses, float64
-    [n, 4, 4] in OpenCV axes.
+    """Return a file's matrices as checked camera-to-world poses, float64 [n, 4, 4] in OpenCV axes.
 
-    Positions that differ only by rounding errors become equal. For matrices computed from other numbers, such as
-    quaternions, `written` [n, k] holds those numbers as in the file; else it is None. Raises CameraError, which begins
-    with `name`.
+    `values` are the matrices, [n, 4, 4], [n, 3, 4] or [n, 16], under a `convention`. Positions that differ only by the
+    rounding of the file's numbers become equal. `written` [n, k] holds these numbers if the matrices were computed from
+    others, such as quaternions; else it is None. Raises CameraError, which begins with `name`, for another shape and
+    for matrices that are not rigid transforms.
     """
     matrices, dtype = as_float64(values, name), getattr(values, "dtype", None)
     if matrices.ndim == 2 and matrices.shape[1] == 16:

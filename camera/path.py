@@ -154,7 +154,8 @@ class CameraPath:
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:
-        """Return the path with its timing changed by the easing curve `easing`, a name in EASINGS."""
+        """Return the path with its timing changed by the easing curve `easing`, a name in EASINGS. Raises CameraError
+        for another name."""
         last = len(self) - 1
         return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
 

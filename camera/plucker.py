@@ -23,9 +23,9 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
     """Return the camera-to-world pose of each latent frame, [f, 4, 4], for a path [n, 4, 4] and a video of `frames`
     frames.
 
-    `frame_count` limits the video's length to 4k+1 frames and to the path's length. The result is every fourth pose of
-    these frames, from the first on. If f must be reduced to a multiple of `chunk`, poses are instead interpolated at
-    even intervals over the same part of the path. Raises CameraError if the path or `frames` is too short.
+    `frame_count` limits the video's length to 4k+1 frames and to the path's length. The result is the first pose and
+    every fourth pose after it. If f must be reduced to a multiple of `chunk`, poses are instead interpolated at even
+    intervals over the same part of the path. Raises CameraError if the path or `frames` is too short.
     """
     times = latent_times(len(c2w), frames, chunk)
     return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
@@ -36,7 +36,7 @@ def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
 
     `n_poses` is the length of the path, `frames` the requested length of the video: see `frame_count`. The positions
     are the integers 0, 4, 8, and so on. If f must be reduced to a multiple of `chunk`, they are float64 instead, evenly
-    spaced from the first to the last used pose. Raises CameraError.
+    spaced from the first to the last used pose. Raises CameraError if the path or `frames` is too short.
     """
     used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
     return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
@@ -52,7 +52,8 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return the largest step length between poses [n, 4, 4] that counts as a rounding error, in world units."""
+    """Return the step length, in world units, up to which a step between poses [n, 4, 4] is a rounding error. A camera
+    with no longer step stands still."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
@@ -61,8 +62,8 @@ def model_poses(
 ) -> np.ndarray:
     """Return the poses that the model receives for a camera-to-world path [n, 4, 4]: float64 [f, 4, 4].
 
-    Each pose is relative to the one before it, and the longest translation has length 1. The other arguments are those
-    of `camera_embedding`. Raises CameraError.
+    Each pose is relative to the one before it, and the longest translation has length 1. All translations are 0 if the
+    camera stands still. The other arguments and the errors are those of `camera_embedding`.
     """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
@@ -76,7 +77,7 @@ def continued_poses(
     The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame. f is
     `latent_frames`; they are spread evenly over the path. Translations are divided by `scale`, the video's first scale.
     If `scale` is 0 because the camera has not moved yet, they are divided by the longest step of this path. Raises
-    CameraError.
+    CameraError for invalid poses.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path
@@ -93,8 +94,8 @@ def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
     """Return the length of the longest step between two latent frames of a path [n, 4, 4], in world units.
 
-    This is the default `scale` of `camera_embedding`. The result is 0 for a camera that stands still. Raises
-    CameraError.
+    This is the default `scale` of `camera_embedding`. The result is 0 for a camera that stands still. `frames` and
+    `chunk` are as in `latent_poses`. Raises CameraError if the path or `frames` is too short.
     """
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
@@ -172,7 +173,9 @@ def camera_embedding(
     the pose of the latent frame before this part; without it the first pose is the identity. A steered camera has no
     longest step known in advance: pass the distance of four frames at full speed as `scale`.
 
-    Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError.
+    Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError for
+    invalid arrays, a path or `frames` that is too short, a size that is not a multiple of 8, and a `scale` that is not
+    above 0.
     """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)
@@ -215,7 +218,8 @@ def action_embedding(
     per pixel).
 
     `actions` [n, 4] has one row per frame, of which every fourth is used. The other arguments are those of
-    `camera_embedding`. Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError.
+    `camera_embedding`. Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError as `camera_embedding` does,
+    and if there are fewer actions than used frames.
     """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames)

@@ -46,7 +46,8 @@ def read_pose_folder(
     `lens` replaces intrinsics.npy by another file or by an array [n, 4]. `actions` is None to read action.npy if it
     exists, True to require it, and False to skip it. If the number of lens rows is neither 1 nor the number of poses,
     only the first row is kept, because the model uses no other. If the numbers of poses and of actions differ, the
-    longer array is cut. `notes` report both. Raises CameraError.
+    longer array is cut. `notes` report both. Raises CameraError for a missing or invalid file, and for fewer than five
+    poses.
     """
     path = Path(path)
     if path.suffix.lower() == ".zip":
@@ -84,7 +85,7 @@ def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | Non
 
 def _unzip(path: Path, folder: Path) -> None:
     """Extract poses.npy, intrinsics.npy and action.npy into `folder`, from any folder inside the zip file. Raises
-    CameraError."""
+    CameraError for a zip file that cannot be read."""
     try:
         with ZipFile(path) as archive:
             members = [(info, Path(info.filename).name) for info in archive.infolist()]

@@ -42,8 +42,8 @@ def with_last_row(matrices: np.ndarray) -> np.ndarray:
 
 
 def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
-    """Return `poses` [n, 4, 4] or [n, 3, 4] as float64 [n, 4, 4]. Raises CameraError, which names the faulty frame,
-    unless all poses are finite rigid transforms."""
+    """Return `poses` [n, 4, 4] or [n, 3, 4] as float64 [n, 4, 4]. Raises CameraError, which begins with `name` and
+    names the frame, unless all poses are finite rigid transforms."""
     c2w = with_last_row(as_float64(poses, name))
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
@@ -58,7 +58,7 @@ def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
 
 def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
     """Return `actions` [n, 4], the W, A, S, D flags, as float64. Raises CameraError, which begins with `name`, for
-    anything else."""
+    another shape and for values that are not numbers."""
     flags = as_float64(actions, name, "fiub")
     if flags.ndim != 2 or flags.shape[1] != 4:
         raise CameraError(f"{name}: shape {list(flags.shape)}, expected [n, 4] (W, A, S, D)")
@@ -67,8 +67,8 @@ def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
 
 
 def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndarray:
-    """Return `intrinsics`, [n, 4] or [4], as float64 [n, 4]. Raises CameraError, which begins with `name`, for invalid
-    intrinsics."""
+    """Return `intrinsics`, [n, 4] or [4], as float64 [n, 4]. Raises CameraError, which begins with `name`, for another
+    shape, NaN, infinity, and focal lengths of 0 or less."""
     rows = np.atleast_2d(as_float64(intrinsics, name))
     if rows.ndim != 2 or rows.shape[1] != 4 or not len(rows):
         raise CameraError(f"{name}: shape {list(rows.shape)}, expected [n, 4] (fx, fy, cx, cy at 832x480)")
@@ -78,7 +78,8 @@ def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndar
 
 
 def lens_change(rows: np.ndarray) -> list[str]:
-    """Return a note if the focal lengths of lens rows [n, 4] differ from the first row's by more than 0.1 %."""
+    """Return a list with a note for the user if a focal length in lens rows [n, 4] differs from the first row's by more
+    than 0.1 %. Otherwise the list is empty."""
     change = np.abs(rows[:, :2] / rows[0, :2] - 1).max() if rows[0, :2].all() else 0
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 

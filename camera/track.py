@@ -69,7 +69,7 @@ def begin_track(
 
     `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: the lens of the official examples). The number of
     latent frames is a multiple of `chunk`. `actions` [n, 4] are W, A, S, D flags for an action model; each latent frame
-    takes the flags of the nearest pose. Raises CameraError.
+    takes the flags of the nearest pose. Raises CameraError for invalid arrays and for a path that is too short.
     """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w
@@ -98,7 +98,7 @@ def continue_track(
 
     The run uses the first `frames` poses of the path `c2w` (None: the camera stands still); `lens`, `chunk` and
     `actions` are as in `begin_track`. Translations are divided by `scale`; if it is 0, by this path's longest step: see
-    `continued_poses`. Raises CameraError.
+    `continued_poses`. Raises CameraError for invalid arrays and for a path that is too short.
     """
     given = 0 if c2w is None else len(c2w)
     c2w = standing_still(frames) if c2w is None else c2w

@@ -20,8 +20,8 @@ increased for one with more than MOST_KEYFRAMES."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_AGREEING = 0.4
-"""The smallest fraction of points that must agree with a rotation between two keyframes; with fewer no rotation is
-found."""
+"""The fraction of the tracked points that must agree with a rotation between two keyframes. If fewer agree, no rotation
+counts as found."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
 """The test of whether a camera moves. Rotations are fitted to pairs of keyframes that are FAR_APART keyframes apart.
 The camera moves if the points' residual is above LEAST_PARALLAX pixels.
@@ -85,18 +85,18 @@ class VideoCamera:
         return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
 
     def parallax(self, first: int, last: int) -> float:
-        """Return the parallax between the keyframes `first` and `last`: the third quartile of the points' residual
-        after the best rotation, in pixels."""
+        """Return the parallax between the keyframes `first` and `last`: the third quartile of the residuals of tracked
+        points after the best rotation, in pixels. It is near 0 if the camera only rotates."""
         turn = np.eye(4)
         turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
         return self.left(first, last, turn, 0.75)
 
     def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
-        """Return the quantile `share` of the points' residual in pixels, if the camera moves by `motion` [4, 4] from
-        the keyframe `first` to `last`.
+        """Return how well `motion` [4, 4], a camera motion from the keyframe `first` to `last`, fits the tracked
+        points: the quantile `share` of their residuals, in pixels.
 
-        The residual is the distance from the rotated point if `motion` is a pure rotation, otherwise the distance from
-        the epipolar plane.
+        A point's residual is its distance from the rotated point if `motion` is a pure rotation, otherwise its distance
+        from the epipolar plane.
         """
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
@@ -119,8 +119,8 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
-        """Return the residual of the points in pixels under the camera's motion, between pairs of keyframes FAR_APART
-        apart.
+        """Return how badly the estimated motion fits the tracked points: their residual, in pixels, between pairs of
+        keyframes FAR_APART apart.
 
         The residual is the third quartile over points and the median over pairs. The result is infinity if no pair has
         enough points.
@@ -168,8 +168,8 @@ def find_camera(
 
 
 def _fit_rotating(camera: VideoCamera, any_lens: bool) -> VideoCamera:
-    """Return a camera that only rotates, fitted to the points. `any_lens` also estimates its lens. In the result
-    `moves` is True if rotations fit poorly."""
+    """Return a camera that only rotates, fitted to the tracked points. If `any_lens`, its lens is estimated as well. In
+    the result `moves` is True if rotations fit poorly."""
     c2w, moves = _chain_rotations(camera.tracks, camera.lens)
     turned = replace(camera, c2w=c2w, moves=moves)
     if not any_lens:

@@ -39,8 +39,9 @@ def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarr
     """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4] (fx, fy,
     cx, cy in pixels of the tracked frames).
 
-    `lens` [4] is unchanged if it is `known`; otherwise it is the initial value, and the mapper refines the focal
-    length. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
+    The argument `lens` [4] is returned unchanged if `known`. Otherwise it is the initial value, and the mapper refines
+    the focal length. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV
+    2024.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

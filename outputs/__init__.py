@@ -88,7 +88,8 @@ def _own_name(_process: int) -> str:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder and its parents. Return the new folders, the deepest first. Raises InputError."""
+    """Create a folder and its parents. Return the new folders, the deepest first. Raises InputError if a folder cannot
+    be created."""
     folder = _followed(folder)
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:

@@ -66,7 +66,8 @@ class ChunkLoop:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> World:
-        """Return a World for this video, for callers that run the loop step by step."""
+        """Return a World for this video, for callers that run the loop step by step. The arguments are those of
+        `run`."""
         return World(
             model,
             self.size,
@@ -93,8 +94,8 @@ class ChunkLoop:
         generated before.
 
         `chunks` are the inputs. The next item is requested only when the caller asks for the next latent, so a live
-        camera is read as late as possible. `memory` is the storage of keys and values and caches. The other arguments
-        are those of `rollout`.
+        camera is read as late as possible. `memory` states where keys and values are stored, and the limit of the
+        camera cache. The other arguments are those of `rollout`.
         """
         # 1. The key and value cache starts empty.
         world = self.world(model, device, memory, sequence_parallel)

@@ -150,7 +150,11 @@ class Residency:
 
 @dataclass(frozen=True)
 class MemoryWishes:
-    """The user's options for memory. `shard`: the weights are sharded over several processes."""
+    """The user's options for memory: whether both experts stay on the GPU (`residency`), the camera cache, the storage
+    of keys and values (`kv_cache`), and tiles for the VAE.
+
+    `shard`: the weights are sharded over several processes.
+    """
 
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"

@@ -78,19 +78,20 @@ class RolloutWork:
 
     @property
     def activations(self) -> int:
-        """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values."""
+        """Return the bytes of a chunk's intermediate results in a forward."""
         keys = self.held * self.tokens
         return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1, keys=keys)
 
     @property
     def recorded(self) -> int:
-        """Return the bytes that forwards recorded as CUDA graphs take in addition to `activations`."""
+        """Return the bytes that the CUDA graphs of the forwards keep allocated, in addition to those of `forward`."""
         tokens = self.chunk * self.tokens
         frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
         return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
-        """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values.
+        """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values:
+        `activations` and temporary copies of keys and values.
 
         If attention is 8-bit and keys and values are stored at `place` in another format, each forward converts those
         of one block at a time.
@@ -254,7 +255,8 @@ class RolloutPlanner:
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
     def _pages(self, resident: int | None) -> int:
-        """Return the number of bytes that every forward reads from the weight file."""
+        """Return the number of bytes that every forward reads from the weight file if `resident` blocks stay on the GPU
+        (None: all)."""
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()

@@ -112,8 +112,7 @@ class RolloutSpec:
         of the video, because the last latent frame is repeated.
         noise: [1, 16, f, h, w].
         context, negative: [1, L, D], the embeddings of the prompt and of the negative prompt.
-        later: further prompt embeddings. The key is the number of the chunk of this run from which on the prompt is
-        used.
+        later: further prompt embeddings. The key is the number of the first chunk of this run that uses the prompt.
         """
         conditioning, track = chunk_conditioning(image, self.chunk), self.track
         if self.state is not None:
@@ -194,7 +193,8 @@ def plan_rollout(
     """Check a request against the model of this `config` and return the plan.
 
     A video begins with `frame` float32 [3, H, W], about -1 to 1, or continues `state`. Without a `path` the camera
-    stands still. Raises InputError and CameraError.
+    stands still. Raises InputError for invalid options, for a `state` that this model cannot continue, and without both
+    `frame` and `state`. Raises CameraError for a path that is invalid or too short.
     """
     check_causal(config)
     shift, shift_notes = chosen_shift(request.shift, release)

@@ -136,7 +136,8 @@ class WorldState:
         4, 4].
 
         Without a path the camera stands still. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: this
-        video's last lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError.
+        video's last lens). `actions` [n, 4] are W, A, S, D flags for an action model. Raises CameraError for invalid
+        arrays and for a path that is too short.
         """
         lens = self.lens[-1].numpy() if lens is None else lens
         before = self.last_pose.numpy()
@@ -144,7 +145,7 @@ class WorldState:
 
     def save(self, path: str | Path) -> None:
         """Write the state as a safetensors file, under a temporary name that is changed to `path` when the file is
-        complete. Raises InputError."""
+        complete. Raises InputError if the file cannot be written."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 

@@ -39,7 +39,8 @@ class QuantizeOptions:
     search: for nf4, whether to search for the scales with the smallest error.
     blocksize: for nf4, the number of values that share a scale.
     keep: names of layers that stay in bf16.
-    loras: LoRAs that are merged first. t5: whether to quantize a package's text encoder as well.
+    loras: LoRAs that are merged first.
+    t5: whether to quantize a package's text encoder as well.
     assets: a folder with a text encoder, tokenizer and VAE for the package.
     device: None means the GPU if there is one.
     """

@@ -67,7 +67,8 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
     """Return the plan of a quantization, after checking everything that file headers show.
 
     `source` is a model (folder, index, safetensors or torch.save file), a text encoder's file, or a package.
-    `destination` is a folder that must not exist yet. Raises InputError or CheckpointError.
+    `destination` is a folder that must not exist yet. Raises InputError for options that do not apply to the source,
+    and for a destination that exists. Raises CheckpointError for weights that cannot be used.
     """
     source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
     if not source.exists():
@@ -151,8 +152,9 @@ def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
     each stage.
 
     A run that was stopped or killed is resumed by running the same plan again. The destination appears when all files
-    are written and verified. Raises InputError if the disk is full or not writable, CheckpointError, and the errors of
-    the progress display.
+    are written and verified. Raises InputError if the disk is full or not writable. Raises CheckpointError for weights
+    that are not finite, and for a file that differs from what was written. The errors of the progress display are also
+    raised.
     """
     with taken(plan.destination):
         return _quantize_alone(plan, show)

@@ -77,8 +77,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile], multi
 
 
 def open_text_encoder(path: Path) -> Source:
-    """Open a umt5 text encoder as a source. Its position biases stay unquantized. Raises TextError and the errors of
-    `open_model`."""
+    """Open a umt5 text encoder as a source. Its position biases stay unquantized. Raises TextError for a file of
+    another kind, and the errors of `open_model`."""
     weights = open_weights(path)
     _refuse_four_bits(path, weights.quantized)
     shapes = weights.shapes

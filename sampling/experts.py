@@ -8,8 +8,8 @@ from .schedule import TRAIN_TIMESTEPS
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
-    """Return whether the high-noise expert predicts the step with this `timestep` (0 to 1000): it does from `boundary`
-    times 1000 on."""
+    """Return True if the high-noise expert predicts the step with this `timestep` (0 to 1000), False if the low-noise
+    expert does. The high-noise expert predicts the timesteps of at least 1000 * `boundary`."""
     return bool(timestep >= boundary * TRAIN_TIMESTEPS)
 
 
@@ -20,7 +20,8 @@ def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
 
 
 def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
-    """Return the prediction with classifier-free guidance: `uncond + scale * (cond - uncond)`."""
+    """Return the prediction with classifier-free guidance: `uncond + scale * (cond - uncond)`. `cond` and `uncond` are
+    the predictions for the prompt and the negative prompt, tensors of one shape."""
     return uncond + scale * (cond - uncond)
 
 

@@ -25,8 +25,8 @@ class StepNoise:
         self._chunk = self._step = 0
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the chunk number `chunk`, float32 [1, 16, frames, h, w]. After that `draw`
-        returns the noise of this chunk's further steps."""
+        """Return the initial noise of the video's chunk with the index `chunk`, float32 [1, 16, n, h, w] for n latent
+        frames. After that `draw` returns the noise of this chunk's further steps."""
         self._chunk, self._step = chunk, -1
         return self.draw(self._shape)
 
@@ -52,7 +52,8 @@ class PathNoise:
         self._drawn = self.draw((1, 16, latent_frames, *cells))
 
     def begin(self, chunk: int) -> Tensor:
-        """Return the initial noise of the chunk number `chunk`, float32 [1, 16, frames, h, w]."""
+        """Return the initial noise of the video's chunk with the index `chunk`, float32 [1, 16, n, h, w] for n latent
+        frames."""
         return self._drawn[:, :, chunk * self._size : (chunk + 1) * self._size]
 
     def draw(self, shape: tuple[int, ...]) -> Tensor:

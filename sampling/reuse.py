@@ -14,12 +14,12 @@ from torch import Tensor
 from ..errors import InputError
 
 FIRST = 3
-"""The number of steps at the start of each expert that the model predicts. Two define the line, and the third measures
-its error."""
+"""The number of steps at the start of each expert that the model predicts. Two define the straight line for
+extrapolation, and the third measures the line's error."""
 LAST = 2
 """The number of steps at the end of a run that the model predicts, because sigma and velocity change most there."""
 MOST = 4
-"""The maximum number of consecutive steps that use the line."""
+"""The maximum number of consecutive steps that use the extrapolated velocity instead of the model."""
 
 
 class StepReuse:

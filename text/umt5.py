@@ -44,7 +44,8 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
     """Return each prompt [len, in] multiplied in `dtype` by the weight `name` [out, in] of the block, as [len, out].
 
-    No other weight is converted to `dtype` at the same time.
+    All prompts share one conversion of the weight to `dtype`, which is freed afterwards. So only one converted weight
+    is in memory at a time.
     """
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)

@@ -101,7 +101,8 @@ class UMT5Config:
 
 @dataclass(frozen=True)
 class UMT5Weights:
-    """An encoder on disk: its tensor entries under Wan's key names, and the quantized weights that some of them form.
+    """An encoder on disk: its tensor entries under Wan's key names (`tensors`), and its quantized weights by name
+    (`quantized`). A quantized weight consists of several tensors.
 
     The tensors are not loaded into memory. `unread` lists the names of other tensors in the file.
     """

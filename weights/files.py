@@ -38,7 +38,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
     """Return the prefix, such as `module.`, that all dotted keys of a file have in common before the model's own names.
-    Return an empty string if there is none. `marks` are names that every such model has."""
+    Return an empty string if there is none. `marks` are names of the model's own tensors, before which the prefix
+    ends."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]
     prefix = min(found, key=len, default="")
@@ -46,7 +47,8 @@ def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
 
 
 def weight_files(path: Path, hint: str) -> list[Path]:
-    """Return the files that `read_tensors` reads for an absolute `path` and a `hint`. Raises CheckpointError."""
+    """Return the files that `read_tensors` reads for an absolute `path` and a `hint`. Raises CheckpointError for a
+    missing path, for a missing shard, and for a folder with no weight file or with several."""
     if not path.exists():
         lost = f"a link to {path.readlink()}, which is not there" if path.is_symlink() else "no such file or folder"
         raise CheckpointError(f"{path}: {lost}")
@@ -168,7 +170,8 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict:
-    """Return the object in a small JSON file. A missing file gives {} if `optional`. Raises CheckpointError."""
+    """Return the object in a small JSON file. A missing file gives {} if `optional`. Raises CheckpointError for a
+    missing or unreadable file, and for content other than an object."""
     if optional and not path.is_file():
         return {}
     try:

@@ -107,10 +107,12 @@ QuantizedWeight: TypeAlias = FourBitWeight | ScaledWeight | LayoutWeight | Block
 def find_quantized(
     file: str, entries: Mapping[str, TensorEntry], name_of: Callable[[str], str | None]
 ) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
-    """Return a file's tensors under new names, and the quantized weights that some of them form.
+    """Return a file's tensors under new names, and its quantized weights by new name. A quantized weight consists of
+    several tensors, such as values and scales.
 
     `name_of` returns the new name of a tensor, or None to drop it. `file` begins error messages. Raises CheckpointError
-    for weights that cannot be read, and for an integer tensor that belongs to no weight.
+    for weights that cannot be read, for two different tensors with one new name, and for an integer tensor that belongs
+    to no weight.
     """
     named: dict[str, TensorEntry] = {}
     for key, entry in entries.items():

@@ -55,7 +55,7 @@ def read_colmap(path: Path) -> CameraFile:
     are ordered by image name.
 
     In a project's folder the files are searched for in sparse/0, sparse, colmap/sparse/0, colmap and 0. Raises
-    CameraError.
+    CameraError if the files are missing or invalid.
     """
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()

@@ -134,7 +134,8 @@ def read_camera(
     `format` is a name in FORMATS; None detects it. `convention` is a name in CONVENTIONS. It is required for the format
     "matrices", and overrides the convention of other formats. `image_size` (width, height) is the image size in pixels
     that the focal lengths in a "vipe" file refer to. `fov_deg` is a horizontal field of view that replaces the file's
-    lens. It is required if the file has no lens, and makes `image_size` unnecessary. Raises CameraError.
+    lens. It is required if the file has no lens, and makes `image_size` unnecessary. Raises CameraError for a file that
+    is missing, invalid or of an unknown format, and for a required argument that is None.
     """
     path = Path(path)
     if format is None:

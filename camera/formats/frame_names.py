@@ -55,7 +55,7 @@ def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, eve
     """Return the frames sorted by the first of the `keys` that all frames have. Without such a key their order is
     unchanged.
 
-    If `even`, raises CameraError for a gap between the times (see `refuse_gaps`).
+    If `even`, raises CameraError for a gap between the times (see `refuse_gaps`). The message names the file `path`.
     """
     for key in keys:
         if all(key in frame for frame in frames):

@@ -77,7 +77,7 @@ def read_transforms(path: Path) -> CameraFile:
     in OpenGL axes.
 
     Frames are ordered by file name, or by time if they have no file names. The lens is the same for all frames or
-    differs by frame. Raises CameraError.
+    differs by frame. Raises CameraError for a missing or invalid file.
     """
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
@@ -164,7 +164,7 @@ def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
 
 def read_camera_path(path: Path) -> CameraFile:
     """Read nerfstudio's camera_path.json: camera-to-world matrices by row, in OpenGL axes, and the vertical field of
-    view in degrees. Raises CameraError."""
+    view in degrees. Raises CameraError for a missing or invalid file."""
     data = read_object(path)
     entries = entries_of(data, "camera_path", path)
     matrices = [field_of(entry, "camera_to_world", f"{path}: pose {i}") for i, entry in enumerate(entries)]
@@ -190,7 +190,7 @@ def read_matrices(path: Path, convention: Convention) -> CameraFile:
     optional lens.
 
     The lens is `lens` and `sensor_width` in millimetres as in Blender, `angle_x` in radians, or `fov_deg` in degrees.
-    `convention` is the convention of the matrices. Raises CameraError.
+    `convention` is the convention of the matrices. Raises CameraError for a missing or invalid file.
     """
     data = read_json(path)
     if not isinstance(data, Mapping):

@@ -42,7 +42,7 @@ VGGT_FIELDS = Field(W2C, "applied", "World to camera, OpenCV axes."), _LENS_FIEL
 
 def read_lingbot(path: Path) -> CameraFile:
     """Read a LingBot-World folder: poses.npy, intrinsics.npy (in pixels of an 832x480 image) and, if it exists,
-    action.npy. Raises CameraError."""
+    action.npy. Raises CameraError for a missing or invalid file."""
     folder = read_pose_folder(path)
     return CameraFile(folder.c2w, folder.intrinsics, None, folder.notes, folder.actions)
 
@@ -67,7 +67,7 @@ def read_vipe(path: Path, image_size: tuple[int, int] | None) -> CameraFile:
     """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n].
 
     The lens is read from ../intrinsics/<same name>. It is in pixels of an image of `image_size` (width, height);
-    without `image_size` the lens is unknown. Raises CameraError.
+    without `image_size` the lens is unknown. Raises CameraError for a missing or invalid file.
     """
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
@@ -108,13 +108,13 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def read_megasam(path: Path) -> CameraFile:
     """Read MegaSaM's .npz: `cam_c2w` [n, 4, 4], camera-to-world in OpenCV axes, and `intrinsic` [3, 3] in pixels of the
-    array `images`. Raises CameraError."""
+    array `images`. Raises CameraError for a missing or invalid file."""
     return _read_predictions(path, "MegaSaM", C2W, "opencv_c2w")
 
 
 def read_vggt(path: Path) -> CameraFile:
     """Read the .npz of VGGT or Depth Anything 3: `extrinsic` [n, 3, 4], world-to-camera in OpenCV axes, and `intrinsic`
-    [n, 3, 3] in pixels of the images in the file. Raises CameraError."""
+    [n, 3, 3] in pixels of the images in the file. Raises CameraError for a missing or invalid file."""
     return _read_predictions(path, "VGGT", W2C, "opencv_w2c")
 
 
@@ -160,7 +160,7 @@ def _archive(
     path: Path, kind: str, wanted: tuple[str, ...], shapes_of: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
     """Return the arrays named `wanted` of an .npz file, and the shapes of the arrays named `shapes_of`, both by name.
-    Raises CameraError."""
+    Raises CameraError if the file cannot be read or an array is missing."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -45,7 +45,8 @@ class CameraFile:
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
     """Return fx, fy, cx, cy [n, 4] in pixels of an 832x480 image, scaled from `pixels` [n, 4] of a width x height
-    image. The x and y axes are scaled separately. Raises CameraError, which begins with `name`."""
+    image. The x and y axes are scaled separately. Raises CameraError, which begins with `name`, for a width or height
+    below 1."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     across, down = LENS_WIDTH / width, LENS_HEIGHT / height
@@ -67,7 +68,8 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 text file of at most 64 MiB. Raises CameraError."""
+    """Return the content of a UTF-8 text file. Raises CameraError for a missing file, for other encodings, and above 64
+    MiB."""
     check_file(path)
     try:
         return path.read_text("utf-8-sig")
@@ -76,7 +78,8 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file of at most 64 MiB. Raises CameraError."""
+    """Return the content of a JSON file. Raises CameraError for a missing file, for content that is not JSON, and above
+    64 MiB."""
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -84,7 +87,8 @@ def read_json(path: Path) -> Any:
 
 
 def float_fields(fields: Sequence[str], where: str) -> list[float]:
-    """Return the columns of a line as floats. Raises CameraError, which begins with `where`."""
+    """Return the columns of a line as floats. Raises CameraError, which begins with `where`, for text that is not a
+    number."""
     try:
         return [float(value) for value in fields]
     except ValueError as error:
@@ -100,7 +104,8 @@ def read_object(path: Path) -> Mapping:
 
 
 def entries_of(data: Mapping, key: str, path: Path) -> list[Mapping]:
-    """Return the list of objects, such as frames, under the key `key`. Raises CameraError for anything else."""
+    """Return the list of objects, such as frames, under the key `key`. Raises CameraError, which names the file `path`,
+    if the list is missing, empty or contains anything else."""
     entries = field_of(data, key, str(path))
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise CameraError(f"{path}: {key} is not a list of frames with something in it")

@@ -48,7 +48,7 @@ SPLAT_FIELDS = (
 
 def read_splat_cameras(path: Path) -> CameraFile:
     """Read cameras.json of 3D Gaussian splatting. `path` is the file or the model's folder. Each camera has a position,
-    a rotation and a lens. Raises CameraError."""
+    a rotation and a lens. Raises CameraError for a missing or invalid file."""
     path = path / "cameras.json" if path.is_dir() else path
     cameras = entries_of({"cameras": read_json(path)}, "cameras", path)
     if all("img_name" in camera for camera in cameras):
@@ -63,7 +63,7 @@ def read_arkit(path: Path) -> CameraFile:
     """Read an ARKit camera path, as phone scanners export it.
 
     The file is a JSON list of frames or Record3D's metadata; a folder has a JSON file for each frame (Polycam, 3D
-    Scanner App). Raises CameraError.
+    Scanner App). Raises CameraError for a missing or invalid file.
     """
     if path.is_dir():
         return _read_frames(_frame_files(path), path)

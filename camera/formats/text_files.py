@@ -47,7 +47,8 @@ def read_realestate10k(path: Path) -> CameraFile:
     """Read a text file of RealEstate10K or CameraCtrl with one line per frame.
 
     A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the world-to-camera
-    matrix 3x4 by row, in OpenCV axes. The first line may be the video's address. Raises CameraError.
+    matrix 3x4 by row, in OpenCV axes. The first line may be the video's address. Raises CameraError for a missing or
+    invalid file.
     """
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
@@ -66,7 +67,7 @@ def read_kitti(path: Path) -> CameraFile:
     """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes.
 
     Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. The file
-    has no lens. Raises CameraError.
+    has no lens. Raises CameraError for a missing or invalid file.
     """
     rows = _rows(path, 12, 16, 13, 17)
     if rows.shape[1] % 4:
@@ -79,7 +80,7 @@ def read_tum(path: Path) -> CameraFile:
     """Read a text file of a TUM trajectory with one line per frame: time, position, and quaternion x, y, z, w.
 
     Poses are camera-to-world in OpenCV axes; the file has no lens. Irregular times, such as those of a SLAM system's
-    keyframes, are resampled at constant steps. Raises CameraError.
+    keyframes, are resampled at constant steps. Raises CameraError for a missing or invalid file.
     """
     order = tum_columns(read_text(path).splitlines())
     rows = _rows(path, 8) if order is None else _rows(path, order.total)[:, order.columns]
@@ -113,7 +114,7 @@ def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.n
 
 def _rows(path: Path, *columns: int) -> np.ndarray:
     """Return the numbers [n, k] in a text file. Empty lines, comments and text on the first line are skipped. `columns`
-    are the accepted values of k. Raises CameraError."""
+    are the accepted values of k. Raises CameraError for any other line."""
     lines = [(number, split_columns(line)) for number, line in _lines(path)]
     if lines and not is_number(lines[0][1][0]):
         lines = lines[1:]

@@ -93,8 +93,9 @@ def path_from_load3d(
 
     `spacing` is "even" for keyframes at equal intervals, or "distance" for intervals that grow with their distance.
     `smooth_turns` interpolates rotations by squad instead of slerp. `fov_deg` is the horizontal field of view. None
-    takes it from the first camera, and 79 degrees if that has none. The world is rotated so that y points down. Raises
-    CameraError, which names the faulty camera.
+    takes it from the first camera, and 79 degrees if that has none. `fps` is the number of frames per second. The world
+    is rotated so that y points down. Raises CameraError, which names the camera, for an invalid camera, and for a list
+    that is empty.
     """
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
@@ -112,8 +113,10 @@ def load3d_camera(
 ) -> dict[str, Any]:
     """Return a frame's camera as ComfyUI's LOAD3D_CAMERA: y up, looking down -z. The target is one unit ahead.
 
-    `centre` [3] (None: the origin) and `radius`: the sphere, with y up, that a viewer moves to the origin and scales
-    to 1."""
+    Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. `centre` [3] (y up; None: the
+    origin) and `radius` are those of the sphere, so that the camera is moved and scaled in the same way. `frame` is the
+    frame's index.
+    """
     from scipy.spatial.transform import Rotation
 
     axes, pose, lens = OPENGL_TO_OPENCV[:3, :3], path.c2w[frame], path.intrinsics[frame]

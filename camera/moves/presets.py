@@ -63,7 +63,8 @@ def preset_path(
     `name` is the preset, `amount` its size in the preset's unit (None: its default), `easing` a name in EASINGS, and
     `fov_deg` the horizontal field of view. `radius` is the distance, in world units, to the point straight ahead that
     orbits and cranes keep in view. `shake` is the size in degrees of an added handheld shake with the random `seed`.
-    Raises CameraError.
+    Raises CameraError for an unknown `name` or `easing`, for too many frames, and for numbers that are not finite or
+    out of range.
     """
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")

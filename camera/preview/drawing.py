@@ -39,7 +39,7 @@ def in_light(image: Image.Image) -> Image.Image:
 
 
 def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return Pillow's built-in font in this size."""
+    """Return Pillow's built-in font at this `size` in pixels."""
     return ImageFont.load_default(size)
 
 
@@ -58,8 +58,12 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """A parallel projection of the world into a rectangle (`box`) of an image, scaled so that all `points` are
-    visible."""
+    """A parallel projection of the world into the rectangle `box` of the image `canvas`, scaled so that all `points`
+    [n, 3] are visible.
+
+    The rows of `axes` [2, 3] are the world directions that point right and down in the image. `margin` is the free
+    space inside the rectangle's edges, in pixels.
+    """
 
     canvas: Image.Image
     box: Box
