@@ -114,7 +114,10 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Record that the cached tensors were read. A CUDA graph reads them without a call of `get`."""
+        """Record that a CUDA graph has read the cached tensors, which it does without a call of `get`.
+
+        Otherwise the cache would count the tensors as unread, and give up.
+        """
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:

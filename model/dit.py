@@ -382,8 +382,11 @@ def sinusoid(timestep: Tensor, width: int) -> Tensor:
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Raise CameraError if the model does not support the camera, or the camera's size differs from that of the latent
-    x."""
+    """Raise CameraError if the model cannot use a camera for the latent x [B, C, F, H, W].
+
+    A valid camera is [1 or B, channels, F, H, W], with `config.control_channels` channels and the F, H and W of x. A
+    model without camera layers cannot use any camera.
+    """
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

@@ -227,8 +227,12 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Check the headers of the model files that `find(*names)` returns. The last two of the arguments are the loader's
-    `arithmetic` and `attention`, the others are the names. Raises InputError and CheckpointError."""
+    """Check the headers of the model files that `find(*names)` returns.
+
+    The last two of `names_and_modes` are the loader's `arithmetic` and `attention`, the others are the names. Raises
+    InputError for a missing file and for a mode that the device does not support, and CheckpointError for an invalid
+    file.
+    """
     *names, arithmetic, attention = names_and_modes
     paths = find(*names)
     version = folders.fingerprint([paths] if isinstance(paths, Path) else paths)
@@ -237,8 +241,11 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Check the headers of the files of both experts, or of a causal model. The result is cached for each `version`,
-    the fingerprint of the files. `modes` are `arithmetic` and `attention`."""
+    """Check the headers of the files of both experts, or of a causal model.
+
+    `modes` are `arithmetic` and `attention`. `version`, the fingerprint of the files, makes the cache of results miss
+    after a change of a file.
+    """
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts

@@ -93,9 +93,10 @@ class Decoder(Network):
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield the frames decoded from x, from the stage with layer `index` on.
+        """Yield the video frames [1, 3, 8h, 8w] to which the decoder's remaining stages decode the feature map x.
 
-        A stage has three residual blocks, and then either doubles the size (and the frame rate) or is the head.
+        The first of these stages begins with the layer decoder.upsamples.<index>. A stage has three residual blocks.
+        The last stage then outputs pixels; each other one doubles height and width, and some double the frame rate too.
         """
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
@@ -110,8 +111,8 @@ class Decoder(Network):
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
         """Return the feature map x [1, C, h, w] upsampled by 2, as the input of the next decoder stage.
 
-        The next stage begins with layer `index`. `name` is the name of the convolution after the upsampling. If only a
-        stripe is decoded, the result is cropped to the stripe and its margin.
+        The next stage begins with the layer decoder.upsamples.<index>. `name` is the name of the convolution after the
+        upsampling. If only a stripe is decoded, the result is cropped to the stripe and its margin.
         """
         x = self._doubled(name, x)
         if self._stripe is None:
@@ -122,8 +123,11 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return two frames for the frame x. A video's first frame stays a single one, and this layer does not store
-        it."""
+        """Return two feature maps for the feature map x, by the convolution over time `name`.
+
+        Only x itself is returned if the stage has no such convolution, and for a video's first frame. The layer's
+        stored frames are zeros after the first frame.
+        """
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -163,7 +167,10 @@ class Encoder(Network):
         return self._unless_settled(name, self._repeated(name, x) > 2 * convolutions + 1, self._stage, stage, x)
 
     def _stage(self, stage: int, x: Tensor) -> Tensor:
-        """Return x after two residual blocks, at half its height and width."""
+        """Return the feature map x after stage number `stage`: two residual blocks, then half the height and width.
+
+        Stage 0 begins with the encoder's first convolution.
+        """
         if stage == 0:
             x = self._causal_conv("encoder.conv1", x)
         for block in range(2):
@@ -171,9 +178,10 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Return one frame for every two input frames, or None if x does not complete one.
+        """Return one feature map for every two that are passed, or None after the first of the two.
 
-        A convolution reads these two frames and the one before. A video's first frame is returned unchanged.
+        A convolution over time reads these two and the one before. x is returned unchanged for a video's first frame,
+        and in a stage without such a convolution.
         """
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:

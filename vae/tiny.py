@@ -28,7 +28,10 @@ STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
 LAST = 22
 """The number of the network's last layer, which outputs pixels."""
 BEFORE_FIRST = 3
-"""The number of frames dropped of the four for a video's first latent frame, which represents only one frame."""
+"""The number of output frames to drop for a video's first latent frame.
+
+The network makes four frames of each latent frame, but the first one stands for a single video frame.
+"""
 SCALED = "lighttae"
 """The part of a file name that marks a decoder of denormalised latents, such as LightX2V's LightTAE.
 

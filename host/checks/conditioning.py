@@ -36,8 +36,11 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""BY_ROLLOUT has the keys that a rollout uses. BY_SAMPLERS has the keys that samplers use with an expert: this pack's
-samplers and ComfyUI's own."""
+"""The keys of a CONDITIONING's dicts that have an effect.
+
+BY_ROLLOUT is for a rollout of a causal model. BY_SAMPLERS is for samplers with an expert, this pack's and ComfyUI's
+own.
+"""
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict for a sampling run."""
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
@@ -201,8 +204,10 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if the prompts of one side predict nothing in some step, and for an area outside of the latent.
-    If the prompts cover only a part of the latent, the running node shows a warning.
+    """Raise InputError if, in some step, none of the prompts of one side applies to any part of the latent.
+
+    Also raise it for an area outside of the latent. If the prompts leave a part of the latent out, the running node
+    shows a warning.
 
     `side` is "the prompt" or "the negative prompt". `entries` are the dicts of this side's prompts, with their areas,
     masks and timestep ranges. `sampling` is the MODEL's model_sampling.

@@ -81,8 +81,11 @@ def resolve(name: str) -> Path:
 
 
 def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
-    """Return the paths of the pose file, the lens file (None for DEFAULT_LENS) and the action file of the choices
-    `poses` and `lens`. The action file may not exist. Raises InputError and CameraError."""
+    """Return the paths of the pose file, the lens file and the action file for the choices `poses` and `lens`.
+
+    The lens file is None for DEFAULT_LENS. The action file may not exist. Raises InputError for a name that leads out
+    of the input folder and the packages, and CameraError for a missing pose or lens file.
+    """
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -111,9 +114,12 @@ def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """Return the camera path in a file, from frame `start` on. It has `frames` poses, rounded down to 4n+1, or fewer if
-    the file is shorter. `poses` and `lens` are choices of the node. The running node shows notes about unused parts of
-    the files. Raises CameraError."""
+    """Return the camera path in a file, without the poses before frame `start`.
+
+    The path has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are choices
+    of the node. The running node shows notes about unused parts of the files. Raises InputError for a name that leads
+    out of the folders, and CameraError for files that are missing, damaged or too short.
+    """
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
     show_warning("")
@@ -128,8 +134,10 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return how many of the file's `poses` poses remain from frame `start` on. Raises CameraError if fewer than
-    `least` remain."""
+    """Return the number of a file's `poses` poses without those before frame `start`.
+
+    Raises CameraError if this number is below `least`. `file` is named in the message.
+    """
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start

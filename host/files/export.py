@@ -42,7 +42,9 @@ def export_images(
     prefix: the beginning of the folder's name.
 
     ComfyUI's viewer moves and scales a point cloud, and the view is in the resulting coordinates. Without points the
-    FILE_3D is an ExecutionBlocker, and the view is the first camera. Raises InputError and DependencyError.
+    FILE_3D is an ExecutionBlocker, and the view is the first camera. Raises InputError if the video has no frames or
+    another number of frames than the path, and if the frames cannot be written. Otherwise raises the errors of
+    `check_export`.
     """
     check_export(prefix, points, format)
     root, name, counter, _, _ = folder_paths.get_save_image_path(prefix, folder_paths.get_output_directory())

@@ -19,10 +19,13 @@ def measure_image(
     images: Tensor, path: CameraPath, every: int, size: tuple[int, int]
 ) -> tuple[Tensor, list[str], list[str]]:
     """Measure how well a video, an IMAGE [F, H, W, 3], follows `path`. Return a drawing as an IMAGE, the lines of a
-    summary, and the lines of a table. Raises CameraError.
+    summary, and the lines of a table.
 
     every: the interval in frames of the compared keyframes; 0 means 8.
     size: the (width, height) of the drawing in pixels.
+
+    Raises CameraError for fewer than two frames, for more frames than poses, and for a video whose camera is found in
+    fewer than half of the keyframes.
     """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_words(measured), *measure.table(measured)]
@@ -31,7 +34,10 @@ def measure_image(
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
     """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
-    `fov_deg` is the horizontal field of view in degrees; 0 estimates this too. Raises CameraError."""
+
+    `fov_deg` is the horizontal field of view in degrees; 0 estimates this too. Raises CameraError for fewer than two
+    frames or too many, and for a video whose camera is found in fewer than half of the keyframes.
+    """
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
     return path, measure.found_words(camera, path, bool(fov_deg))
@@ -39,7 +45,7 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
 
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
     """Measure how the quality of a video, an IMAGE [F, H, W, 3], drifts over time. Return a drawing as an IMAGE, the
-    lines of a summary of faults, and the lines of a table. Raises InputError.
+    lines of a summary of faults, and the lines of a table. Raises InputError for fewer than two frames.
 
     fps: the frame rate of the video.
     size: the (width, height) of the drawing in pixels.

@@ -111,8 +111,7 @@ def prepare_live(
     steered: bool,
     **more: Any,
 ) -> LiveRun:
-    """Check the inputs of a walk (a steered video) and return them as a LiveRun. Raises InputError and CameraError
-    before any file is loaded.
+    """Check the inputs of a walk (a steered video) and return them as a LiveRun, before any file is loaded.
 
     patcher: the MODEL.
     positive: the CONDITIONING of the first prompt.
@@ -120,6 +119,9 @@ def prepare_live(
     image: the start image as an IMAGE, or None.
     state: the state to continue, or None.
     path, steered, more: fields of the LiveRun.
+
+    Raises InputError for a model of many steps or without camera input, and for other inputs that a rollout rejects.
+    Raises CameraError for a camera path that does not fit.
     """
     frames = wanted.frames
     positive, event_notes = without_events(positive)

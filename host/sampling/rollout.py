@@ -76,7 +76,7 @@ def prepare_rollout(
     state: WorldState | None = None,
     latent: dict | None = None,
 ) -> NodeRollout:
-    """Check the inputs of a rollout and return them. Raises InputError and CameraError before anything is loaded.
+    """Check the inputs of a rollout and return them, before anything is loaded.
 
     patcher: the MODEL.
     prompts: the positive CONDITIONING, and the negative one for a model with guidance (causal-pretrain).
@@ -84,6 +84,8 @@ def prepare_rollout(
     camera: the camera path, or None.
 
     The video begins with the first frame of `image`, begins with the last frame of `latent`, or continues `state`.
+    Raises InputError for another kind of model, a missing start, a missing negative prompt and invalid settings. Raises
+    CameraError for a camera path that the model does not take or that is too short.
     """
     if is_causal(patcher) is None:
         raise InputError("model is not a LingBot-World model: connect Load LingBot-World Causal Model")

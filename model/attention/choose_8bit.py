@@ -167,7 +167,7 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""The functions for each kernel that accepts a cache's 8-bit keys and values directly.
+"""The attention functions of each kernel that reads a cache's 8-bit keys and values directly.
 
 The first function of a pair is for queries in 16 bits, the second for queries in 8 bits.
 """
@@ -195,7 +195,11 @@ def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfi
 
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
-    """Return whether 8-bit attention takes queries, keys and values that are already in 8 bits."""
+    """Return whether 8-bit attention on a device takes queries, keys and values that are already in 8 bits.
+
+    It does on the CPU, and on a GPU unless the chosen kernel, such as SageAttention's, quantizes its inputs itself.
+    Raises InputError if no kernel works on the GPU.
+    """
     return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
 
@@ -247,7 +251,8 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
     """Return whether a CUDA graph may record self-attention in this mode.
 
-    Call `choose_attention` first, because it rejects modes that the device does not support.
+    The result is False only for an 8-bit kernel of a GPU that ignores the current stream. Call `choose_attention`
+    first, because it rejects modes that the device does not support.
     """
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 

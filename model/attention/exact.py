@@ -31,7 +31,7 @@ If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 in
 """
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
-"""The number of keys from which a second call for the remaining keys % TILE keys makes attention faster."""
+"""The smallest number of keys with which a separate call for the last keys % TILE keys makes attention faster."""
 
 PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
 """The constants of key splitting, which lets few queries fill a GPU.
@@ -68,9 +68,9 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
     then the memory-efficient kernel. A kernel that refused a combination of device, dtype and head size is not tried
     again.
 
-    `options` are a forward's options (ForwardOptions). For a single batch element, options["unlike"] (int32 [1]) may
-    hold the index of the key from which on all keys are equal, such as the keys of padding. Our own kernel then skips
-    these equal keys.
+    `options` are a forward's options (ForwardOptions). If the last keys of a single batch element are all equal, as
+    those of padding are, options["unlike"] (int32 [1]) may hold the index of the first of them. Our own kernel then
+    processes only one of these keys, weighted by their number.
     """
     if attends_by_ours(q, heads):
         made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]

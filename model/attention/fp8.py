@@ -114,11 +114,10 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return a scaling to 8 bits for all keys that a norm bounds, minus the mean of the sampled keys `mean_of` [n,
-    dim].
+    """Return one scaling to 8 bits for all keys that have passed the norm in `norm_rope`, minus a mean.
 
-    The norm's weights bound the length of a key. The mean is no longer than the longest key, so a key minus the mean is
-    at most twice as long.
+    The mean is that of the sampled keys `mean_of` [n, dim]. The norm's weights bound the length of a key. The mean is
+    no longer than the longest key, so a key minus the mean is at most twice as long.
     """
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
@@ -188,7 +187,10 @@ def queries_in_8_bits(q: Tensor) -> Operand:
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return the Operand of queries that `scatter.rotated_fp8` has quantized: its three results are the arguments."""
+    """Return an Operand of 8-bit queries from the three results of `scatter.rotated_fp8`.
+
+    These are the queries' `values` [tokens, dim], their scale [1] and `factor` [1], which is 1 / scale.
+    """
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 

@@ -33,15 +33,16 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return queries in 8 bits, after norm and RoPE. The scale comes from the bound that the norm sets."""
+    """Return the queries `given` in 8 bits, after norm and RoPE. The norm bounds their length, and so sets the
+    scale."""
     return by_norm(*rotated_fp8(given))
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return keys in 8 bits, after norm and RoPE, minus their mean. The scale comes from the bound that the norm sets.
+    """Return the keys `given` in 8 bits, after norm and RoPE, minus their mean.
 
-    The mean is estimated from a sample of tokens. `head_dim` selects the kernel, which may need tokens of zeros at the
-    end.
+    The norm bounds the length of a key, and so sets the scale. The mean is estimated from a sample of tokens.
+    `head_dim` selects the kernel, which may need tokens of zeros at the end.
     """
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device

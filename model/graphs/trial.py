@@ -25,7 +25,10 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return the message with which a recording of `work` is rejected; an empty string if the error is small enough."""
+    """Return the message with which a recording of `work` is rejected, or an empty string.
+
+    The result is empty if the relative error of the replay is at most WORST. NaN is rejected.
+    """
     if error <= WORST:  # false for NaN
         return ""
     return (

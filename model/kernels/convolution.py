@@ -51,8 +51,12 @@ def _convolve(
     STAGES: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Load operands by descriptor (TMA) if DESCRIBED, else by pointer. `rows` is the number of rows of x, `stride` the
-    number of values from one row to the next: x may be a part of the channels of an image."""
+    """Compute a tile of `convolve`: PIXELS rows of the result, times NA + NB of its OUT channels.
+
+    The sum over CHANNELS input channels runs in steps of KA + KB. Operands are loaded by descriptor (TMA) if DESCRIBED,
+    else by pointer. `rows` is the number of rows of x. `stride` is the number of values between two rows of x, because
+    x may be some channels of a wider matrix.
+    """
     columns: tl.constexpr = FRAMES * SIDE * SIDE * CHANNELS
     of_weight: tl.constexpr = SIDE * SIDE * OUT if SIDE == 2 else OUT
     blocks: tl.constexpr = (OUT + NA + NB - 1) // (NA + NB)
@@ -126,8 +130,11 @@ def _block(
     COLUMNS: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Return [ROWS, COLUMNS] from `row` and `column` on of a matrix; rows outside its `rows` are zeros. `stride` is the
-    number of values from one row to the next."""
+    """Return the block [ROWS, COLUMNS] of the matrix `source` that begins at `row` and `column`.
+
+    `rows` is the number of rows of the matrix; the block is zero outside of these. `stride` is the number of values
+    between two rows.
+    """
     if DESCRIBED:
         block = source.load([row, column])
     else:
@@ -141,7 +148,10 @@ def _block(
 def _add_product(
     total, x, w, row, column, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIBED: tl.constexpr
 ):
-    """Return `total` plus x times the block of the weight [ROWS, COLUMNS] at `row` and `column`, transposed."""
+    """Return `total` plus the product of x and a transposed block of the weight `w`.
+
+    The block begins at `row` and `column`, and is K columns wide. The weight is [ROWS, COLUMNS].
+    """
     return tl.dot(x, _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T, total)
 
 

@@ -28,17 +28,18 @@ preceding addition is always faster at once.
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return SIZE channels from START on as [SIZE / WIDTH, WIDTH].
+    """Return the indices of SIZE channels, the first of which is START, as [SIZE / WIDTH, WIDTH].
 
     A thread has four adjacent channels of every WIDTH, so it reads and writes them in every dtype without data exchange
-    between threads."""
+    between threads.
+    """
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
     return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
 
 
 @triton.jit
 def _given(ptr, cols, inside, other):
-    """Return a vector's channels in fp32; `other` without a vector."""
+    """Return the channels `cols` of the vector at `ptr` in fp32; all are `other` if `ptr` is None."""
     if ptr is None:
         x = tl.full(cols.shape, other, tl.float32)
     else:
@@ -58,7 +59,10 @@ def _largest(a, b):
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return x, the addend y, and the affine's scale and shift as loaded; x in place of absent ones."""
+    """Return a token's x, addend y, scale and shift, in the dtypes of memory.
+
+    x takes the place of each tensor whose pointer is None.
+    """
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -71,7 +75,10 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return x after the addition and the affine, and store it."""
+    """Return x + y * gate, then times 1 + scale plus shift, in fp32, and store it in place of x.
+
+    `loaded` are the results of `_loaded`. A step without tensors is left out.
+    """
     x, y, scale, shift = loaded
     if y_ptr is not None:
         y = y.to(tl.float32)
@@ -103,7 +110,7 @@ def _add_norm(
     SECOND: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Process one token after the other, while the next token's data is loaded."""
+    """Compute `add_norm_` of one token after the other, while the next token's data is loaded."""
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
@@ -136,14 +143,14 @@ def _add_norm(
 
 @triton.jit
 def _power_of_two_over(x):
-    """Return the smallest power of two that is at least x, from its exponent's bits, and 1 / that power."""
+    """Return the smallest power of two that is at least x, and 1 / that power. Both come from the bits of x."""
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
     return (exponent << 23).to(tl.float32, bitcast=True), ((254 - exponent) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
-    """Return x, a token's SIZE channels from START on, rotated by the token's angles."""
+    """Return SIZE channels x of a token after RoPE by the angles of this token. START is the first channel's index."""
     pair = tl.arange(0, WIDTH // 2)[None, :]
     if WIDTH % (2 * HALF) != 0:  # otherwise every WIDTH channels have the same angles
         pair = pair + START // 2 + tl.arange(0, SIZE // WIDTH)[:, None] * (WIDTH // 2)
@@ -154,7 +161,10 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """Return the smallest power of two with which no token normed with these weights overflows, and 1 / that power."""
+    """Return the scale for 8-bit queries after a norm with these weights, and 1 / scale.
+
+    The scale is the smallest power of two with which no query overflows. `root` is the result of `_root`.
+    """
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
@@ -201,10 +211,12 @@ def _put_own(
     WIDTH: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """Process one token after the other, while the next token's data is loaded.
-    There are three kinds of programs: for queries, for keys and for values. In 8 bits a query's factor is the smallest
-    with which no normed token overflows; the first of its programs writes it. Keys and values use the `factor`
-    arguments."""
+    """Compute `scatter_qkv_` of one token after the other, while the next token's data is loaded.
+
+    There are three kinds of programs: for queries, for keys and for values. In 8 bits the queries' scale is the
+    smallest with which no token overflows, and the first program for queries stores it. Keys and values use the scales
+    in `k_factor_ptr` and `v_factor_ptr`.
+    """
     first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
@@ -346,7 +358,10 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return the factor by which a norm's largest weight is multiplied to get the scale of its 8-bit queries."""
+    """Return the factor by which a norm's largest weight is multiplied to get the scale of 8-bit queries.
+
+    `dim` is the number of channels of the norm.
+    """
     return dim**0.5 / QUERY_LENGTH
 
 

@@ -110,10 +110,11 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):
-    """Norm a token in parts.
+    """Compute `layer_norm_8bit_` of one token, a part of its channels at a time.
 
     All reads after the first come from the GPU's cache, so few registers are needed and many programs run in parallel
-    while others wait between their four passes."""
+    while others wait between their four passes.
+    """
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
@@ -165,7 +166,7 @@ def _rescale(
 
 @Kernel
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
-    """Store the largest magnitude of x minus mean at largest_ptr, which is 0 at first."""
+    """Raise the number at `largest_ptr`, at first 0, to the largest magnitude of x minus mean."""
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
@@ -176,8 +177,7 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
 
 @Kernel
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
-    """Store the smallest power of two that is at least `largest` times `share`, from its exponent's bits, and its
-    inverse."""
+    """Store the smallest power of two that is at least `share` times the number at `largest_ptr`, and its inverse."""
     x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
     tl.store(scale_ptr, (exponent << 23).to(tl.float32, bitcast=True))

@@ -35,7 +35,7 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _store_as(at, x, factor, inside):
-    """Store x, in 8 bits after multiplication by a factor, else unchanged."""
+    """Store x in the dtype of the memory. For fp8, x is first multiplied by `factor` and clamped."""
     if at.dtype.element_ty == tl.float8e4nv:
         x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
@@ -60,7 +60,12 @@ def _rms(
     HALF: tl.constexpr,
     ROPE: tl.constexpr,
 ):
-    """Write to the rows of `rows_ptr`, or in order if it is None; `out_ptr` may be x."""
+    """Compute the root-mean-square norm of one token, then RoPE if ROPE, then the conversion to fp8 if there is a
+    factor.
+
+    The result is written to the token's row number in `rows_ptr`, or to the token's own row if that is None. `out_ptr`
+    may be `x_ptr`.
+    """
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -162,7 +167,10 @@ def _merge(
     BLOCK: tl.constexpr,
     REST: tl.constexpr,
 ):
-    """Merge the parts; a row is one head of one token."""
+    """Merge attention over parts of the keys (see `ops.pointwise.merge_`) for ROWS rows.
+
+    A row is one head of one token.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
     at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)

@@ -44,7 +44,8 @@ def _scales(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Return the scale of each block."""
+    """Return the fp32 scale of each block with an index in `block`; with NESTED, the stored scales are decoded
+    first."""
     scale = tl.load(absmax_ptr + block, mask=inside, other=0)
     if NESTED:
         outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
@@ -54,7 +55,10 @@ def _scales(
 
 @triton.jit
 def _pair(first, second, kind: tl.constexpr):
-    """Return the bits of two numbers of a dtype as one number of twice their width, the first in its lower half."""
+    """Return two fp32 numbers, converted to the dtype `kind`, as one integer with the bits of both.
+
+    The first number is in the lower half of the bits.
+    """
     if kind == tl.float8e4nv:  # one instruction; Triton's own conversion leaves a neighbour's bits in the upper half
         pair = tl.inline_asm_elementwise(
             "cvt.rn.satfinite.e4m3x2.f32 $0, $2, $1;", "=h,f,f", [first, second], tl.int16, is_pure=True, pack=1
@@ -75,7 +79,10 @@ def _pair(first, second, kind: tl.constexpr):
 def _write(
     out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Decode one block of HALF bytes for each of the scales; only the first `bytes_left` bytes exist."""
+    """Decode blocks of 4-bit values and store the values in the dtype TYPE.
+
+    There is a block of HALF bytes for each of `scales`. With MASKED, only the first `bytes_left` bytes exist.
+    """
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:
         packed = tl.load(packed_ptr + at, mask=at < bytes_left, other=0).to(tl.int32)
@@ -106,7 +113,7 @@ def _decode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Decode BLOCKS blocks in each program."""
+    """Decode BLOCKS blocks of a 4-bit weight in each program. A block has HALF bytes with two values each."""
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
     scales = _scales(
         absmax_ptr,
@@ -141,7 +148,11 @@ def _recode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Recode a row in each program, BLOCKS of its `row_blocks` blocks at a time; ROW_BLOCKS >= `row_blocks`."""
+    """Convert a row of a 4-bit weight to 8 bits with one scale. A program does one row.
+
+    The row has `row_blocks` blocks, of which BLOCKS are converted at a time. ROW_BLOCKS is `row_blocks` rounded up to a
+    power of two.
+    """
     first = tl.program_id(0).to(tl.int64) * row_blocks
     block = tl.arange(0, ROW_BLOCKS)
     scales = _scales(

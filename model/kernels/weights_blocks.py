@@ -25,28 +25,32 @@ def _byte(start, at):
 
 @triton.jit
 def _signed(start, at):
-    """Return the byte as a number from -128 to 127."""
+    """Return the byte number `at` of a block as a signed number from -128 to 127. `start` is the block's address."""
     return (_byte(start, at) ^ 128) - 128
 
 
 @triton.jit
 def _half(start, at):
-    """Return the float16 at byte `at`, which is even, as fp32."""
+    """Return the float16 number at byte `at` of a block as fp32. `at` is even, and `start` is the block's address."""
     return (_byte(start, at) | (_byte(start, at + 1) << 8)).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the number of BITS bits of each value.
+    """Return the packed numbers of BITS bits with the indices `value`. The first byte of the numbers is `at`.
 
-    A GROUP of bytes holds one number per byte in its lowest bits, then one in the next bits, and so on."""
+    Each GROUP of bytes holds as many numbers in its lowest bits, then as many in the next bits, and so on.
+    """
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
 
 
 @triton.jit
 def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """Return a value of the formats with 32 values a block."""
+    """Return the decoded value number `i` of a block, for the format KIND with 32 values in a block.
+
+    With LEAST, the block's offset is added. `start` is the block's address.
+    """
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -65,10 +69,11 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Return number `group` of eight 6-bit numbers.
+    """Return the number with index `group` of eight packed 6-bit numbers.
 
-    Four numbers are in the low bits of bytes from `first` on. The others have their low bits in bytes from 12 on, and
-    their high bits in the high bits of the first four numbers' bytes."""
+    Numbers 0 to 3 are the low six bits of four bytes, the first of which is `first`. The others have four low bits in
+    the bytes at `second`, SHIFT bits up, and two high bits in the top of the bytes at `first`.
+    """
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))
@@ -76,7 +81,10 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
 
 @triton.jit
 def _of_256(start, i, KIND: tl.constexpr):
-    """Return a value of the formats with 256 values a block."""
+    """Return the decoded value number `i` of a block, for the format KIND with 256 values in a block.
+
+    `start` is the block's address.
+    """
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)

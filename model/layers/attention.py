@@ -72,9 +72,10 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute keys and values of a single batch element and pass them to `extend`, without attending.
+        """Compute the keys and values of a single batch element and pass them to `extend`, without attending.
 
-        The arguments are those of `update_`.
+        The last forward of a chunk uses it in the last block, whose attention is not needed. The arguments are those of
+        `update_`.
         """
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):

@@ -168,7 +168,10 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Return `add_norm` of x [tokens, dim] in the 8-bit input dtype of `layers`; in `dtype` if there is none."""
+    """Return `ops.pointwise.add_norm` of x [tokens, dim] in the 8-bit input dtype of `layers`.
+
+    If `layers` have none, the result is in `dtype`. x is updated in place. The other arguments are those of `add_norm`.
+    """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 

@@ -313,9 +313,10 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast`, and `plain` from the first failure of `fast` on.
+    """Return a function that calls `fast` until `fast` fails once, and `plain` then and in all later calls.
 
-    A failure, such as a missing compiler, is logged once with `name`. Running out of memory does not count as one.
+    A failure, such as a missing compiler, is logged once with `name`. Running out of memory does not count as a
+    failure.
     """
     broken = False
 

@@ -113,9 +113,9 @@ class FourBitParameter(DecodedParameter):
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
-        """Return a parameter of `shape` over these tensors, without a copy.
+        """Return a parameter of `shape` over the bytes `packed` (uint8) and their `scales`, without a copy.
 
-        They may be views of a mapped file or slices of a GPU buffer.
+        The tensors may be views of a mapped file or slices of a GPU buffer.
         """
         parameter = torch.Tensor._make_subclass(cls, packed, False)
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
@@ -139,9 +139,10 @@ class ScaledParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
-        """Return a parameter over these tensors, without a copy.
+        """Return a parameter over the 8-bit `values` [out, in] and their `scale`, without a copy.
 
-        They may be views of a mapped file or slices of a GPU buffer.
+        `scale` is a single number, [out, 1], or None. The tensors may be views of a mapped file or slices of a GPU
+        buffer.
         """
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.scale = scale
@@ -190,7 +191,10 @@ class LayoutParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
-        """Return a parameter of `shape` over these tensors in a `layout`, given by its name, without a copy."""
+        """Return a parameter of `shape` over the quantized `values`, without a copy.
+
+        `layout` is the name of comfy_kitchen's layout, and `fields` are the other fields of the layout's Params.
+        """
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter

@@ -26,9 +26,10 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether the kernel that `made()` runs works and its result is close to `want`.
+    """Return whether the kernel that `made()` runs works, with a relative RMS error below WORST_PROBE.
 
-    If not, log a warning that other, slower kernels do the work that `what` describes.
+    `want` is the exact result. If the test fails, a warning says that other, slower kernels do the work that `what`
+    describes. Raises torch.OutOfMemoryError.
     """
     try:
         error = ((made() - want).norm() / want.norm()).item()
