@@ -58,10 +58,10 @@ CARDS: dict[str, Published] = {
 
 
 class Measured(NamedTuple):
-    """A measurement by other people with their own code. `model` and `chunk`: the seconds for the model alone and for
-    the full chunk, None if unknown. `size`: height and width of the video. `frames` and `window`: latent frames of a
-    chunk and of the attention window. `forwards`: forwards for each chunk. `eight_bit`: whether 8-bit kernels were
-    used."""
+    """A measurement by other people with their own code, on a `card` in CARDS. `code`: a description of their code.
+    `model` and `chunk`: the seconds for the model alone and for the full chunk, None if unknown. `size`: height and
+    width of the video. `frames` and `window`: latent frames of a chunk and of the attention window. `forwards`:
+    forwards for each chunk. `eight_bit`: whether 8-bit kernels were used."""
 
     card: str
     code: str

@@ -35,8 +35,9 @@ TOGETHER = 240
 @dataclass(frozen=True)
 class Second:
     """The agreement between the tracked points and the camera poses in one second of the video. `error`: the mean
-    reprojection error in pixels, NaN without points. `agreeing`: the fraction of the tracked points that were
-    triangulated from at least three views. `points`: the number of triangulated points in view."""
+    reprojection error in pixels, NaN without triangulated points. `agreeing`: the fraction of the tracked points that
+    were triangulated from at least three views, 0 without tracked points. `points`: the number of triangulated points
+    in view."""
 
     second: int
     error: float
