@@ -29,7 +29,8 @@ EMBEDDING = "embedding"
 @dataclass(frozen=True)
 class KnownPrompts:
     """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `folder`: the cache's
-    folder, None for no cache. `maker`: a text that identifies the encoder and the rest."""
+    folder, None for no cache. `maker`: a text that identifies the encoder, the tokenizer, the dtype and the kind of
+    device."""
 
     folder: Path | None
     maker: str

@@ -25,7 +25,7 @@ MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 
 def add_queue_command(commands: Any) -> None:
-    """Add the `queue` command. It sets its function as `arguments.run`."""
+    """Add the `queue` command to the subparsers `commands`. The command sets its function as `arguments.run`."""
     parser = commands.add_parser("queue", help="run a workflow on a ComfyUI server and save its video")
     parser.set_defaults(run=queue)
     add = parser.add_argument

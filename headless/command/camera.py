@@ -31,7 +31,7 @@ from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Add the `camera` command with its five actions to the command line. Each action sets its function as
+    """Add the `camera` command with its five actions to `subparsers`. Each action sets its function as
     `arguments.run`."""
     parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")

@@ -16,7 +16,7 @@ LINGBOT_WORLD_CARDS names the file in which trials are cached."""
 
 
 def add_doctor_command(subparsers: Any) -> None:
-    """Add the `doctor` command. It sets its function as `arguments.run`."""
+    """Add the `doctor` command to `subparsers`. The command sets its function as `arguments.run`."""
     about = "report what this machine can do: card, kernels, rates, frames per second, settings to use"
     parser = subparsers.add_parser("doctor", help=about, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_doctor)

@@ -21,7 +21,7 @@ Points need pycolmap and OpenCV: pip install -e ".[cli,measure]"."""
 
 
 def add_export_command(commands: Any) -> None:
-    """Add the `export` command. It sets its function as `arguments.run`."""
+    """Add the `export` command to the subparsers `commands`. The command sets its function as `arguments.run`."""
     parser = commands.add_parser("export", help=ABOUT, description=HELP, formatter_class=Help)
     parser.set_defaults(run=_export)
     parser.add_argument("video", metavar="VIDEO|WALK", type=some_path, help="a walk's folder, a video, or its frames")

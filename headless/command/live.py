@@ -20,7 +20,8 @@ from .flags import Help, add_prompt, add_size, adder, count, given_prompt, secon
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `live` command. It sets its function as `arguments.run`. `show` makes progress bars."""
+    """Add the `live` command to the subparsers `commands`. The command sets its function as `arguments.run`. `show`
+    makes progress bars."""
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")

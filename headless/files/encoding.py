@@ -51,7 +51,8 @@ class WholeVideo:
 
 
 class VideoParts:
-    """An encoder that writes a video in parts to a pipe or a file. A part can be played as soon as it is written.
+    """An encoder that writes a video in parts to `pipe`, a pipe or a file. A part can be played as soon as it is
+    written. `fps`: frames per second. `preset`: the preset of libx264. `recipe`: the record of the run, as JSON.
 
     libx264 delays its output by 40 frames and cannot continue after a flush. So each part has its own encoder and
     begins with a key frame. The muxer ends a fragment when the next frame arrives, so the last frame of a part is

@@ -166,7 +166,8 @@ class _Parts(VideoParts):
     """A writer of a video in parts. It can also copy the parts of another video."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames of another video that this class has written. They must be complete parts."""
+        """Copy the first `frames` frames of `video`, an open file that this class has written. These frames must be
+        complete parts."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):

@@ -88,7 +88,8 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int, host: str = "") -> Iterator[None]:
-    """Raise InputError for any error in this context that says that the port or the host cannot be used."""
+    """Convert any error within this context about a port or a host that cannot be used to an InputError. `port` and
+    `host` appear in its message."""
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:

@@ -94,11 +94,12 @@ class Processes:
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
     def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
-        """Return how the processes divide each forward of the model. If `guided`, one half computes the prompt and the
-        other half the negative prompt. The processes of a half divide the tokens equally. With `shard` all processes
-        also divide the weights.
+        """Return how the processes divide each forward of a model with the configuration `config`. If `guided` and
+        their number is even, one half computes the prompt and the other half the negative prompt. The processes of a
+        half divide the tokens equally. With `shard` all processes also divide the weights.
 
-        Raises InputError if the number of attention heads is not divisible, and for `shard` with one process.
+        Raises InputError if the number of attention heads is not divisible by the number of processes that divide the
+        tokens. Raises InputError for `shard` with one process.
         """
         if self.size == 1:
             if shard:
