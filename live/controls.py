@@ -53,7 +53,7 @@ class Wishes(NamedTuple):
     """The inputs for n video frames.
 
     axes: float64 [n, 4], the speeds forward, right, yaw and pitch, each -1 to 1; Shift doubles the first two.
-    look: additional degrees of (yaw, pitch) from the mouse.
+    look: additional degrees of (yaw, pitch) from the mouse, for all n frames together.
     event: the number of the last included input, or None.
     waited: the seconds since that input arrived, None if no input arrived since the previous frames.
     heard: the inputs that arrived since the previous frames.
@@ -161,7 +161,7 @@ class Controls:
             self._script = deque(checked)
 
     def hear(self) -> None:
-        """Record that the user is active, without an input for the camera."""
+        """Record that the user is active, without an input for the camera. The session then does not count as idle."""
         with self._lock:
             self.heard = self._clock()
 

@@ -40,8 +40,9 @@ Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with details.
 
-The kinds are prompt, events, paused, resumed, still, drift, stuck, found, back, restarted, kept and failed. "kept"
-means that saving has failed.
+The kinds are prompt and events (changed), paused, resumed, still (the session begins or stops waiting for an input),
+drift (the video degrades), stuck (the camera), found (the crate of a map), back (to an earlier chunk), restarted, kept
+(saving has failed) and failed (an error).
 """
 
 

@@ -135,8 +135,8 @@ class Session(ChunkMaker):
         self.close()
 
     def prompt(self, text: str, *, refresh: bool = False, event: int | None = None) -> None:
-        """Change the prompt from one of the next chunks on. The text is encoded in the background. Raises InputError
-        for an empty prompt.
+        """Change the prompt, beginning with one of the next chunks. The text is encoded in the background. Raises
+        InputError for an empty prompt.
 
         refresh: also recompute the cached keys and values of the window, so that the video changes at once.
         event: a number that identifies this input; see Controls.
@@ -148,11 +148,11 @@ class Session(ChunkMaker):
         self._say(self.events.say(text), refresh, Heard("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
-        """Switch a world event on or off; its sentence extends the prompt while it is on. Raises InputError for an
-        unknown event.
+        """Switch a world event on or off. While the event is on, its sentence extends the prompt. Raises InputError for
+        an unknown event.
 
         name: the name or the key of the event.
-        on: true, false, or None to toggle it.
+        on: true, false, or None to toggle the event.
         refresh, event: as in `prompt`.
         """
         self._say(self.events.switch(name, on), refresh, Heard("event", event, time.monotonic()))

@@ -141,7 +141,7 @@ class Walk:
 
     @property
     def chunks(self) -> int:
-        """The number of chunks of this walk. Chunks of the continued state do not count."""
+        """The number of chunks of this walk, without those of the continued state."""
         return self._made
 
     def chunk(self) -> Iterator[Frames]:
@@ -167,8 +167,8 @@ class Walk:
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
-        """Make and save the next chunk. Return an iterator that decodes its frames on request. Until it ends, only
-        `remember` and `chunk_ahead` may be called."""
+        """Make and save the next chunk. Return an iterator that decodes the chunk's frames on request. Until the
+        iterator ends, only `remember` and `chunk_ahead` may be called."""
         made = self._next_chunk()
         frames = self._handed_out(made, decode_parts(made, self._decoder))
         self._keep(made)
@@ -179,9 +179,9 @@ class Walk:
         self._world.remember()
 
     def _next_chunk(self) -> Made:
-        """Make the next chunk. If chunks are slow, keys are checked after each forward in the first half. If they have
-        changed, the chunk is restarted once with the current keys. Later restarts would lose more time than they
-        gain."""
+        """Make the next chunk. If chunks are slow, keys are checked after each forward in the first half of the chunk's
+        forwards. If the keys have changed, the chunk is restarted once with the current keys. Later restarts would lose
+        more time than they gain."""
         turns, camera, forwards = self.controls.turns, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def look_again(forward: int) -> None:

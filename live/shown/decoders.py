@@ -16,8 +16,9 @@ from .frames import Frames, Made, Part
 def decoder_of_last(
     engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after a walk's last latent frame. For this it first decodes the last REACH
-    saved latent frames, and if needed those of the continued `state`. `exact`: decode in fp32."""
+    """Return a decoder that can continue after a walk's last latent frame. To restore its state, the decoder first
+    decodes the last REACH saved latent frames, and if needed those of the continued `state`. `exact`: decode in
+    fp32."""
     preview, made = engine.new_preview, kept.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
     parts = [kept.latent(max(0, made - REACH), made)] if made else []

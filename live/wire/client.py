@@ -26,8 +26,9 @@ arrive."""
 
 
 class Client:
-    """The connection to one client: a queue of frames and messages. The walk never waits for it. All methods must be
-    called in the event loop. `ours` tells whether the client is this project's own page."""
+    """The connection to one client: a queue of frames and messages. The walk never waits for this queue. All methods
+    must be called in the event loop. `ours` tells whether the client is this project's own page. `threads` encode the
+    frames."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours, self.moving = uuid4().hex, init.ours, init.moving

@@ -92,8 +92,8 @@ class Events:
 
     def stand(self, prompt: str, *, later: bool = False) -> None:
         """Find the base prompt and the active events in `prompt`, a full prompt. This is for a walk that has gone back
-        or continues a state. With `later` the prompt is of the current time, so an event that has already started by
-        its time does not start again."""
+        or continues a state. `later`: the prompt belongs to the current second of the video, so an event that has
+        already started by its time does not start again."""
         with self._lock:
             active, base = set(), prompt
             for event in reversed(self.all):

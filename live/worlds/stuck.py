@@ -1,5 +1,5 @@
-"""Detection of a camera that is stuck. The camera walks on, but the frames stand still, because the model shows a wall
-there."""
+"""Detection of a camera that is stuck. The camera's position changes, but the frames do not, because the model shows a
+wall there."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LASTS = 6
 """The number of successive latent frames without change (one and a half seconds) after which the camera counts as
 stuck."""
 STILL = 0.15
-"""A limit for the change of frames per distance, as a fraction of the usual change. Frames with less change stand
-still."""
+"""A limit for the change of frames per distance of the camera, as a fraction of the usual change. Frames that change
+less count as unchanged."""
 SIDE = 64
 """The largest side, in pixels, of the reduced frames that are compared."""
 
