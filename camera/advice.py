@@ -51,7 +51,12 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a warning if fx, fy, cx, cy [4] are implausible for an 832x480 image, with the likely intended values."""
+    """Return a list with a warning if the lens is implausible for an 832x480 image. The list is empty for a plausible
+    lens.
+
+    `lens` [4] is fx, fy, cx, cy in pixels. If the numbers seem to be for another image size, the warning states the
+    values for 832x480.
+    """
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:

@@ -110,7 +110,8 @@ def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
 
 
 def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Comparison:
-    """Compare the poses [f, 4, 4] under two conventions: `read`, the chosen one, and `other`, the one called `name`."""
+    """Return a comparison of the poses [f, 4, 4] that a file gives under two conventions: `read` under the chosen one,
+    and `other` under the one called `name`. `z_up`: the world's z axis points up."""
     mine, theirs = (_scores(each, z_up) for each in (read, other))
     score = next((each.value for each in theirs.values() if abs(each.value) > PASSING), 0.0)
     lengths = [float(np.linalg.norm(np.diff(each[:, :3, 3], axis=0), axis=1).sum()) for each in (read, other)]

@@ -137,8 +137,8 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """Return the tensors that form the parameters `names`. A quantized parameter consists of values, scales and
-        tables."""
+        """Return the tensors to read for the parameters `names`: one for a plain parameter; values, scales and tables
+        for a quantized one."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 

@@ -62,8 +62,9 @@ class BufferRange(NamedTuple):
         return self.buffer.narrow(0, self.start, self.nbytes)
 
     def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
-        """Copy the bytes of `staged` (uint8, host memory) from byte `start` on into this range, and round them if
-        needed. If `non_blocking`, the GPU does this later, in the order of its stream."""
+        """Copy bytes of `staged` (uint8, host memory), beginning at byte `start`, into this range. Values are rounded
+        if the range has `rounded` dtypes. If `non_blocking`, the GPU copies and rounds later, in the order of its
+        stream."""
         values, target = staged[start : start + self.file_bytes], self.view()
         if self.rounded is not None:
             values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
@@ -173,8 +174,9 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, BufferRange], size:
 
 
 def clipped(chunks: Iterable[FileChunk], first: int, stop: int, buffer: Tensor) -> Iterator[FileChunk]:
-    """Yield the parts of `chunks` that fill bytes [first, stop) of their common buffer. The parts are redirected to the
-    start of another `buffer`."""
+    """Yield the parts of `chunks` that fill bytes [first, stop) of their common buffer. In the result these bytes are
+    copied to the start of another `buffer`. A process that keeps only a piece of a block reads only that piece in this
+    way."""
     for chunk in chunks:
         copies: list[tuple[int, BufferRange]] = []
         for begin, target in chunk.copies:

@@ -63,7 +63,8 @@ Changes = Mapping[str, Sequence[Change]]
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
-    """Return the LoRAs that apply to the expert `role`, "high" or "low"."""
+    """Return the LoRAs that apply to the expert `role`, "high" or "low". A LoRA without a stated expert applies to
+    both."""
     return tuple(lora for lora in loras if lora.expert in (None, role))
 
 

@@ -173,7 +173,8 @@ class BlockStreamer:
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _Arrival]] = {}
-        """The number of the block that is or will be in each slot, and its arrival."""
+        """For each slot, by number: the index of the block whose weights are in it or being copied into it, and the
+        copy to wait for."""
 
     def serve(self, model: LingBotWorldModel) -> None:
         """Start to upload the first blocks, and upload the others while `model` runs. Threads and slots are freed with
@@ -198,7 +199,8 @@ class BlockStreamer:
             self._fill(index).wait()
 
     def _after(self, index: int, *_: Any) -> None:
-        """Start to fill the slot of a block with the next block that uses it, which may be of the next step."""
+        """Start to fill the slot of a block that has run with the weights of the next block that uses the slot. After
+        the last block that is one of the first blocks, for the next step."""
         following = index + self._slots
         if following > self._blocks[-1]:
             following = next(block for block in self._blocks if (block - index) % self._slots == 0)

@@ -139,8 +139,8 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return whether a folder holds a causal model, judged by its config.json or a name, else by the shapes of its
-    tensors."""
+    """Return True if a folder holds a causal model, judged by its config.json or a name, else by the shapes of its
+    tensors. It is False for experts, for packages, and for weights that cannot be read."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
@@ -151,7 +151,8 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return whether a weight file holds a causal model, judged by a name, else by the shapes of its tensors."""
+    """Return True if a weight file holds a causal model, judged by a name, else by the shapes of its tensors. It is
+    False for experts, for other files, and for files that cannot be read."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     if stated_causal(names_of(file.absolute()), {}):
@@ -184,7 +185,8 @@ def tokenizer_in(folder: Path) -> Path | None:
 
 
 def is_expert_folder(path: str | Path) -> bool:
-    """Return whether a folder holds the weights of one model, not a package of several."""
+    """Return True if a folder directly contains the weights of one model, judged by file names. It is False for a
+    package of several models, and for a path that is not a folder."""
     folder = Path(path)
     names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
     if not folder.is_dir():

@@ -93,8 +93,8 @@ def named_release(names: Iterable[str]) -> str | None:
 
 
 def named_causal(names: Iterable[str]) -> bool:
-    """Return whether the names state that the model is causal. The first name that states a causal model or an expert's
-    role decides."""
+    """Return True if the names state that the model is causal. The first name that states a causal model or an expert's
+    role decides; without such a name the result is False."""
     clear = (name for name in names if _CAUSAL.search(name.lower()) or noise_role(name))
     return noise_role(next(clear, "high_noise")) is None
 

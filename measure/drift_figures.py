@@ -159,8 +159,12 @@ def _shared(one: _Frame, two: _Frame) -> np.ndarray:
 
 
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the changes [3] of `_shared` from the frame `onto` to `other`, which is warped by the flow `there`. A
-    pixel is skipped if the flow `back` returns to a point more than half a pixel away from it."""
+    """Return the changes [3] of `_shared` from the frame `onto` to `other`. `other` is warped onto `onto` by the
+    optical flow `there` [h, w, 2].
+
+    A pixel is skipped if the flow `back`, in the opposite direction, leads from its target to a point more than half a
+    pixel away from it.
+    """
     cv2 = opencv()
     returned, inside = _warp(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)

@@ -24,7 +24,7 @@ LEAST_AGREEING = 0.4
 counts as found."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
 """The test of whether a camera moves. Rotations are fitted to pairs of keyframes that are FAR_APART keyframes apart.
-The camera moves if the points' residual is above LEAST_PARALLAX pixels.
+The camera counts as moving if the residual of the tracked points is above LEAST_PARALLAX pixels.
 
 The residual is the third quartile over points and the median over pairs. On known clips it is at most 0.5 for
 rotations, and 1.4 or more for moving cameras.
@@ -108,7 +108,8 @@ class VideoCamera:
     @property
     def flat(self) -> bool:
         """True if the camera moves and most tracked points lie on one plane. For such a scene the motion is ambiguous:
-        a second motion, along the plane's normal, explains the points as well (Faugeras and Lustman, 1988)."""
+        a second motion, along the plane's normal, explains the tracked points as well (Faugeras and Lustman, 1988).
+        False for a camera that only rotates."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.both(first, first + apart)]
@@ -217,8 +218,8 @@ def _resize_all(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[i
 
 
 def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the points show that the
-    camera moves. From the first keyframe for which no rotation is found, the matrices are NaN."""
+    """Return camera-to-world matrices [k, 4, 4] of a camera that only rotates, and whether the tracked points show that
+    the camera moves. From the first keyframe for which no rotation is found, the matrices are NaN."""
     focal = float(np.sqrt(lens[0] * lens[1]))
     c2w = np.full((len(tracks.frames), 4, 4), np.nan)
     c2w[0] = np.eye(4)
@@ -261,8 +262,8 @@ def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.nd
 
 
 def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the unit rays to the points visible in both keyframes: [n, 3] in the axes of the first and [n, 3] in those
-    of the last."""
+    """Return the unit rays to the n points visible in both keyframes, as two arrays [n, 3]. The first is in the camera
+    axes of the keyframe `first`, the second in those of `last`. `lens` [4] is in pixels of the tracked frames."""
     points = tracks.points[:, tracks.both(first, last)]
     ahead = np.ones((points.shape[1], 1))
     before, after = (unit(np.concatenate([(points[at] - lens[2:]) / lens[:2], ahead], 1)) for at in (first, last))

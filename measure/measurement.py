@@ -31,8 +31,8 @@ It is UNASKED_PARALLAX pixels of the tracked frames, or the fraction UNASKED_SHA
 is larger. The fraction allows for a lens that differs from the path's, since that looks like a small parallax.
 """
 ALIKE = 3.0
-"""A pair with a fault is not judged if the path's motion fits the points almost as well as the measured motion does.
-ALIKE is the largest ratio of the two residuals for which this holds."""
+"""The largest ratio of two residuals at which a pair with a fault is ambiguous, so that it is not judged. The residuals
+are those of the tracked points under the path's motion and under the measured motion."""
 FOLLOWING = 0.75
 """The fraction of pairs with a measured motion that must have no fault, if the video is to count as following its
 path."""
@@ -47,7 +47,7 @@ class Pair:
     tracks: the number of points visible in both frames.
     found: [4, 4], the measured relative pose in an arbitrary unit of length; None if no camera was found.
     parallax, focal: the measured parallax, and the focal length, in pixels of the tracked frames.
-    left: the points' residual under the measured motion, in pixels.
+    left: the residual of the tracked points under the measured motion, in pixels.
     asked_left: the same under the path's motion.
     """
 

@@ -38,7 +38,7 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
     """Return messages on the estimated camera as a path: how many keyframes it covers, its scale, its axes and its
     lens.
 
-    `path` is the estimated path. `lens_given`: the user stated the lens.
+    `path` is the estimated path. `lens_given` is True if the user stated the lens.
     """
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"

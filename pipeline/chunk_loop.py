@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
 class ChunkLoop:
     """The settings shared by all chunks of a video.
 
-    `size` is the height and width of the latent. `held` counts the latent frames with cached keys and values (see
+    `size` is the height and width of the latent. `held` is the number of latent frames with cached keys and values (see
     `Window.held`). `chunk` is the number of latent frames per chunk. `schedule` determines the denoising steps.
     """
 

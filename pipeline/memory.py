@@ -179,8 +179,8 @@ class SamplingWork:
     together: ParallelGroups = ONE_PROCESS
 
     def needed(self, experts: int, resident_blocks: int | None = None) -> int:
-        """Return the bytes needed on the device, with `resident_blocks` blocks of each expert (None: all). If `experts`
-        is 1, the larger expert counts; if 2, both."""
+        """Return the bytes needed on the device, with `resident_blocks` blocks of each expert (None: all). `experts` is
+        the number of experts on the device at once. If it is 1, the result is for the larger expert."""
         weights = self.together.weights
         larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
         steps = estimate_sampling(

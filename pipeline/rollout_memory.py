@@ -294,8 +294,8 @@ class RolloutPlanner:
 
 
 def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
-    """Return whether each forward converts weights: decodes quantized ones, or quantizes them to 8 bits for 8-bit
-    arithmetic."""
+    """Return True if each forward converts weights: it decodes quantized ones, or quantizes them to 8 bits for 8-bit
+    arithmetic. Only then can decoded weights that stay on the GPU save time."""
     return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 

@@ -79,7 +79,7 @@ class RolloutSpec:
 
     @property
     def guided(self) -> bool:
-        """Return whether a negative prompt is used."""
+        """Return True if the schedule uses a negative prompt: its guidance scale is not 1."""
         return self.schedule.guide_scale != 1
 
     @property

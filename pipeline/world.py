@@ -218,7 +218,7 @@ class World:
 
     @property
     def replays(self) -> bool:
-        """Return whether forwards are replayed CUDA graphs, which Python queues in little time."""
+        """Return True if forwards are replayed as CUDA graphs. Python queues such a forward in little time."""
         graphs = [lane.options.get("graphs") for lane in self._lanes]
         return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
 

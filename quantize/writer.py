@@ -142,7 +142,7 @@ def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, 
 
 
 def linear_weights(shapes: Shapes) -> list[str]:
-    """Return the names of the parameters that can be quantized, which are all matrices."""
+    """Return the names of the parameters that can be quantized. These are all matrices."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class StepNoise:
-    """A source of noise that depends only on the seed, the number of the chunk, and the step.
+    """A source of noise that depends only on the seed, the index of the chunk, and the step.
 
     So a chunk that is generated again has the same noise, and a live session that is repeated with the same inputs has
     the same frames.
@@ -19,8 +19,8 @@ class StepNoise:
     order = "chunk and step"
 
     def __init__(self, seed: int, chunk: int, cells: tuple[int, int]) -> None:
-        """Create the source for this `seed`. `chunk` is the number of latent frames per chunk, and `cells` is the
-        height and width of the latent."""
+        """Create a source of noise for a latent with the height and width `cells`. `chunk` is the number of latent
+        frames per chunk. Equal values of `seed` give equal noise."""
         self._seed, self._shape = seed, (1, 16, chunk, *cells)
         self._chunk = self._step = 0
 

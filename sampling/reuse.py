@@ -45,8 +45,8 @@ class StepReuse:
         """Return the velocity at `sigma`, either from `predict()`, which calls the model, or from the line.
 
         `expert` is any value that differs between the two experts; when it changes, a new line begins. `steps_left` is
-        the number of the run's steps from this one on. If the tensors are a batch of several videos, all share one
-        decision.
+        the number of remaining steps of the run, including this one. If the tensors are a batch of several videos, all
+        share one decision.
         """
         if expert != self._expert:
             self._expert = expert

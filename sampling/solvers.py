@@ -107,8 +107,8 @@ def _correct(
 
 
 def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
-    """Return x at the noise level `target`, the exact solution from `sigma` if x0 is `data` all the way. For `target` 0
-    this is `data`."""
+    """Return x at the noise level `target`, from `x` at the level `sigma`. The solution is exact if x0 is `data` at all
+    levels in between. For `target` 0 it is `data`."""
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)

@@ -31,8 +31,8 @@ def _float(weight: Tensor) -> Tensor:
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
     """Return the bucket, int64 in the same shape, of each relative position (key minus query) in `relative`.
 
-    Each direction has half of the `buckets`. In each direction half of them stand for exact distances; the others cover
-    logarithmically growing distances up to 128.
+    Each direction has half of the `buckets`. In each direction one half of the buckets stand for exact distances, and
+    the other half for logarithmically growing distances up to 128.
     """
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()

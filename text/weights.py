@@ -132,7 +132,8 @@ class UMT5Weights:
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the tensors that form the weight `name`. A quantized weight consists of values, scales and tables."""
+        """Return the entries of the weight `name`: one tensor for a plain weight; values, scales and tables for a
+        quantized one."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:

@@ -211,7 +211,8 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return all weights in ComfyUI's formats by name, and the other entries without those that only describe a format.
+    """Return all weights in ComfyUI's formats by name, and the file's entries without those that decoding does not need
+    (see UNUSED).
 
     `file` begins error messages. `stated` is the result of `stated_formats`, with the weights' names in `entries` as
     keys. Raises CheckpointError, which lists every weight that cannot be read.
@@ -255,7 +256,8 @@ def _layer(name: str) -> str:
 def _weight(
     values: TensorEntry | None, parts: Mapping[str, TensorEntry], stated: Any
 ) -> ScaledWeight | LayoutWeight | str:
-    """Return the weight formed by `values` and `parts`, or a message on why it cannot be read."""
+    """Return the weight with the stored `values` and the scales in `parts` (by suffix), or a message on why it cannot
+    be read. `stated` is the format description in the file."""
     description = stated if isinstance(stated, dict) else {}
     named, inner = description.get("format"), description.get("params")
     description = (inner if isinstance(inner, dict) else {}) | description
@@ -305,8 +307,8 @@ def _in_rows(
 
 
 def _needs_scale(values: TensorEntry) -> bool:
-    """Return whether a float8 weight must have a scale, because its first rows contain larger values than any linear
-    layer has."""
+    """Return True if a float8 weight without a scale cannot be right, because its first rows contain larger values than
+    any linear layer has. It is False for embeddings."""
     if "embed" in values.name or not math.prod(values.shape):
         return False
     return bool(values.view()[:SAMPLED_ROWS].float().abs().amax() > LARGEST_VALUE)

@@ -49,7 +49,7 @@ class FourBitWeight:
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """The tensors needed for decoding, which are all but the quant_state."""
+        """The tensors needed for decoding: all except the quant_state, whose content is already in the fields."""
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
@@ -139,7 +139,8 @@ def find_quantized(
 
 
 def _alike(one: TensorEntry, other: TensorEntry) -> bool:
-    """Return whether two tensors have the same dtype, shape, and bytes in a sample of rows."""
+    """Return True if two tensors have the same dtype and shape, and equal bytes in a sample of rows. Two keys of a file
+    may then share one new name."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = max(1, one.shape[0] // COMPARED_ROWS) if one.shape else 1

@@ -75,7 +75,8 @@ class MappedFile:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
-        """Yield `nbytes` bytes of the file from byte `offset` on, in pieces. Each piece overwrites the previous one.
+        """Yield `nbytes` bytes of the file, beginning at byte `offset`, in pieces. Each piece overwrites the previous
+        one.
 
         A disk error raises CheckpointError here. While reading a mapped page, a disk error would kill the process.
         """

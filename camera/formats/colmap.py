@@ -138,7 +138,8 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Return whether a line of images.txt lists 2D points, each as x, y and the integer id of a 3D point."""
+    """Return whether a line of images.txt lists 2D points, each as x, y and the integer id of a 3D point. It is False
+    for any other line."""
     if len(fields) % 3:
         return False
     try:

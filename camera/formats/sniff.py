@@ -32,18 +32,21 @@ FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"
 
 
 def looks_like_poses(path: Path) -> bool:
-    """Return whether a file is an .npy of matrices [n, 4, 4] or [n, 3, 4]."""
+    """Return True if a file is an .npy of matrices, [n, 4, 4] or [n, 3, 4]. It is False for other shapes and for
+    unreadable files."""
     return _array_shape(path)[1:] in ((4, 4), (3, 4))
 
 
 def looks_like_lens(path: Path) -> bool:
-    """Return whether a file is an .npy of fx, fy, cx, cy: [n, 4] or [4]."""
+    """Return True if a file is an .npy with the shape of a lens (fx, fy, cx, cy), [n, 4] or [4]. It is False for other
+    shapes and for unreadable files."""
     shape = _array_shape(path)
     return len(shape) in (1, 2) and shape[-1] == 4
 
 
 def looks_like_camera(path: Path) -> bool:
-    """Return whether a file or folder looks like one of the formats; an .npy must hold matrices."""
+    """Return True if a file or folder has one of the supported camera formats, judged by its name and first bytes. An
+    .npy file must hold matrices. The result is False for unreadable files."""
     return format_of(path) is not None and (path.suffix != ".npy" or looks_like_poses(path))
 
 

@@ -42,8 +42,11 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for the user that the amount has no effect if the camera moves at constant speed; empty for moves in
-        degrees."""
+        """A note for the user about a move whose amount is in world units; empty for other moves.
+
+        The model's input is scaled so that the longest step is 1. So the note states that at constant speed the amount
+        has no effect.
+        """
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 
@@ -143,7 +146,8 @@ def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndar
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Return the poses after one common rotation, by which the first camera looks straight ahead."""
+    """Return poses [n, 4, 4] with unchanged positions. Every camera is rotated in its own axes by one common rotation,
+    after which the first camera looks straight ahead."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w
 

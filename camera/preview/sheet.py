@@ -95,7 +95,8 @@ class Sheet:
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
         """Draw a path from green to red, with up to 7 of its cameras, and dots at whole seconds (see `tick_seconds`).
 
-        `positions` [n, 3] are the camera centres, and `cameras` the points of every frame's frustum.
+        `positions` [n, 3] are the camera centres. `cameras` has the frustum [6, 3] of every frame, from
+        `drawing.frustum`. `fps` is the number of frames per second.
         """
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
