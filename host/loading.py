@@ -149,11 +149,11 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmet
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
-    """Attach to each weight its file, offset and size, as ComfyUI's own safetensors loader does. Return the number of
-    weights with these marks.
+    """Attach to each weight of `model` its file, offset and size in the checkpoint, and return the number of such
+    weights.
 
-    ComfyUI's dynamic VRAM reads marked weights directly from the file to the GPU. Unmarked ones are copied out of the
-    memory map in one thread, and this is slow.
+    ComfyUI's own safetensors loader attaches the same. ComfyUI's dynamic VRAM reads marked weights directly from the
+    file to the GPU. Unmarked ones are copied out of the memory map in one thread, and this is slow.
     """
     mapped = {
         entry.view().data_ptr(): entry

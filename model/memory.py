@@ -73,10 +73,11 @@ def activation_bytes(
 def camera_cache_bytes(
     config: ModelConfig, frames: int, height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Return the size in bytes of a CameraCache that holds all blocks' tensors.
+    """Return the size in bytes of a CameraCache that holds all blocks' tensors, in `dtype`.
 
-    It includes scales and shifts for one camera, keys and values for `batch` prompts, and a copy of the fp32 camera.
-    The camera's embedded tokens are part of `activation_bytes`.
+    `frames`, `height` and `width` are the size of the latent. The result includes scales and shifts for one camera,
+    keys and values for `batch` prompts, and a copy of the fp32 camera. The camera's embedded tokens are part of
+    `activation_bytes`. The result is 0 for a model without camera layers.
     """
     if config.control is None:
         return 0

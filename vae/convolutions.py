@@ -92,13 +92,19 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
 
 
 def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference."""
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference for tests.
+
+    `weight` is [out, 3 * C, 3, 3], with the channels of the oldest frame first; `bias` is [out].
+    """
     return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
 
 
 @attempt("convolution", OURS)
 def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs."""
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs.
+
+    The frames are a view of a pool. `weight` is [out, 3 * C, 3, 3], channels last; `bias` is [out].
+    """
     from ..model.kernels.hopper import convolution as convolution_hopper
 
     rows, slots, size = _pooled(frames)

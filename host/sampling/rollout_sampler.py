@@ -117,9 +117,15 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
 
 
 def plan_memory(patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0) -> tuple[WorldMemory, int]:
-    """Return the memory plan of a rollout, and the bytes that it uses on the device without the weights. These bytes
-    include `reserved` bytes for other purposes. Raises InputError if the keys and values fit neither on the device nor
-    into host memory."""
+    """Return the memory plan of a rollout, and the bytes that it uses on the device without the weights.
+
+    patcher: the MODEL.
+    spec: the plan of the rollout.
+    mode: the place and precision of cached keys and values.
+    reserved: bytes for other purposes, which the result includes.
+
+    Raises InputError if the keys and values fit neither on the device nor into host memory.
+    """
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)

@@ -200,7 +200,7 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Return queries, keys and values [B, tokens, dim] in 8 bits, as Operands [B * tokens, dim].
+    """Return q, k and v [B, tokens, dim] in 8 bits, as Operands [B * tokens, dim].
 
     `zeros` tokens of zeros follow keys and values. All batch elements share a scale and a mean. The keys' mean is
     estimated from a sample. The values' mean is exact, because a query that attends equally to all values returns

@@ -155,7 +155,7 @@ def forget() -> None:
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
-    """Return the test results of candidates for one kind of work.
+    """Return the test results of the candidates `found`, which are all for one kind of work.
 
     If `timed`, and at least two candidates pass the accuracy test, these are also timed at `size`.
     """

@@ -277,7 +277,10 @@ def _from_fp8_rows(
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write `ops.pointwise.layer_norm_8bit` of x [tokens, dim] to `values` [tokens, dim] and `scales` [tokens, 1]."""
+    """Write the layer norm of x [tokens, dim] in 8 bits to `values` [tokens, dim], with `scales` [tokens, 1].
+
+    weight and bias [dim] and the epsilon `eps` are those of the norm (see `ops.pointwise.layer_norm_8bit`).
+    """
     if x.shape[1] > ALONE:
         return in_8_bits.layer_norm_8bit_(values, scales, x, weight, bias, eps)
     add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))
@@ -292,10 +295,10 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Write `ops.pointwise.add_norm` of x [tokens, dim] to `out`, in 8 bits if `scales` is given; x is updated in
-    place.
+    """Update x [tokens, dim] in place, then write the layer norm of x to `out`; in 8 bits if `scales` is given.
 
-    `norm` is the layer norm's weight, bias and epsilon.
+    `added` are y and gate, and `affine` are scale and shift, as in `ops.pointwise.add_norm`. `norm` is the layer norm's
+    weight, bias and epsilon.
     """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
@@ -318,8 +321,9 @@ def scatter_qkv_(
 ) -> Tensor:
     """Run `ops.scatter.scatter_qkv_`: write the keys to rows of `out` and the values to rows of `values_out`.
 
-    `made` are the 8-bit queries, their scale and 1 / scale, all to be written; if it is None, queries are rotated in
-    place.
+    `given` are queries, keys and values; `norm_ropes` are norm and RoPE of queries and of keys. `scalings` are the
+    shift and factor of keys and of values for 8 bits. `made` are the 8-bit queries, their scale and 1 / scale, all to
+    be written; if `made` is None, queries are rotated in place.
     """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
@@ -375,9 +379,10 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Write `ops.pointwise.merge_fp8_` of the fp8 `parts` to `out`, in 8 bits if `scales` is given.
+    """Write the decoded result of attention over `parts` of the keys to `out`, in 8 bits if `scales` is given.
 
-    Several parts take three kernels, because a single kernel took twice as long.
+    The arguments are those of `ops.pointwise.merge_fp8_`. Several parts take three kernels, because a single kernel
+    took twice as long.
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

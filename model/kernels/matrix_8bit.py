@@ -212,7 +212,10 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 def encode_8bit_(
     values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
 ) -> Tensor:
-    """Write `ops.pointwise.encode_8bit` of x to `values` [tokens, heads*head_dim] and `scales` [tokens, heads]."""
+    """Write activation(x) + added in 8 bits to `values` [tokens, heads*head_dim], with `scales` [tokens, heads].
+
+    x and `added` have the shape of `values`; `added` may be None. See `ops.pointwise.encode_8bit`.
+    """
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
         with torch.cuda.device_of(x):
@@ -231,7 +234,10 @@ def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write `ops.pointwise.layer_norm_8bit` of x [tokens, dim] to `values` [tokens, dim] and `scales` [tokens, 1]."""
+    """Write the layer norm of x [tokens, dim] in 8 bits to `values` [tokens, dim], with `scales` [tokens, 1].
+
+    weight and bias [dim] and the epsilon `eps` are those of the norm (see `ops.pointwise.layer_norm_8bit`).
+    """
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
             values,
@@ -249,7 +255,7 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write the rescaled `products` to `out` [tokens, dim], as `ops.pointwise.rescale_` does."""
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim], as `ops.pointwise.rescale_` does."""
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](
             out,
@@ -278,14 +284,14 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write x [tokens, dim] in 8 bits to `out`, as `ops.pointwise.to_fp8_` does."""
+    """Write (x - shift) * factor to `out` [tokens, dim] in 8 bits, as `ops.pointwise.to_fp8_` does."""
     return scatter_fp8_(out, None, x, shift, factor)
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write x [tokens, dim] in 8 bits to the `rows` of `out`, as `ops.scatter.scatter_fp8_` does.
+    """Write (x - shift) * factor, for x [tokens, dim], in 8 bits to the `rows` of `out`.
 
-    If `rows` is None, the tokens are written in order.
+    If `rows` is None, the tokens are written in order. See `ops.scatter.scatter_fp8_`.
     """
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
@@ -293,7 +299,7 @@ def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, fac
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write decoded `values` to `out` [tokens, dim], as `ops.pointwise.from_fp8_` does."""
+    """Write values * factor + shift to `out` [tokens, dim], as `ops.pointwise.from_fp8_` does."""
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out

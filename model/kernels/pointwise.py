@@ -193,12 +193,12 @@ def _merge(
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """Return the layer norm of x [tokens, dim] in `dtype`, as `ops.pointwise.layer_norm` does."""
+    """Return the layer norm of x [tokens, dim] over its channels, times weight plus bias ([dim] each), in `dtype`."""
     return layer_norm_(torch.empty_like(x, dtype=dtype), x, weight, bias, eps)
 
 
 def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write the layer norm of x [tokens, dim] to `out` (see `ops.pointwise.layer_norm`)."""
+    """Write the layer norm of x [tokens, dim], times weight plus bias ([dim] each), to `out`, and return `out`."""
     block = triton.next_power_of_2(x.shape[1])
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
@@ -216,12 +216,15 @@ def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its root-mean-square norm, as `ops.pointwise.rms_norm_` does."""
+    """Replace x [tokens, dim] by its root-mean-square norm over all channels, times weight [dim]; return x."""
     return _normalise(x, x, weight, None, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its root-mean-square norm after RoPE, as `ops.pointwise.rms_rope_` does."""
+    """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], after RoPE; return x.
+
+    cos and sin [tokens, head_dim / 2] are those of the RoPE angles (see `ops.pointwise.rms_rope_`).
+    """
     return _normalise(x, x, weight, (cos, sin), eps)
 
 
@@ -230,7 +233,8 @@ def scatter_rotated_(
 ) -> Tensor:
     """Write x [tokens, dim] after norm and RoPE to the `rows` of `out`, as `ops.scatter.scatter_rotated_` does.
 
-    If `rows` is None, the tokens are written in order.
+    If `rows` is None, the tokens are written in order. If `shift` and `factor` are given, (result - shift) * factor is
+    written in 8 bits.
     """
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
@@ -270,7 +274,7 @@ def _normalise(
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return SiLU of x's root-mean-square norm, as `ops.pointwise.rms_silu` does."""
+    """Return SiLU(norm(x) * weight) for x [rows, channels], where norm is the root-mean-square norm."""
     x = x.contiguous()  # after attention the VAE's pixels are strided
     out, block = torch.empty_like(x), triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
@@ -295,7 +299,10 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's shifts, scales and gates [B, 6, dim], as `ops.pointwise.modulated` does."""
+    """Return times + weights with 1 added to the scales, as [B, 6, dim]: a block's shifts, scales and gates.
+
+    `times` is [B, 6, dim] and `weights` [1, 6, dim] (see `ops.pointwise.modulated`).
+    """
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
         _modulated[parts_of(times.flatten(0, 1))](
@@ -312,7 +319,11 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 
 
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
-    """Write the merged attention of `parts` [n, tokens, heads, head_dim] to `out`, as `ops.pointwise.merge_` does."""
+    """Write attention over all keys to `out`, merged from attention over `parts` of the keys.
+
+    `parts` are [n, tokens, heads, head_dim]. `rest` is one more part. `log_sums` and `rest_log_sums` are the logarithms
+    of the softmax denominators (see `ops.pointwise.merge_`).
+    """
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)
     others = (parts, log_sums) if rest is None or rest_log_sums is None else (rest, rest_log_sums)

@@ -188,7 +188,10 @@ def _recode(
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a 4-bit weight decoded to `dtype`, as `quantized.codec.decode` does. `scales` are a `codec.Scales`."""
+    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as `quantized.codec.decode`.
+
+    `packed` (uint8) holds two values in a byte, and `scales` are a `codec.Scales`.
+    """
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
@@ -208,10 +211,10 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight converted to 8 bits, as `quantized.codec.recode` does. `scales` are a `codec.Scales`.
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
 
-    Raises RuntimeError for float8 on AMD's GPUs: the kernel contains an NVIDIA instruction that would crash AMD's
-    compiler.
+    `packed` (uint8) holds two values in a byte, and `scales` are a `codec.Scales`. Raises RuntimeError for float8 on
+    AMD's GPUs: the kernel contains an NVIDIA instruction that would crash AMD's compiler.
     """
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")

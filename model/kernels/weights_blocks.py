@@ -133,7 +133,10 @@ def _decode(
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight in the format `kind` decoded to `dtype`, as `quantized.ggml.decode` does."""
+    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8).
+
+    `kind` is the blocks' format, such as "Q4_K". The result has the same bits as that of `quantized.ggml.decode`.
+    """
     count, block = math.prod(shape), BLOCKS[kind]
     out = torch.empty(shape, dtype=dtype, device=packed.device)
     at_once = math.gcd(count, DECODED_AT_ONCE)

@@ -172,10 +172,10 @@ class CrossAttention(_Attention):
     def update_(
         self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
     ) -> None:
-        """Add attention(norm(x), prompts) to the residual stream x of each batch element.
+        """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`.
 
         `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`, whose
-        dtype GEMMs use.
+        dtype GEMMs use. `options` are passed to the attention function.
         """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):

@@ -151,7 +151,10 @@ def input_dtype(*layers: Any) -> torch.dtype | None:
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`; in `dtype` if there is none."""
+    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`; in `dtype` if there is none.
+
+    weight and bias [dim] and the epsilon `eps` are those of the norm.
+    """
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)

@@ -170,7 +170,7 @@ KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 
 
 def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product (see `product`) in plain torch.
+    """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], in `dtype`, by plain torch.
 
     8-bit operands are exact in bf16 too, so bf16 products are used on GPUs, where they are faster than fp32.
     """

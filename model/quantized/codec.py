@@ -84,7 +84,8 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
 
-    A row's scale is computed from the largest scale of its blocks. A block must not span several rows.
+    `packed` (uint8) holds two values in a byte. A row's scale is computed from the largest of the `scales` of its
+    blocks. A block must not span several rows.
     """
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
@@ -112,7 +113,7 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
-    """Return the sum of the squared differences between a weight and its 4-bit encoding.
+    """Return the sum of the squared differences between a weight and its 4-bit encoding, `packed` and `scales`.
 
     The weight is processed in parts, and float32 is used within a part.
     """
@@ -295,7 +296,7 @@ def _dynamic_map() -> Tensor:
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the tensors that bitsandbytes saves next to a packed weight, by the suffix of their names.
 
-    `dtype` is the weight's dtype before quantization.
+    They hold the `scales`, the `shape`, the `quant_type` ("nf4" or "fp4") and the weight's `dtype` before quantization.
     """
     state = {
         "quant_type": quant_type,

@@ -77,7 +77,10 @@ def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: t
 
 
 def plainly(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the same product as `by_kitchen`, computed in plain torch from decoded operands."""
+    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, as the reference for tests.
+
+    x is quantized to the weight's format as in `by_kitchen`, but plain torch multiplies the decoded operands.
+    """
     form = FORMATS[weight.layout_name]
     rounded = _encoded(x.float(), form).decode(torch.float32)[: len(x)]
     made = F.linear(rounded, weight.decode(torch.float32), None if bias is None else bias.float())

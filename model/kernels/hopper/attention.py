@@ -77,8 +77,8 @@ def attend(
     values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the results, fp32 [1],
     for an 8-bit `out`.
 
-    `shares` selects latent frames, as in `exact.attend_to_frames`. `unlike` (int32 [1]) is the index from which on all
-    keys are equal. Raises RuntimeError if the driver reports an error.
+    `shares` selects latent frames, as in `exact.attend_to_frames`. If the last keys are all equal, `unlike` (int32 [1])
+    is the index of the first of them. Raises RuntimeError if the driver reports an error.
     """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
@@ -102,8 +102,9 @@ def attend(
 def divided(queries: int, keys: int, heads: int, blocks: int, kind: Configuration) -> tuple[int, int]:
     """Return the number of query tiles left over after full rounds, and the number of key parts for these tiles.
 
-    In a full round all clusters of the `blocks` thread blocks have a tile. The last round often has few tiles;
-    splitting their keys gives all clusters work.
+    There is a tile for every QUERIES `queries` of each head. In a full round all clusters of the `blocks` thread blocks
+    have tiles. The last round often has few tiles; splitting their keys gives all clusters work. `kind` is the kernel's
+    configuration.
     """
     clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
     groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
@@ -134,9 +135,10 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Run `ops.scatter.scatter_transposed_`: write x [tokens, dim] in 8 bits to the columns `places` of `out`.
+    """Write (x - shift) * factor, for x [tokens, dim], in 8 bits to the columns `places` of `out`.
 
-    The number of columns of `out` [dim, columns] and the number of channels of x must be multiples of 64.
+    The number of columns of `out` [dim, columns] and the number of channels of x must be multiples of 64. See
+    `ops.scatter.scatter_transposed_`.
     """
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once

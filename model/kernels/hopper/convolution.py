@@ -44,9 +44,10 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Return `kernels.convolution.convolve` with side 3, computed by the CUDA kernel for Hopper GPUs.
+    """Return a convolution with 3x3 pixels of three frames of the pool x, by the CUDA kernel for Hopper GPUs.
 
-    Raises RuntimeError if the driver reports an error, and OSError if NVRTC is missing.
+    The arguments and the result are those of `kernels.convolution.convolve` with side 3. Raises RuntimeError if the
+    driver reports an error, and OSError if NVRTC is missing.
     """
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
