@@ -11,8 +11,8 @@ from .path import CameraPath
 from .plucker import framewise_relative, latent_poses, longest_step
 
 LONGER = 2.0
-"""The ratio of lengths above which the convention with the longer path counts as implausible. For example, the inverse
-of a rotation on the spot is a large arc around the world's origin."""
+"""The ratio between the lengths of a path under two conventions, above which the convention with the longer path counts
+as implausible. For example, the inverse of a rotation on the spot is a large arc around the world's origin."""
 PASSING, DECISIVE = 0.5, 0.5
 """PASSING is the score, on a scale from -1 to 1, above which a path passes a plausibility test. DECISIVE is the
 difference between the scores of two conventions that decides between them."""
@@ -65,7 +65,8 @@ def in_short(path: CameraPath) -> str:
 
 
 def doubts(path: CameraPath) -> list[str]:
-    """Return a warning if the path is more plausible under another convention; usually an empty list."""
+    """Return a list with a warning if the path is more plausible under another convention; otherwise the list is
+    empty."""
     if path.origin is None:
         return []
     better = {name: each for name, each in _compare_conventions(path).items() if each.verdict < 0}

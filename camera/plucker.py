@@ -43,7 +43,8 @@ def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def framewise_relative(c2w: np.ndarray) -> np.ndarray:
-    """Return each pose [f, 4, 4] in the axes of the pose before it; the first result is the identity."""
+    """Return each pose of a camera-to-world path [f, 4, 4] in the axes of the pose before it, [f, 4, 4]. The first
+    result is the identity."""
     relative = np.tile(np.eye(4), (len(c2w), 1, 1))
     to_previous = np.swapaxes(c2w[:-1, :3, :3], 1, 2)
     relative[1:, :3, :3] = to_previous @ c2w[1:, :3, :3]
@@ -75,9 +76,9 @@ def continued_poses(
     continues a video.
 
     The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame. f is
-    `latent_frames`; they are spread evenly over the path. Translations are divided by `scale`, the video's first scale.
-    If `scale` is 0 because the camera has not moved yet, they are divided by the longest step of this path. Raises
-    CameraError for invalid poses.
+    `latent_frames`; the latent frames are spread evenly over the path. Translations are divided by `scale`, the video's
+    first scale. If `scale` is 0 because the camera has not moved yet, they are divided by the longest step of this
+    path. Raises CameraError for invalid poses.
     """
     path = check_poses(c2w)
     moved = before @ inverse(path[0]) @ path

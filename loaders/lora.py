@@ -59,7 +59,7 @@ class Change(NamedTuple):
 
 
 Changes = Mapping[str, Sequence[Change]]
-"""The LoRAs' changes to each parameter, by its official name."""
+"""The LoRAs' changes to a model, as a list of changes for each changed parameter, by official name."""
 
 
 def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:

@@ -32,8 +32,8 @@ SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
 
 
 def streamed_weights(checkpoint: Checkpoint, resident_blocks: int | None) -> dict[int, list[str]]:
-    """Return the names of the linear weights of each streamed block, by block. These are the blocks after the first
-    `resident_blocks`. If that is None, no block is streamed.
+    """Return the names of the linear weights that are streamed, by block index. Streamed are all blocks after the first
+    `resident_blocks`. If `resident_blocks` is None, no block is streamed.
 
     The other parameters of a block (biases, norms, modulation: 0.3 MB of 235) always stay on the device.
     """
@@ -122,8 +122,8 @@ class SharedBlocks:
                 self._blocks[index] = buffer[: size * length], piece
 
     def start(self, index: int) -> distributed.Work:
-        """Start to gather a block into its buffer. The `wait` method of the result waits for the block; on a GPU the
-        stream waits."""
+        """Start to gather the block with this `index` into its buffer. The `wait` method of the result waits for the
+        end. On a GPU it makes the current stream wait, and Python continues."""
         buffer, piece = self._blocks[index]
         self._last = start_gather(buffer, piece, self._group)
         return self._last

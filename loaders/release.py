@@ -155,7 +155,8 @@ def release_called(name: str) -> Release:
 
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
-    """Return the name and the licence of a base model of two experts, and a message about assumed settings, or None."""
+    """Return the name and the licence of a base model of two experts, and a message for the user. The message is None
+    unless settings are assumed, because the release has no published ones. `names` are those from `names_of`."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

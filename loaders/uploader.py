@@ -83,7 +83,8 @@ class Uploader(AbstractContextManager["Uploader"]):
         return Upload(queue, readers, self.device, total)
 
     def _carry(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
-        """Process one reader thread's share of an upload. Return the CUDA event after its last copies, or None."""
+        """Process one reader thread's share of an upload. Return the CUDA event after its last copies; None for other
+        devices, and for a thread that got no chunk."""
         lane, sent = None, None
         try:
             while (chunk := queue.take()) is not None:
@@ -163,7 +164,7 @@ class _ChunkQueue:
             self.bytes += nbytes
 
     def stop(self) -> None:
-        """Remove the remaining chunks from the queue."""
+        """Remove the remaining chunks from the queue, so that all reader threads finish."""
         with self._lock:
             self._chunks = iter(())
 
@@ -183,7 +184,7 @@ class Lane:
         """Delay the next copies until the device has passed the event `allowed`."""
 
     def carry(self, chunk: FileChunk) -> torch.cuda.Event | None:
-        """Read a chunk and start its copies. Return the CUDA event after them, or None.
+        """Read a chunk and start its copies. Return the CUDA event after them; None for devices without CUDA.
 
         Raises CheckpointError for a file that is too short, was replaced, or cannot be read.
         """

@@ -40,7 +40,7 @@ Translation alone does not determine the lens. On known clips the error of the f
 without rotation.
 """
 ON_A_PLANE = 0.9
-"""The fraction of points on one plane above which the whole scene counts as flat."""
+"""The fraction of the tracked points on one plane above which the whole scene counts as flat."""
 LENS_PAIRS = 6
 """The number of keyframe pairs from which the lens of a purely rotating camera is estimated."""
 DRAWS = 200

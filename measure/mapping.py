@@ -70,8 +70,8 @@ def _write_database(folder: Path, tracks: Tracks, lens: np.ndarray, known: bool)
 
 
 def _write_images(database: Any, tracks: Tracks, lens: np.ndarray, known: bool) -> list[int]:
-    """Write an image and a frame for each keyframe into the database, all with one camera and one rig. Return the ids
-    of the images."""
+    """Write an image and a frame for each keyframe into pycolmap's database, all with one camera and one rig. Return
+    the ids of the images. If `known`, the lens [4] is marked as measured."""
     colmap = pycolmap()
     width, height = tracks.size
     model, params = ("PINHOLE", lens) if known else ("SIMPLE_PINHOLE", lens[[0, 2, 3]])

@@ -195,8 +195,8 @@ class Measurement:
 
 
 def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Return the median error of the rotation and of the direction of motion over `pairs`, in degrees; NaN without a
-    judged pair."""
+    """Return the median error of the rotation and of the direction of motion over `pairs`, in degrees; NaN if no pair
+    has that error."""
     errors = np.array([(pair.turn_error_deg, pair.direction_error_deg) for pair in pairs]).reshape(-1, 2).T
     turn, direction = (float(np.median(known)) if len(known := each[~np.isnan(each)]) else np.nan for each in errors)
     return turn, direction
@@ -239,7 +239,7 @@ def compare(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measur
 
 def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: float) -> Pair:
     """Return the comparison of the keyframes `first` and `last`. The direction of motion is judged if the path's step
-    is longer than `least`."""
+    between them is longer than `least`, in world units."""
     frames = camera.tracks.frames
     asked = inverse(path.c2w[frames[first]]) @ path.c2w[frames[last]]
     goes = bool(np.linalg.norm(asked[:3, 3]) > least)

@@ -38,7 +38,7 @@ if they help.
 
 
 class Free(NamedTuple):
-    """The free bytes on the device and in host memory."""
+    """The bytes that are free on the device and in host memory before a run."""
 
     device: int
     host: int

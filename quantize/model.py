@@ -105,7 +105,7 @@ def journal_of(file: Path) -> Path:
 
 def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
     """Return the names of those parameters whose tensors, read back from the file `target`, differ from what was
-    `written`."""
+    `written`. `progress` counts the parameters."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(
@@ -193,7 +193,8 @@ def _decode(source: Source, name: str, tensors: dict[str, Tensor], device: torch
 
 def _encode(source: Source, name: str, tensor: Tensor, options: QuantizeOptions) -> tuple[Values, float | None]:
     """Return a parameter's values to write, after LoRAs are merged, and its relative error. If the search for nf4
-    scales gains nothing, each scale is the largest absolute value of its block."""
+    scales does not reduce the error, each scale is the largest absolute value of its block. The relative error is None
+    for an unquantized parameter."""
     changes = source.changes.get(name, ())
     for change in changes:
         tensor = change.added_to(tensor.float())

@@ -1,5 +1,5 @@
 """Writing of model files from tensors in memory, in the quantizer's formats. The toy packages, their training and the
-tests use it."""
+tests use these functions."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase

@@ -48,8 +48,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if `folder` has model files other than the toy's `own` ones (relative paths). Models of two
-    packages would then be mixed."""
+    """Raise InputError if `folder` has model files besides `own`, the relative paths of the toy's files. With other
+    files, models of two packages would be mixed."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:

@@ -70,8 +70,8 @@ class ScaledWeight:
         return [self.values] if self.scale is None else [self.values, self.scale]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the rows with the numbers `rows` (int64) of the weight, float32 [len(rows), width]. They are read from
-        the mapped file."""
+        """Return the weight's decoded rows at the indices `rows` (int64), float32 [len(rows), width]. They are read
+        from the mapped file."""
         values, scale = self.values.view(), None if self.scale is None else self.scale.view()
         picked = values.view(torch.uint8)[rows].view(values.dtype)  # not every torch indexes 8-bit floats
         return scaled.decode(picked, _rows_of(scale, rows), torch.float32)
@@ -118,8 +118,8 @@ class LayoutWeight:
         return [entry for entry in (self.values, self.scale, self.scale_2) if entry is not None]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the rows with the numbers `rows` (int64) of the weight, float32 [len(rows), width]. They are read from
-        the mapped file."""
+        """Return the weight's decoded rows at the indices `rows` (int64), float32 [len(rows), width]. They are read
+        from the mapped file."""
         tensors = {entry.name: entry.view() for entry in self.entries}
         if self.group:
             scale = _rows_of(self.scale.view(), rows)

@@ -45,8 +45,8 @@ class BlockWeight:
         return [self.packed]
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the rows with the numbers `rows` (int64) of the weight, float32 [len(rows), width]. They are read from
-        the mapped file."""
+        """Return the weight's decoded rows at the indices `rows` (int64), float32 [len(rows), width]. They are read
+        from the mapped file."""
         return ggml.decode_rows(self.packed.view(), self.kind, self.shape, rows)
 
     def parameter(

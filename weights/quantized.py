@@ -70,8 +70,8 @@ class FourBitWeight:
         )
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the rows with the numbers `rows` (int64) of the weight, float32 [len(rows), width]. They are read from
-        the mapped file."""
+        """Return the weight's decoded rows at the indices `rows` (int64), float32 [len(rows), width]. They are read
+        from the mapped file."""
         offset = None if self.offset is None else torch.tensor(self.offset, dtype=torch.float32)
         scales = self.scales({entry.name: entry.view() for entry in self.entries}, offset)
         return decode_rows(self.packed.view(), scales, self.shape, rows)
@@ -149,7 +149,8 @@ def _alike(one: TensorEntry, other: TensorEntry) -> bool:
 
 
 def owner_of(key: str) -> str | None:
-    """Return the name of the quantized weight that a scale or table belongs to; None for a weight itself."""
+    """Return the name of the quantized weight to which the scale or table `key` belongs; None if `key` is not that of a
+    scale or table."""
     return component_owner(key) or scale_owner(key)
 
 

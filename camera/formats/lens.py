@@ -61,7 +61,8 @@ def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError if `data` has a true value under one of FLAGS. `where` begins the message."""
+    """Raise CameraError if the JSON object `data` has a true value under one of FLAGS, so that its lens is not a
+    pinhole. `where` begins the message."""
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):

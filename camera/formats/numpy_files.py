@@ -160,7 +160,7 @@ def _archive(
     path: Path, kind: str, wanted: tuple[str, ...], shapes_of: tuple[str, ...]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
     """Return the arrays named `wanted` of an .npz file, and the shapes of the arrays named `shapes_of`, both by name.
-    Raises CameraError if the file cannot be read or an array is missing."""
+    Raises CameraError if the file cannot be read or an array is missing; `kind` names the format in the message."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:
