@@ -63,7 +63,7 @@ def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
 
 
 class Pinning:
-    """A background thread that pins groups of tensors one after the other (see `pin`).
+    """A background thread that pins `groups` of tensors one after the other for a CUDA device (see `pin`).
 
     Pinning 23 GB takes five seconds. The groups stay pinned until `owner` is garbage-collected, which also stops the
     thread. All tensors are set to zero.
@@ -80,9 +80,9 @@ class Pinning:
         weakref.finalize(owner, self._close)
 
     def wait(self, group: int) -> None:
-        """Wait until the group with this number is pinned, and raise the errors of `pin`.
+        """Wait until group number `group` is pinned, and raise the errors of `pin`.
 
-        The group's tensors must not be read or written before.
+        The group's tensors must not be read or written before this method returns.
         """
         self._done[group].result()
 

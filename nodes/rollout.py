@@ -36,7 +36,11 @@ THE_RELEASES = 0.0
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
-    """Return the RolloutRequest of a node's inputs. AS_TRAINED and UNSET become None."""
+    """Return the RolloutRequest of a node's inputs.
+
+    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None. `others` are further fields of the
+    RolloutRequest.
+    """
     from ..pipeline.spec import RolloutRequest
 
     return RolloutRequest(

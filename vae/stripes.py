@@ -11,16 +11,17 @@ from ..options import CELL
 HALO = {2: 12, 4: 10, 8: 7}
 """The margin around a stripe, in pixels, that the decoder needs at 2, 4 and 8 times the latent's size.
 
-Each convolution that follows needs one pixel of margin. There are six at a size, one between two sizes, and one at the
-end.
+Each later convolution needs one pixel of margin. The decoder has six such convolutions at each size, one between two
+sizes, and one at the end.
 """
 
 
 @dataclass(frozen=True)
 class Stripe:
-    """A stripe of each frame: the latent pixels from `start` to `stop`, of `length`, in the dimension `dim`.
+    """A stripe of each frame: the latent pixels from `start` to `stop` (exclusive) in the dimension `dim`.
 
-    `dim` is -1 for a stripe of columns, -2 for a stripe of rows.
+    `dim` is -1 for a stripe of columns, -2 for a stripe of rows. `length` is the frame's number of latent pixels in
+    this dimension.
     """
 
     start: int

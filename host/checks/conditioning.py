@@ -149,9 +149,12 @@ def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list,
 
 
 def events_by_chunk(prompt: list, config: ModelConfig, chunks: int, seconds: float) -> dict[int, Tensor]:
-    """Return a dict from the number of a chunk to the embedding [1, L, D] that applies from that chunk on. The
-    embeddings come from the events of the CONDITIONING `prompt`. The video has `chunks` chunks of `seconds` seconds
-    each. Raises InputError for an event after the end."""
+    """Return the prompt embeddings [1, L, D] of a video's events, each by the number of the first chunk that uses it.
+
+    A chunk without an entry uses the embedding of the chunk before it. The events come from the CONDITIONING `prompt`;
+    without events the dict is empty. The video has `chunks` chunks of `seconds` seconds each. Raises InputError for an
+    event after the end.
+    """
     from ...live.worlds.events import by_chunk, check_times  # not at the start of ComfyUI: it imports the model
 
     if EVENTS not in prompt[0][1]:

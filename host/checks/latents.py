@@ -14,7 +14,7 @@ from ..prompt.queue import Prompt, UnknownError, is_link, running_prompt
 from .graph import type_of
 
 SMALL = 0.01
-"""Two noise levels that differ by less than this value count as equal."""
+"""The largest difference between two noise levels that are treated as equal. Levels up to it are treated as 0."""
 NEARLY_FULL = 0.95
 """The lowest first sigma at which a run with an empty latent shows no warning. It is below 1 because some of ComfyUI's
 schedules begin a little below 1."""

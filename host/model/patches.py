@@ -74,8 +74,7 @@ WRAPPERS = {
     "ContextWindows_sampler_sample",
     "None",
 }
-"""The names of wrappers that this pack knows. A wrapper without a name counts as known, because nothing identifies
-it."""
+"""The names of wrappers that this pack knows. "None" is here because nothing identifies a wrapper without a name."""
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
 """The objects of a model that ComfyUI's nodes replace and that a rollout restores, each with its description for

@@ -27,8 +27,10 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""A thread reads the low-noise expert's file into the page cache this many steps before the expert's first step. It
-starts earlier if the solver may skip the model in some steps."""
+"""The number of steps before the low-noise expert's first step at which a thread reads the expert's file ahead.
+
+The thread reads the file into the page cache. It starts earlier if the solver may skip the model in some steps.
+"""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that some of ComfyUI's samplers set during a run (those with CFG++). They apply to both experts."""
 

@@ -43,9 +43,10 @@ On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406
 """
 
 FRAMES_BYTES = 2**28
-"""The largest size in bytes of the results of `attend_to_frames`, up to which attention runs frame by frame.
+"""The limit of `frames_bytes` up to which attention runs frame by frame while a causal model's window fills.
 
-Chunks with such small results have few tokens, so a GPU finishes a kernel before Python launches the next one.
+Chunks with such small results have few tokens, so a GPU finishes a kernel before Python launches the next one. Frame by
+frame, all chunks run the same kernels, so a CUDA graph can replay them.
 """
 
 HOPPER = 132

@@ -31,8 +31,14 @@ spend half of its time on the launch and the synchronization.
 
 
 class Size(NamedTuple):
-    """The size of a test: `rows` of the input, `keys` of attention, `dim` input columns, `out` output columns, and head
-    size."""
+    """The size of a kernel's test.
+
+    rows: number of rows (tokens) of the input.
+    keys: number of keys of attention.
+    dim: number of input columns.
+    out: number of output columns.
+    head_dim: head size of attention.
+    """
 
     rows: int = 200
     keys: int = 456

@@ -23,7 +23,7 @@ from .products_8bit import WITHOUT_ROW_SCALES, kitchen_or_torch, product
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 MULTIPLE = 16
-"""The number of which a matrix's height and width must be multiples for 8-bit products."""
+"""The number by which a weight's height and width must be divisible for 8-bit products."""
 _FIRST_CARDS = {
     "fp8": "an NVIDIA GPU of compute capability 8.9 or later",
     "int8": "an NVIDIA GPU of compute capability 7.5 or later, or an AMD GPU",
