@@ -50,13 +50,13 @@ class Heard(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """The inputs for n video frames.
+    """The user's inputs for the next n video frames.
 
-    axes: float64 [n, 4], the speeds forward, right, yaw and pitch, each -1 to 1; Shift doubles the first two.
-    look: additional degrees of (yaw, pitch) from the mouse, for all n frames together.
-    event: the number of the last included input, or None.
-    waited: the seconds since that input arrived, None if no input arrived since the previous frames.
-    heard: the inputs that arrived since the previous frames.
+    axes: float64 [n, 4], the speeds forward, right, yaw and pitch, from -1 to 1. Shift doubles the first two.
+    look: the mouse rotation (yaw, pitch) in degrees, added over all n frames together.
+    event: the number that the sender gave to the newest numbered input so far, or None.
+    waited: the seconds from the arrival of the newest input to now, or None if none arrived since the previous frames.
+    heard: a record of each input that arrived since the previous frames.
     """
 
     axes: np.ndarray

@@ -54,7 +54,10 @@ class Replay(Controls):
         return FewStepSchedule(**{name: tuple(values) for name, values in self.head["schedule"].items()})
 
     def check(self, engine: Engine) -> None:
-        """Raise InputError if the engine has another setting than the saved walk."""
+        """Raise InputError if a setting of the engine differs from the saved walk's.
+
+        The settings are those in `engine_facts`: frame size, chunk, window, model configuration, dtype and schedule.
+        """
         for name, expected in engine_facts(engine).items():
             found = self.head.get(name)
             if found != expected:

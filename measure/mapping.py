@@ -19,7 +19,7 @@ LEAST_ANGLE_DEG = 0.2
 """The smallest accepted angle between two rays to a point. pycolmap's default, 1 degree, is for photographs, which are
 farther apart than a video's keyframes."""
 NEAR = 1.0
-"""The largest residual, in pixels, of a point that agrees with two views."""
+"""The inlier threshold of two-view RANSAC, in pixels: the largest residual of a match that counts as an inlier."""
 
 
 def pycolmap() -> ModuleType:

@@ -1,5 +1,5 @@
 """Measurement of how well a video follows a camera path. The motion between pairs of keyframes is compared with the
-path, and a verdict is drawn."""
+path's, and the verdict is whether the video follows it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -14,9 +14,9 @@ from ..errors import InputError
 
 
 def give_back_memory() -> None:
-    """Return memory that glibc's allocator holds, although it is free, to the operating system.
+    """Release free memory that glibc's allocator still holds to the operating system (`malloc_trim`).
 
-    Tensors of many sizes that several threads allocate leave such memory. On systems without glibc nothing happens.
+    Such memory builds up when several threads allocate tensors of many sizes. Without glibc the function does nothing.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -186,17 +186,20 @@ class RolloutPlanner:
     device: torch.device
 
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
-        """Return the storage choices that fit into the `free` bytes. Each of several processes has its share of the
-        keys and values and of the host's memory.
+        """Return the best storage choices that fit into the `free` bytes of the GPU and of host memory.
 
-        The first priority is decoding without tiles, because tiles leave seams; the VAE's state may be in host memory
-        between chunks. Then follow keys and values on the GPU, the model's blocks, and the camera cache.
+        All blocks stay on the GPU if possible, unless the user asked for streaming. The VAE then decodes without tiles
+        if possible, because tiles leave seams. For that the keys and values, and between chunks the VAE's state, may be
+        in host memory. Otherwise as many blocks as fit stay on the GPU, and the rest are streamed. The camera cache
+        comes last.
 
-        The GPU may have room neither for all keys and values nor for all blocks. Then all weights are streamed, and the
-        keys and values of some blocks stay on the GPU. The reason: keys and values in host memory are pinned, while
-        weights are file pages that the system may drop.
+        Keys and values go to host memory only if all blocks stay on the GPU or none does, or if the user chose host
+        memory. Unless the user chose it, those of as many blocks as fit still stay on the GPU. They are preferred to
+        weights there: in host memory they are pinned, while the system may drop the file pages of streamed weights.
 
-        Raises InputError if nothing fits. `whole_video`: the run has no window; the error then suggests one.
+        A choice that reads the disk in every forward is returned only if no other one fits. `free.host` is shared
+        equally by all processes. `whole_video`: the run has no window, so the error suggests one. Raises InputError if
+        nothing fits.
         """
         wishes, processes = self.wishes, self.work.precision.processes
         weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))

@@ -13,7 +13,10 @@ from .experts import expert_weights, write_expert_folder
 from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
-"""The folder of the compressed package, created by `tools/toy/`. docs/quality.md describes its quality."""
+"""The folder with the maze package as it is shipped: models and examples, the large files compressed with xz.
+
+`tools/toy/` creates it. docs/quality.md has measurements of the models.
+"""
 PACKED = ".xz"
 """The suffix of compressed files in MAZE."""
 VAE = "Wan2.1_VAE.pth"

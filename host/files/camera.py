@@ -56,8 +56,12 @@ def camera_files() -> list[str]:
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
-    """Return the relative paths, with forward slashes, of all files with one of the `suffixes` for which `looks(path)`
-    is true."""
+    """Return the names of all files in the input folder and in packages with one of `suffixes`, for which `looks(path)`
+    is true.
+
+    A name is the path relative to its folder, with forward slashes; `looks` gets the full path. The search goes down
+    FOLDER_DEPTH levels. The names are sorted.
+    """
     found = set()
     for root in _roots():
         for folder, folders, files in os.walk(root):

@@ -75,9 +75,11 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return x + y * gate, then times 1 + scale plus shift, in fp32, and store it in place of x.
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store it at `x_at`.
 
-    `loaded` are the results of `_loaded`. A step without tensors is left out.
+    `loaded` is the result of `_loaded`: x, y, scale and shift. The sum is left out if `y_ptr` is None. The scale and
+    shift are left out if `scale_ptr` is None. The gate is left out if `gate_ptr` is None. If nothing changes, nothing
+    is stored.
     """
     x, y, scale, shift = loaded
     if y_ptr is not None:
@@ -295,10 +297,13 @@ def add_norm_(
     affine: tuple[Tensor | None, Tensor | None],
     norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:
-    """Update x [tokens, dim] in place, then write the layer norm of x to `out`; in 8 bits if `scales` is given.
+    """Update x [tokens, dim] in place, write its layer norm to `out` [tokens, dim], and return x.
 
-    `added` are y and gate, and `affine` are scale and shift, as in `ops.pointwise.add_norm`. `norm` is the layer norm's
-    weight, bias and epsilon.
+    The update is x = (x + y * gate) * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale, shift). A step
+    whose tensors are None is left out. y, scale and shift are [tokens, dim], and gate is [dim]. `norm` is the layer
+    norm's (weight [dim], bias [dim], epsilon).
+
+    If `scales` [tokens, 1] is given, `out` is 8-bit, and the scale of each token is written to `scales`.
     """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()

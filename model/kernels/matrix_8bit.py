@@ -284,7 +284,10 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` [tokens, dim] in 8 bits, as `ops.pointwise.to_fp8_` does."""
+    """Write (x - shift) * factor to `out` [tokens, dim] in float8_e4m3fn, and return `out`.
+
+    x is [tokens, dim]. shift [dim] and factor [1] are fp32. It is the Triton form of `ops.pointwise.to_fp8_`.
+    """
     return scatter_fp8_(out, None, x, shift, factor)
 
 

@@ -37,9 +37,11 @@ def _half(start, at):
 
 @triton.jit
 def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
-    """Return the packed numbers of BITS bits with the indices `value`. The first byte of the numbers is `at`.
+    """Return the unsigned numbers with the indices `value` from a packed array of BITS-bit numbers, as int32.
 
-    Each GROUP of bytes holds as many numbers in its lowest bits, then as many in the next bits, and so on.
+    `start` is the block's address. `at` is the offset in bytes of the array in the block. The numbers are in groups,
+    each packed in GROUP bytes. The first GROUP numbers are in the lowest BITS bits of these bytes, one a byte. The next
+    GROUP numbers are in the next BITS bits, and so on.
     """
     packed = _byte(start, at + value // (GROUP * 8 // BITS) * GROUP + value % GROUP)
     return (packed >> (value // GROUP % (8 // BITS) * BITS)) & ((1 << BITS) - 1)
