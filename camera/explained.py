@@ -48,7 +48,7 @@ class _Score(NamedTuple):
 
 def explained(path: CameraPath, frames: int | None = None) -> list[str]:
     """Return messages on the file's content, its convention and the reason for it, and the scale of a video of `frames`
-    frames (None: the full path). The list is empty for a path without an `origin`."""
+    frames (None: the full path). The list is empty for a path that was not read from a file (`origin` is None)."""
     if path.origin is None:
         return []
     read = f"Read as {path.origin.format}: {len(path)} poses, field of view {path.fov_deg:.1f} degrees."
@@ -56,7 +56,8 @@ def explained(path: CameraPath, frames: int | None = None) -> list[str]:
 
 
 def in_short(path: CameraPath) -> str:
-    """Return a one-line summary of the convention for the preview; an empty string for a path without an `origin`."""
+    """Return a one-line summary of the convention for the preview. The string is empty for a path that was not read
+    from a file (`origin` is None)."""
     if path.origin is None:
         return ""
     verdicts = {1: "borne out by the path", 0: "the path alone cannot tell", -1: "the path suggests another convention"}
@@ -149,8 +150,8 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
 
 
 def _meets(c2w: np.ndarray) -> float:
-    """Return 1 if the viewing axes of all cameras meet at a point in front of them, -1 for a point behind them, and 0
-    if they do not meet."""
+    """Return a score for viewing axes that meet at one point: 1 if the point is in front of all cameras, -1 if it is
+    behind all of them. Return 0 if the axes do not meet or the cameras rotate by less than TURNED_DEG."""
     places, views = c2w[:, :3, 3], c2w[:, :3, 2]
     if np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1))) < TURNED_DEG:
         return 0.0

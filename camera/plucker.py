@@ -1,7 +1,7 @@
 """Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame.
 
-The values equal those of the official `get_plucker_embeddings` and of the code before it. They are computed in float64
-and stored as float32, in the layout of the latent's cells.
+The values equal those of the official code: its relative, scaled poses and its function `get_plucker_embeddings`. They
+are computed in float64 and stored as float32. The 8x8 pixels of each latent pixel become channels.
 """
 
 from functools import lru_cache

@@ -122,8 +122,8 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
-    """Check the values of options. Raises InputError for a value that is out of range or not among its choices, and for
-    a LoRA that does not exist."""
+    """Check the options against their choices and ranges, and that the LoRA files exist. Raises InputError for the
+    first invalid option."""
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):

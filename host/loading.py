@@ -152,8 +152,9 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
     """Attach to each weight of `model` its file, offset and size in the checkpoint, and return the number of such
     weights.
 
-    ComfyUI's own safetensors loader attaches the same. ComfyUI's dynamic VRAM reads marked weights directly from the
-    file to the GPU. Unmarked ones are copied out of the memory map in one thread, and this is slow.
+    The attribute is the one that ComfyUI's own safetensors loader sets. ComfyUI's dynamic VRAM reads weights with this
+    attribute directly from the file to the GPU. Other weights are copied out of the memory map in one thread, and this
+    is slow.
     """
     mapped = {
         entry.view().data_ptr(): entry

@@ -1,9 +1,12 @@
 """Detection of a walk (a steered video) whose quality degrades. Each chunk is compared with the first two seconds.
 
+A chunk counts as bad if at least two of four figures are beyond their limits: sharpness, colourfulness, tint and
+brightness. It is also bad if its sharpness is below a stricter limit. The detector reports a drift after four seconds
+of bad chunks.
+
 The limits are those of the command `lingbot-world measure`. That command tracks parts of the scene through the video,
-so it can distinguish a dark wall from a video that becomes dark. Here only whole frames are compared. So a chunk counts
-as bad only if it exceeds two limits, or the stricter limit of sharpness. The detector reports a drift after four
-seconds of bad chunks.
+so it can distinguish a dark wall from a video that becomes dark. This module compares only whole frames, so one figure
+alone is not enough.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 WATCH = 0.2
 """The interval in seconds between calls of `watch` (see Session.run) while the session waits for the next chunk."""
 GIVE_BACK = 64
-"""The number of chunks on a CPU after which freed memory is returned to the system. Without this, a walk of one hour
-would hold 2.6 GB."""
+"""The number of chunks on a CPU after which the memory that the C allocator has cached is released. Without this, a
+walk of one hour would hold 2.6 GB."""
 QUIET = 10.0
 """The time in seconds without input after which a session with `moving` makes chunks half as often."""
 Deliver = Callable[[Frames], None]

@@ -52,8 +52,8 @@ def without_end(
 
 def off_release_notes(release: Release, spec: RolloutSpec) -> tuple[str, ...]:
     """Return notes for the user about settings that differ from the release's: another chunk size, a smaller window or
-    sink, fewer steps. Each note tells what users saw with the 1.3B model. Return an empty tuple for a release without a
-    window."""
+    sink, fewer steps. Each note states the loss of quality that users saw or measured with the 1.3B model. Return an
+    empty tuple for a release that attends to the whole video."""
     if not release.window.frames:
         return ()
     own, steps = release.window, len(spec.schedule.timesteps)

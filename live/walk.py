@@ -148,8 +148,8 @@ class Walk:
         """Make the next chunk with the current inputs and yield its frames: first those of its first latent frame, then
         the others. The chunk is saved before its last frames are yielded. Then the cache of keys and values is updated.
 
-        If the GPU replays recorded forwards, that update is queued earlier. The GPU then works while Python delivers
-        frames, or while another GPU decodes them.
+        If forwards are replayed as CUDA graphs, that update is queued before the frames are yielded. The GPU then works
+        while Python delivers frames, or while another GPU decodes them.
         """
         made = self._next_chunk()
         ahead, apart = self._world.replays, self._decoder.device != made.latent.device

@@ -48,8 +48,8 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
 
 
 def refuse_other(folder: Path, own: Iterable[Path]) -> None:
-    """Raise InputError if `folder` has model files besides `own`, the relative paths of the toy's files. With other
-    files, models of two packages would be mixed."""
+    """Raise InputError if a model folder (PLACES) in `folder` has a .safetensors file that is not in `own`, the
+    relative paths of the toy's files. Otherwise models of two packages would be mixed."""
     found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
     other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
     if other is not None:
@@ -57,8 +57,8 @@ def refuse_other(folder: Path, own: Iterable[Path]) -> None:
 
 
 def refuse_real(folder: Path) -> None:
-    """Raise InputError if `folder` contains real weights, because the toy could overwrite them or be mixed with
-    them."""
+    """Raise InputError if `folder` has a model, text encoder or VAE at a path of the toy's that is larger than LARGEST.
+    Such a file has real weights, which the toy would replace."""
     models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0

@@ -73,8 +73,8 @@ def read_colmap(path: Path) -> CameraFile:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the folder with COLMAP's files: `folder` or one of its usual subfolders. Return `folder` if none has such
-    files."""
+    """Return the folder with COLMAP's files: `folder`, or its subfolder sparse/0, sparse, colmap/sparse/0, colmap or 0.
+    Return `folder` if none has such files."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 

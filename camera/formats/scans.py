@@ -79,8 +79,8 @@ def read_arkit(path: Path) -> CameraFile:
 
 
 def scan_folder(folder: Path) -> Path | None:
-    """Return the folder with a scanner's JSON file for each frame: `folder` or its usual subfolder. Return None if
-    neither has such files."""
+    """Return the folder with a scanner's JSON file for each frame: `folder`, or its subfolder
+    keyframes/corrected_cameras, keyframes/cameras or cameras. Return None if none has at least two such files."""
     below = (folder, *(folder / name for name in ("keyframes/corrected_cameras", "keyframes/cameras", "cameras")))
     return next((each for each in below if len(_frame_names(each)) > 1), None)
 

@@ -69,8 +69,9 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Add points to the export, and print how well they agree with the camera poses. If that fails, print the reason.
-    For a point cloud raise the InputError or DependencyError, because such an export has nothing else."""
+    """Triangulate points, add them to the export, and print their mean reprojection error. If that fails, print the
+    reason. For a point cloud raise the InputError or DependencyError instead, because a point cloud has no other
+    content."""
     from ...export import add_points
 
     try:

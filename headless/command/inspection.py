@@ -84,8 +84,8 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return a line of text with the kernel for each kind of work on this machine, as earlier tests have selected
-    it."""
+    """Return a line of text that names, for each kind of work such as attention, the kernel used on this machine.
+    Without an earlier speed test, it is the first candidate."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())

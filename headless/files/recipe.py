@@ -47,7 +47,7 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return hashes of the input files, by the name of the option or of the package's part. Names with missing files
+    """Return hashes of the files that `named_files` and `part_files` list, by the same names. Names with missing files
     are left out."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}

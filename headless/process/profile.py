@@ -95,7 +95,8 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
 
 
 def release(device: torch.device) -> None:
-    """Collect garbage in Python. On a GPU, also return the memory that torch has reserved but does not use."""
+    """Collect garbage in Python. On a GPU, also release the memory that torch's caching allocator reserves but does not
+    use."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -38,20 +38,22 @@ FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
-    """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses, in the input
-    folder and in packages."""
+    """Return the choices of a poses input: folders with a file poses.npy, and other .npy files with poses. The input
+    folder and the packages are searched down to FOLDER_DEPTH levels."""
     found = _named(looks_like_poses, ".npy")
     return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
 
 def lens_choices() -> list[str]:
     """Return the choices of a lens input: BESIDE (intrinsics.npy next to the poses), DEFAULT_LENS (the lens of the
-    official examples), then each .npy file with an array [4] or [n, 4]."""
+    official examples), then each .npy file with an array [4] or [n, 4]. The input folder and the packages are searched
+    down to FOLDER_DEPTH levels."""
     return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
 def camera_files() -> list[str]:
-    """Return the names of the files that a camera format may read, in the input folder and in packages."""
+    """Return the names of the files that a camera format may read. The input folder and the packages are searched down
+    to FOLDER_DEPTH levels."""
     return _named(looks_like_camera, ".npz", ".txt", ".csv", ".tum", ".json", ".npy", ".bin")
 
 
@@ -122,7 +124,7 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
     The path has `frames` poses, rounded down to 4n+1, or fewer if the file is shorter. `poses` and `lens` are choices
     of the node. The running node shows notes about unused parts of the files. Raises InputError for a name that leads
-    out of the folders, and CameraError for files that are missing, damaged or too short.
+    out of the input folder and the packages. Raises CameraError for files that are missing, damaged or too short.
     """
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
@@ -154,8 +156,8 @@ def chain(paths: list[CameraPath]) -> CameraPath:
 
 def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
     """Return the model's camera input for a path and a LATENT [B, 16, f, h, w]: a Pluecker map [1, 384, f, h, w], or
-    [1, 448, f, h, w] with actions. `control` is CAMERA_CONTROL or ACTION_CONTROL. Raises CameraError if path and latent
-    do not fit."""
+    [1, 448, f, h, w] with actions. `control` is CAMERA_CONTROL or ACTION_CONTROL. Raises CameraError if the path has
+    another number of frames than the LATENT, or lacks the actions that `control` requires."""
     samples = latent["samples"]
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
@@ -234,8 +236,9 @@ def preview_image(
 
 
 def check_camera_fits() -> None:
-    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets a path that does not fit its latent.
-    The check is skipped if the path or the latent is known only when other nodes have run."""
+    """Raise CameraError if the Apply Camera node that ComfyUI is validating gets a path with another number of frames
+    than its latent, or without the actions that its `control` requires. The check is skipped if the path or the latent
+    is known only when other nodes have run."""
     try:
         prompt, node = node_in_question()
         inputs, values = prompt[node]["inputs"], PromptValues(prompt)

@@ -23,7 +23,7 @@ from .names import parts_of
 
 def check_export(prefix: str, points: bool, format: str) -> None:
     """Raise InputError for a `prefix` that leads out of the output folder, and for the format "ply" without `points`.
-    Raise DependencyError if `points` is true and a package that finds points is missing."""
+    Raise DependencyError if `points` is true and pycolmap or OpenCV is missing."""
     parts_of(prefix, "export", "output folder")
     if points or format == "ply":
         check_points(left_out=not points)

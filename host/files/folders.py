@@ -99,14 +99,15 @@ def expert_choices() -> list[str]:
 
 
 def resolve_expert(name: str, what: str = "expert") -> Path:
-    """Return the path of the file or folder of the expert `name`. `what` names the expert in error messages. Raises
-    InputError if it is missing."""
+    """Return the path of the expert `name`, a file or folder in `diffusion_models` or in a package. `what` names the
+    expert in error messages. Raises InputError if it is missing."""
     return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
     """Return the names of all causal models (LingBot-World Fast and 2.0): folders in `diffusion_models` and in packages
-    that hold such a model, and single files in `diffusion_models` with the name of one."""
+    that hold such a model. Single files in `diffusion_models` are listed if their names state that the model is
+    causal."""
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
@@ -142,27 +143,28 @@ def _is_causal(path: Path) -> bool:
 
 
 def text_encoder_choices() -> list[str]:
-    """Return the names of all text encoders: the files in `text_encoders` and the T5 of each package. The best default
-    comes first."""
+    """Return the names of all text encoders: the files in `text_encoders` and the T5 of each package. The umt5 encoders
+    come first, those in packages before others."""
     packages = _package_parts("*t5*", _TEXT_ENCODER)
     return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """Return the path of the text encoder `name`: a file, or a folder in diffusers' layout. Raises InputError if it is
-    missing."""
+    """Return the path of the text encoder `name`, in `text_encoders` or in a package: a file, or a folder in diffusers'
+    layout. Raises InputError if it is missing."""
     return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
-    """Return the names of all VAEs: the files in `vae` and the VAE of each package. The best default comes first."""
+    """Return the names of all VAEs: the files in `vae` and the VAE of each package. VAEs of Wan 2.1 come first, those
+    in packages before others."""
     packages = _package_parts("*vae*", _VAE)
     return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """Return the path of the VAE `name`: a file, or a folder in diffusers' layout. Raises InputError if it is
-    missing."""
+    """Return the path of the VAE `name`, in `vae` or in a package: a file, or a folder in diffusers' layout. Raises
+    InputError if it is missing."""
     return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
 
 

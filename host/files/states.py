@@ -49,8 +49,8 @@ def choices() -> list[str]:
 
 
 def load(name: str) -> WorldState:
-    """Return the state in the file `name`. Raises InputError for a missing file and for a name outside of the folders,
-    and CheckpointError for an incomplete file."""
+    """Return the state in the file `name`. Raises InputError for a missing file and for a name that leads out of
+    ComfyUI's input and output folders, and CheckpointError for an incomplete file."""
     from ...pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
 
     return load_state(resolve(name))

@@ -35,7 +35,7 @@ def weight_and_bias(
     layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
 ) -> Iterator[tuple[Any, Tensor | None]]:
     """Yield (weight, bias) of a layer with LoRAs applied, on the device and in the dtype of `reference`. The yielded
-    weight is `decode(weight, reference)`: plain values by default, or 8-bit values.
+    weight is `decode(weight, reference)`. By default `decode` returns a weight [out, in] that is not quantized.
 
     ComfyUI has only a few transfer buffers. So a weight in such a buffer is copied and the buffer is released at once.
     Several layers can then be in use together.
@@ -58,7 +58,8 @@ def weight_and_bias(
 
 
 def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
-    """Return a weight as 8-bit values of `dtype` with one scale per row, on the device of `reference`."""
+    """Return a weight [out, in], plain or quantized, in the 8-bit `dtype` (float8_e4m3fn or int8). Each row has one
+    scale. The result is on the device of `reference`."""
     if not is_quantized(weight):
         return eight_bit_weight(weight, reference.device, dtype)
     if hasattr(weight.layout_cls, "recode"):  # a layout of this pack

@@ -29,7 +29,8 @@ from .lora_files import completed
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
-"""A copy of the record that ComfyUI's patchers make of a weight before they change it."""
+"""A record of a parameter before it is patched, with the same fields as the records of ComfyUI's patchers: the original
+`weight`, and whether the patch was in place."""
 _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 _ENOUGH = 2**62

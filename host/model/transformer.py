@@ -72,8 +72,9 @@ def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping
 
 
 def self_attention_8bit(q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping) -> Tensor:
-    """Return the attention [B, L, heads * D] of q, k and v, computed in 8 bits, with every `attn1_patch` in `options`
-    applied. ComfyUI's switches and overrides are ignored."""
+    """Return the attention [B, L, heads * D] of q [B, L, heads * D] and of k and v, [B, S, heads * D] each, from
+    `attend_8bit`. With B = 1, k and v may be Operands: float8_e4m3fn with scales. Every `attn1_patch` in `options` is
+    applied; ComfyUI's switches and overrides are ignored."""
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
@@ -136,7 +137,8 @@ class HostModel(LingBotWorldModel):
         return comfy.model_management.is_oom(error)
 
     def rope_scale(self, options):
-        """Return the scales and shifts that the node ScaleROPE sets for the rotary embedding."""
+        """Return the scales and shifts of the rotary embedding along time, height and width, as the node ScaleROPE sets
+        them. Without that node return AS_TRAINED."""
         given = options.get("rope_options")
         if not given:
             return AS_TRAINED
@@ -206,7 +208,8 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
 
 
 def _original(run, camera, given):
-    """Run the original block and return its output as a dict. A block replacement of another pack calls this
-    function."""
+    """Return {"img": x}, the hidden states [B, L, D] after the original block. A block replacement of another pack
+    calls this function. `run` is the block, `camera` its camera input, and `given` its other inputs by ComfyUI's
+    names."""
     x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
     return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

@@ -31,7 +31,8 @@ def _recorded_side(side: str) -> io.Int.Input:
 def _files_of(file: str) -> list[Path]:
     """Return all files that reading `file` may use: the files with its suffix in its folder, and ViPE's lens file.
 
-    Raises InputError for a name that leads out of the folders, and CameraError for a missing file.
+    Raises InputError for a name that leads out of the input folder and the packages, and CameraError for a missing
+    file.
     """
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
@@ -107,8 +108,8 @@ class LingBotWorldCameraImport(io.ComfyNode):
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
     """Return the camera path in a file, without the poses before frame `start`, and notes about unused parts.
 
-    The arguments are the node's inputs. Raises InputError for a name that leads out of the folders, and CameraError for
-    a file that is missing, damaged or too short.
+    The arguments are the node's inputs. Raises InputError for a name that leads out of the input folder and the
+    packages. Raises CameraError for a file that is missing, damaged or too short.
     """
     source = host.resolve(file)
     path, notes = read_camera(
