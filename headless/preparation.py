@@ -143,8 +143,9 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
-    """Return (memory plan, whether both encoders fit at the same time). The plan has the whole model on the GPU; it is
-    None if the text encoder or the VAE encoder does not fit next to the model."""
+    """Return (memory plan, whether both encoders fit at the same time). The plan has the whole model on the GPU. It is
+    None if the text encoder or the VAE encoder does not fit next to the model, on a CPU, and if processes divide the
+    weights."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total

@@ -194,11 +194,11 @@ def tokenizer_choices() -> list[str]:
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """Return the folder of the tokenizer `choice`, or a file that contains a tokenizer. `encoder` is the path of the
-    text encoder. Raises InputError if none is found.
+    """Return the folder of the tokenizer `choice` in a package, or a file that contains a tokenizer. `encoder` is the
+    path of the text encoder. Raises InputError if none is found.
 
-    For AUTO the search covers the folder of the encoder, the packages, the encoder's own file, and the umt5 files in
-    `text_encoders`.
+    For AUTO a tokenizer folder is searched next to the encoder, then in each package. If there is none, the encoder's
+    own file and then the umt5 files in `text_encoders` are searched for a tokenizer stored in the file.
     """
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)

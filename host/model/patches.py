@@ -83,7 +83,8 @@ _INJECTED = {"bypass_lora"}
 
 
 def check_sampling(patcher) -> None:
-    """Raise InputError if a node has replaced the MODEL's `model_sampling` by one for another kind of model."""
+    """Raise InputError if a node has replaced the MODEL's `model_sampling` by one that is not flow matching with
+    timestep = 1000 * sigma."""
     sampling = patcher.get_model_object("model_sampling")
     half = torch.tensor([0.5])
     if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
@@ -160,7 +161,8 @@ def not_called_words(patcher) -> Iterator[str]:
 
 
 def unknown(patcher) -> Iterator[str]:
-    """Yield a warning if the MODEL has additions that this pack does not know."""
+    """Yield a warning if the MODEL has options, wrappers, replaced objects, weight wrappers or injections that this
+    pack does not know."""
     transformer = patcher.model_options.get("transformer_options", {})
     names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
     names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OURS)}
