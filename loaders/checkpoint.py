@@ -79,7 +79,7 @@ class Checkpoint:
     @property
     def release_lines(self) -> tuple[str, ...]:
         """Messages for the user about a causal model: its release and licence, whether the release is a guess, and
-        whether the scheduler's config states another shift."""
+        whether scheduler/scheduler_config.json states a flow_shift that differs from the release's."""
         if self.release is None:
             return ()
         lines = [f"{self.release.name} ({self.release.licence}): {self.name}"]
@@ -144,14 +144,15 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
-    """Read the headers of a model, and of the LoRAs to load with it. `path` is a model's folder in a package, or any
-    file that `read_tensors` accepts.
+    """Return the Checkpoint of a model and of the LoRAs to load with it, from the files' headers only. `path` is a
+    model's folder in a package, or any file that `read_tensors` accepts.
 
-    A `config.json` next to the weights states what tensors cannot show: num_heads, text_len, eps, and whether the model
-    is causal. Without it the folder names show whether the model is causal (see release.py).
+    A `config.json` in the folder of the weights states what tensors cannot show: num_heads, text_len, eps, and whether
+    the model is causal. Without it the folder names show whether the model is causal (see release.py).
 
-    Raises CheckpointError for a damaged file, for another kind of file, and for a LoRA that does not fit. It is also
-    raised for tensors that differ from those of the model that the shapes describe; one message lists all of them.
+    Raises CheckpointError for a damaged file, for another kind of file, and for a LoRA that does not match the model's
+    shapes. It is also raised if names or shapes of tensors differ from those that ModelConfig requires; one message
+    lists all of them.
     """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)

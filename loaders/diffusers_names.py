@@ -78,7 +78,8 @@ def official_config(stated: dict[str, Any]) -> dict[str, Any]:
 
 
 def stated_shift(model: Path) -> float | None:
-    """Return `flow_shift` from the scheduler's config in the package of the model at `model`; None if it is not stated.
+    """Return `flow_shift` from scheduler/scheduler_config.json in the folder that contains `model`; None without that
+    file or field.
 
     Raises CheckpointError for a file that is not JSON.
     """

@@ -55,16 +55,17 @@ def find_package(
     release: str | None = None,
     **overrides: str | Path | None,
 ) -> Package:
-    """Return the parts of a package, found by their names.
+    """Return the paths of a package's parts, found by the names of the files and folders directly in `folder`.
 
     `overrides` may have the keys `high`, `low`, `text_encoder`, `tokenizer` and `vae`, with paths of parts outside of
-    `folder`. `assets` is a folder with the last three. `folder` may be None if both experts are in `overrides`.
+    `folder`. `assets` is a folder with text encoder, tokenizer and VAE. `folder` may be None if both experts are in
+    `overrides`.
 
     The layouts of the community NF4 package, of the official one and of diffusers are supported. If a folder has an
-    expert in NF4 and in another format, NF4 is used. `folder` may also be the folder or the file of a causal model
-    (LingBot-World Fast, 2.0), or contain its folder and no experts. The other parts are then also searched for next to
-    it, and in neighbouring folders such as base-cam's. A `release` (a key of RELEASES) states that the only model in
-    `folder` is that causal release.
+    expert in NF4 and in another format, NF4 is used. A tokenizer may also be one folder deeper. `folder` may also be
+    the folder or the file of a causal model (LingBot-World Fast, 2.0), or contain its folder and no experts. Parts that
+    `folder` lacks are then searched for in the folder around the model and in that folder's subfolders. A `release` (a
+    key of RELEASES) states that the only model in `folder` is that causal release.
 
     Raises CheckpointError for a missing expert, listing the parts found, for a file of another model, and for a path
     that does not exist. Other missing parts are None.
@@ -93,8 +94,8 @@ def find_package(
 
 
 def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
-    """Return the package of a causal model that is a single file. The other parts are searched for as if the file's
-    folder were the model's. `given` holds the parts that the user named."""
+    """Return the package of a causal model that is a single file. The other parts are searched for in the file's
+    folder, in the folder around that, and in the subfolders of both. `given` holds the parts that the user named."""
     if release is not None:
         release_called(release)
     elif not is_causal_file(file):
@@ -123,10 +124,10 @@ def _assets(folder: Path) -> dict[str, Path]:
 
 
 def _find_near(model: Path, part: str) -> Path | None:
-    """Return a part from the folder around a causal model, or from the first subfolder there that has it; None without
-    any.
+    """Return a part from the folder that contains a causal model, or from the first of its direct subfolders that has
+    the part; None if there is none.
 
-    Folders of LingBot-World are searched first. The VAE of Wan 2.2, which differs, is skipped.
+    Subfolders with "lingbot" in their name are searched first. The VAE of Wan 2.2, which differs, is skipped.
     """
     parent = model.absolute().parent
     folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
@@ -139,8 +140,9 @@ def _find_near(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Return True if a folder holds a causal model, judged by its config.json or a name, else by the shapes of its
-    tensors. It is False for experts, for packages, and for weights that cannot be read."""
+    """Return True if a folder directly contains the weights of a causal model. This is judged by config.json or the
+    names from `names_of`, else by the shapes of the tensors. It is False for experts, for packages, and for weights
+    that cannot be read."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
@@ -151,8 +153,8 @@ def is_causal_folder(folder: Path) -> bool:
 
 
 def is_causal_file(file: Path) -> bool:
-    """Return True if a weight file holds a causal model, judged by a name, else by the shapes of its tensors. It is
-    False for experts, for other files, and for files that cannot be read."""
+    """Return True if a weight file holds a causal model. This is judged by the names from `names_of`, else by the
+    shapes of the tensors. It is False for experts, for other files, and for files that cannot be read."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
     if stated_causal(names_of(file.absolute()), {}):
@@ -172,15 +174,15 @@ def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | 
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
-    """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError, also for two models that are
-    not a pair (see `check_roles`)."""
+    """Return the checkpoints of both experts, each with its LoRAs. Raises CheckpointError for files that are not valid
+    models, and for two models that are not a pair (see `check_roles`)."""
     experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     check_roles(experts)
     return experts
 
 
 def tokenizer_in(folder: Path) -> Path | None:
-    """Return the tokenizer's file in a folder, without its subfolders; None if there is none."""
+    """Return the path of tokenizer.json or spiece.model directly in a folder; None if it has neither."""
     return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 
@@ -235,8 +237,8 @@ def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
 
 
 def _is_part(folder: Path) -> bool:
-    """Return whether a folder in diffusers' layout holds umt5 or Wan 2.1's VAE. Packages of other models have folders
-    of the same names."""
+    """Return whether a folder in diffusers' layout holds umt5 or Wan 2.1's VAE, judged by its config.json. Packages of
+    other models have folders of the same names."""
     stated: dict = {}
     with suppress(CheckpointError):
         stated = read_json(folder / "config.json")
@@ -260,8 +262,8 @@ _FINDERS: dict[str, Callable[[list[Path]], Path | None]] = {
 
 
 def check_roles(experts: PerExpert[Checkpoint]) -> None:
-    """Raise CheckpointError if two experts cannot be a pair: their names are swapped, their architectures differ, or
-    their weights are the same."""
+    """Raise CheckpointError if two models cannot be the two experts: their names are swapped, one is causal, their
+    architectures differ, or their weights are the same."""
     high, low = map(_name, experts)
     paths = [checkpoint.path for checkpoint in experts]
     roles = PerExpert(*(named_role(path, paths) for path in paths))

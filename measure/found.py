@@ -20,8 +20,8 @@ increased for one with more than MOST_KEYFRAMES."""
 MOST_FRAMES = 4000
 FEWEST_TRACKS = 20
 LEAST_AGREEING = 0.4
-"""The fraction of the tracked points that must agree with a rotation between two keyframes. If fewer agree, no rotation
-counts as found."""
+"""The smallest accepted inlier ratio of a rotation between two adjacent keyframes. A tracked point is an inlier if its
+residual is below NEAR pixels."""
 FAR_APART, LEAST_PARALLAX = 4, 0.75
 """The test of whether a camera moves. Rotations are fitted to pairs of keyframes that are FAR_APART keyframes apart.
 The camera counts as moving if the residual of the tracked points is above LEAST_PARALLAX pixels.
@@ -237,8 +237,8 @@ def _chain_rotations(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool
 
 
 def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rotation [3, 3] from the keyframe `first` to `last` that fits most points, and each point's residual
-    angle [n] in radians. Return None for too few points."""
+    """Return the rotation [3, 3] from the keyframe `first` to `last` with the least median residual (LMedS), and each
+    tracked point's residual angle [n] in radians. Return None for fewer than FEWEST_TRACKS points."""
     one, two = _shared_rays(tracks, lens, first, last)
     if len(one) < FEWEST_TRACKS:
         return None

@@ -149,10 +149,10 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """The verdict: True if the video follows its path, else False.
+        """True if enough pairs follow the path: following >= FOLLOWING * len(found). False if too few do.
 
-        The verdict is None if a motion was found for fewer than half of the pairs, or if the pairs that are not judged
-        could change it.
+        None if a motion was found for fewer than half of the pairs. It is also None if the answer depends on whether
+        the ambiguous pairs (found, but not judged) count as following.
         """
         if 2 * len(self.found) < len(self.pairs):
             return None
@@ -207,8 +207,8 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
     once; frame i was generated with pose i of the path.
 
     `every` is the distance in frames between the two keyframes of a pair (None: 8). The lens is the path's first one,
-    scaled to the frames as in `generate`. Raises CameraError for a video of one frame, of more frames than poses or
-    with frames of several sizes, and for `every` below 1. Raises DependencyError without OpenCV or pycolmap.
+    scaled from an 832x480 image to the frames' size. Raises CameraError for a video of one frame, of more frames than
+    poses or with frames of several sizes, and for `every` below 1. Raises DependencyError without OpenCV or pycolmap.
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")

@@ -56,8 +56,9 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     """Return points tracked through `frames`, uint8 [H, W], all of one size. Every `stride`-th frame and the last one
     are keyframes.
 
-    Points are tracked from frame to frame, and then refined between keyframes, forwards and back. Points with a large
-    forward-backward error are dropped. At every keyframe new points are added in areas without any.
+    Points are tracked from frame to frame, and then refined between keyframes, forwards and back. Points with a
+    forward-backward error above FARTHEST_BACK are dropped. At every keyframe new points are added, at least APART
+    pixels from all others and up to MOST_POINTS in total.
     """
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
     here = _corners(frames[0], np.empty((0, 2), np.float32))
@@ -76,7 +77,7 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
 
 
 def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
-    """Return new corners of an image, float32 [n, 2], at a distance from the existing points `taken` [m, 2]."""
+    """Return new corners of an image, float32 [n, 2], at least APART pixels from the existing points `taken` [m, 2]."""
     cv2 = opencv()
     free = np.full(picture.shape, 255, np.uint8)
     for column, row in taken.astype(int):
@@ -88,7 +89,7 @@ def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:
 
 def _between(frames: Sequence[np.ndarray], began: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Track the points `began` float32 [n, 2] from the first frame to the last. Return the final positions [m, 2] of
-    those that were found, and a mask [n] of them."""
+    the points inside the image with a forward-backward error below FARTHEST_BACK, and a mask [n] of these points."""
     cv2 = opencv()
     if not len(began):
         return began, np.zeros(0, bool)

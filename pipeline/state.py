@@ -99,8 +99,11 @@ class WorldState:
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
-        """Raise InputError unless a model of this `config` can continue the video with this `chunk` (None: the
-        state's). `guided`: the model needs a negative prompt."""
+        """Raise InputError unless a model of this `config` can continue the video.
+
+        `config` must equal the state's. `chunk` must equal the state's number of latent frames per chunk (None: not
+        checked). `guided`, whether the model needs a negative prompt, must be the same as for the state's last prompt.
+        """
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:
@@ -117,8 +120,8 @@ class WorldState:
             )
 
     def notes(self, release: str, window: Window) -> tuple[str, ...]:
-        """Return notes for the user if the video is continued by another `release` or with another `window`. Both are
-        allowed: the models have the same size, and the window may shrink."""
+        """Return notes for the user if `release` or `window` differs from the state's, which is allowed; an empty tuple
+        otherwise."""
         notes = []
         if self.release not in ("", release):
             notes.append(f"The video so far was made by {self.release}; {release} continues it.")

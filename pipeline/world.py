@@ -189,10 +189,14 @@ class World:
     ) -> Tensor:
         """Return the next chunk's latent, float32 [1, 16, chunk, h, w].
 
-        The arguments are those of `rollout`, for this chunk only. `callback(forward)` is called after each forward; a
-        guided step counts as one. The first forward is the clean pass of the previous chunk, if this World generated
-        that chunk. A GPU may read pinned inputs until the chunk is finished. Raises InputError if an earlier forward
-        was interrupted while it overwrote keys and values.
+        `noise` is [1, 16, chunk, h, w], and `y` [1, 20, chunk, h, w] the mask and the image latent. `camera` is [1,
+        384, chunk, h, w], or 448 channels for an action model, or None. `renoise(shape)` returns new noise for every
+        step of `schedule` except the first. `callback(forward)` is called after each forward; a guided step counts as
+        one.
+
+        The first forward is the clean pass of the previous chunk, if this World generated that chunk. A GPU may read
+        pinned inputs until the chunk is finished. Raises InputError if an earlier forward was interrupted while it
+        overwrote keys and values.
         """
         done = count()
 
@@ -238,8 +242,9 @@ class World:
         """Compute the keys and values of a chunk `latent` [1, 16, chunk, h, w] that was generated before, by one
         forward.
 
-        The result is the same as when the chunk was generated. `y` and `camera` are as in `chunk`. The forward bypasses
-        the camera cache, because no second forward would read it.
+        The result is the same as when the chunk was generated. `y` is [1, 20, chunk, h, w]. `camera` is [1, 384, chunk,
+        h, w], or 448 channels for an action model, or None. The forward bypasses the camera cache, because no second
+        forward would read it.
         """
         self._remember_made()
         chunk = self._begin(y, camera, cached=False)

@@ -202,10 +202,10 @@ def suits(vae: VAE) -> bool:
 
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
-    """Return whether decoding with a VAE of this `width` uses a PooledDecoder, so that a CUDA graph can record it.
+    """Return whether decoding with a VAE of this base `width` uses a PooledDecoder, so that a CUDA graph can record it.
 
-    `width` is the VAE's base width. A PooledDecoder requires the `dtype` fp16, Triton, and a GPU for which Triton's
-    convolution or our own is chosen. Except on Hopper GPUs, the first call tests the candidates.
+    The width is the number of channels at full resolution. A PooledDecoder requires the `dtype` fp16, Triton, and a GPU
+    for which Triton's convolution or our own is chosen. Except on Hopper GPUs, the first call tests the candidates.
     """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False

@@ -72,9 +72,13 @@ class StatedScale(NamedTuple):
 
 
 def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
-    """Return the scale that a LoRA's safetensors `header` states, or else a JSON file in the same folder as `file`.
+    """Return the scale that a LoRA's safetensors `header` states, or else a JSON file in the folder of the LoRA's
+    `file`.
 
-    The JSON file is adapter_config.json, or one that has a lora_alpha: config.json, or a file named after `file`.
+    For FILE.safetensors the JSON file is adapter_config.json, config.json, FILE.json or FILE_config.json; all but the
+    first must have a lora_alpha. The first two are read only if `file` is named adapter_model or is the only weight
+    file in its folder. If no scale is stated, the result has no alpha.
+
     `keys` are the names of the LoRA's tensors. Raises CheckpointError for values that are not numbers, and for adapters
     that are not plain LoRAs.
     """

@@ -1,7 +1,7 @@
-"""The choice of a kernel for self-attention in 8 bits: this project's own, or another package's, depending on the GPU.
+"""The choice of a kernel for self-attention in 8 bits, by GPU: our own, cuDNN's, SageAttention's or comfy-kitchen's.
 
-Only this feature needs the other packages. On the CPU, and if a kernel fails, plain torch computes exact attention over
-the same 8-bit operands.
+Without 8-bit attention these packages are not needed here. On the CPU, and if a kernel fails, plain torch computes
+exact attention over the same 8-bit operands.
 """
 
 import logging
@@ -30,7 +30,7 @@ from .streams import NOT_RECORDED, Function, follows_stream, on_default_stream
 
 UNTRIED = "Apple's GPUs run the plain path, which was never tried there: please send what you see."
 WORST_PROBE = 0.2
-"""The relative RMS error above which a kernel is rejected."""
+"""The largest accepted relative RMS error of an 8-bit attention kernel, compared with exact attention."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
 """`TRIED_HEADS` is the number of attention heads with which kernels are timed; `TRIED` is the number of queries and of
 keys.
@@ -61,10 +61,11 @@ def attend_8bit(
     heads: int,
     options: Mapping,  # noqa: ARG001
 ) -> Tensor:
-    """Return attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim], computed in 8 bits.
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim] by the device's 8-bit kernel.
 
-    q may be overwritten. With B = 1, k and v may be Operands if `takes_operands` returns True. `options` are ignored.
-    Raises InputError if no kernel supports the device; `choose_attention` checks this in advance.
+    The result has q's shape and dtype, and may overwrite q. With B = 1, k and v may be float8_e4m3fn Operands if
+    `takes_operands` returns True. `options` are ignored. Raises InputError if no kernel supports the device;
+    `choose_attention` checks this in advance.
     """
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
@@ -80,11 +81,11 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of one batch element whose queries, keys and values are all in 8 bits.
+    """Return attention [L, heads*head_dim] of one batch element whose q, k and v are float8_e4m3fn Operands.
 
-    The result is in `dtype`; if that is an 8-bit dtype, each token has one scale. `shares` selects latent frames, as in
-    `exact.attend_to_frames`. With `shares`, errors of the kernel are raised; without them, plain torch replaces a
-    failing kernel.
+    The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
+    for each latent frame to attend to, and -inf for each to ignore; None means all frames. If `shares` is given, errors
+    of the kernel are raised; otherwise plain torch replaces a failing kernel.
     """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)

@@ -168,7 +168,8 @@ def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[
 
 
 def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
-    """Return x [tokens, dim] in 8 bits as an Operand with the scaling `made`, followed by `zeros` tokens of zeros."""
+    """Return x [tokens, dim] as a float8_e4m3fn Operand with the scaling `made`, followed by `zeros` tokens of
+    zeros."""
     values = empty_values(x, zeros)
     to_fp8_(values[: len(x)], x, *made.shift_and_factor)
     return Operand(values, made)
@@ -182,7 +183,10 @@ def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
 
 
 def queries_in_8_bits(q: Tensor) -> Operand:
-    """Return queries [tokens, dim] in 8 bits, for queries that no norm bounds."""
+    """Return q [tokens, dim] as a float8_e4m3fn Operand whose magnitudes are at most MOST_QUERY.
+
+    It is for queries without a norm; `rotated_fp8` converts queries with one.
+    """
     return operand(q, scaling_to(MOST_QUERY, q))
 
 
@@ -200,7 +204,7 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Return q, k and v [B, tokens, dim] in 8 bits, as Operands [B * tokens, dim].
+    """Return q, k and v [B, tokens, dim] as float8_e4m3fn Operands [B * tokens, dim].
 
     `zeros` tokens of zeros follow keys and values. All batch elements share a scale and a mean. The keys' mean is
     estimated from a sample. The values' mean is exact, because a query that attends equally to all values returns

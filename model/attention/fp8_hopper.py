@@ -47,10 +47,10 @@ def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor
 def hopper_attention_of(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*128] of 8-bit queries over 8-bit keys and values, computed by our own kernel.
+    """Return attention [L, heads*128] of q over k and v, all float8_e4m3fn Operands, computed by our own kernel.
 
-    The result is in `dtype`; if that is an 8-bit dtype, each token has one scale. `shares` (fp32 [frames]) selects
-    latent frames, as in `exact.attend_to_frames`.
+    The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
+    for each latent frame to attend to, and -inf for each to ignore; None means all frames.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:

@@ -26,10 +26,9 @@ MOST_CARDS = 20
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path in the environment variable `variable`; if it is unset, the file `name` in the user's cache
-    folder.
+    """Return the path in the environment variable `variable`; None if the variable is empty.
 
-    Return None if the variable is empty.
+    If the variable is unset, return lingbot-world/`name` in the folder of LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache.
     """
     named = os.environ.get(variable)
     if named is not None:

@@ -279,9 +279,10 @@ def _from_fp8_rows(
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write the layer norm of x [tokens, dim] in 8 bits to `values` [tokens, dim], with `scales` [tokens, 1].
+    """Write norm(x) / scale to `values` (int8 or float8_e4m3fn [tokens, dim]), and return `values`.
 
-    weight and bias [dim] and the epsilon `eps` are those of the norm (see `ops.pointwise.layer_norm_8bit`).
+    norm(x) is the layer norm of x [tokens, dim] with weight [dim], bias [dim] and the epsilon `eps`. Each token has one
+    scale, which is written to `scales` (fp32 [tokens, 1]).
     """
     if x.shape[1] > ALONE:
         return in_8_bits.layer_norm_8bit_(values, scales, x, weight, bias, eps)
@@ -299,11 +300,12 @@ def add_norm_(
 ) -> Tensor:
     """Update x [tokens, dim] in place, write its layer norm to `out` [tokens, dim], and return x.
 
-    The update is x = (x + y * gate) * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale, shift). A step
+    The update is x = (x + y * gate) * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale, shift). A term
     whose tensors are None is left out. y, scale and shift are [tokens, dim], and gate is [dim]. `norm` is the layer
     norm's (weight [dim], bias [dim], epsilon).
 
-    If `scales` [tokens, 1] is given, `out` is 8-bit, and the scale of each token is written to `scales`.
+    If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn, and the scale of each token is written to
+    `scales`.
     """
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
@@ -324,11 +326,14 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Run `ops.scatter.scatter_qkv_`: write the keys to rows of `out` and the values to rows of `values_out`.
+    """Write keys to the `rows` of `out` [rows, dim] and values to those of `values_out` [rows, dim], and return `out`.
 
-    `given` are queries, keys and values; `norm_ropes` are norm and RoPE of queries and of keys. `scalings` are the
-    shift and factor of keys and of values for 8 bits. `made` are the 8-bit queries, their scale and 1 / scale, all to
-    be written; if `made` is None, queries are rotated in place.
+    `given` are queries, keys and values [tokens, dim], and `rows` is int64 [tokens]. Norm and RoPE (`norm_ropes`, of
+    queries and of keys) are applied first. If `values_out` is None, no values are written.
+
+    If `scalings` is given, `out` and `values_out` are float8_e4m3fn, and (x - shift) * factor is written; `scalings`
+    are the (shift [dim], factor [1]) of keys and of values. `made` are then the tensors to which the float8_e4m3fn
+    queries [tokens, dim], their scale [1] and 1 / scale are written. If `made` is None, queries are rotated in place.
     """
     (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
     (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
@@ -359,7 +364,12 @@ def scatter_qkv_(
 
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
-    """Write `ops.scatter.rotated_fp8` of x [tokens, dim] to `out`, its scale [1] and its `factor` [1], 1 / scale."""
+    """Write x [tokens, dim], after norm and RoPE and times `factor`, to `out` (float8_e4m3fn [tokens, dim]); return
+    `out`.
+
+    The kernel also computes `scale` and `factor` = 1 / scale, and writes them (fp32 [1] each). The norm in `norm_rope`
+    bounds each token, and the scale is the smallest power of two with which no token overflows.
+    """
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
@@ -384,10 +394,12 @@ def merge_fp8_(
     shift: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """Write the decoded result of attention over `parts` of the keys to `out`, in 8 bits if `scales` is given.
+    """Write merged * factor + shift to `out` [tokens, dim], where `merged` is attention over all keys.
 
-    The arguments are those of `ops.pointwise.merge_fp8_`. Several parts take three kernels, because a single kernel
-    took twice as long.
+    `merged` is computed as in `merge_` from `parts` [n, tokens, heads, head_dim] and `rest`. If `log_sums` is None, n
+    is 1 and `merged` is `parts[0]`. If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn with one
+    scale for each token. shift is fp32 [dim], and factor fp32 [1]. Several parts take three kernels, because a single
+    kernel took twice as long.
     """
     _, tokens, heads, width = parts.shape
     if log_sums is None:

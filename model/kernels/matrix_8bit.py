@@ -212,9 +212,10 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 def encode_8bit_(
     values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
 ) -> Tensor:
-    """Write activation(x) + added in 8 bits to `values` [tokens, heads*head_dim], with `scales` [tokens, heads].
+    """Write y / scale, with y = activation(x) + added, to `values` (int8 or float8_e4m3fn), and return `values`.
 
-    x and `added` have the shape of `values`; `added` may be None. See `ops.pointwise.encode_8bit`.
+    `values` is [tokens, heads*head_dim]. Each token and head has the scale max|y| / largest number of the dtype, which
+    is written to `scales` (fp32 [tokens, heads]). x and `added` have the shape of `values`; `added` may be None.
     """
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
@@ -228,15 +229,20 @@ def encode_8bit_(
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write `values` times `scales` to `out`, as `ops.pointwise.decode_8bit_` does."""
+    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
+
+    `values` [tokens, heads*head_dim] are int8 or float8_e4m3fn. `scales` (fp32 [tokens, heads]) has one scale for each
+    token and head.
+    """
     _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write the layer norm of x [tokens, dim] in 8 bits to `values` [tokens, dim], with `scales` [tokens, 1].
+    """Write norm(x) / scale to `values` (int8 or float8_e4m3fn [tokens, dim]), and return `values`.
 
-    weight and bias [dim] and the epsilon `eps` are those of the norm (see `ops.pointwise.layer_norm_8bit`).
+    norm(x) is the layer norm of x [tokens, dim] with weight [dim], bias [dim] and the epsilon `eps`. Each token has one
+    scale, which is written to `scales` (fp32 [tokens, 1]).
     """
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
@@ -255,7 +261,11 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write products * scales * weight_scales + bias to `out` [tokens, dim], as `ops.pointwise.rescale_` does."""
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`.
+
+    `products` [tokens, dim] are the unscaled results of an 8-bit matrix product. `scales` (fp32 [tokens, 1]) are the
+    tokens' scales, and `weight_scales` (fp32 [dim]) the output channels'. bias is [dim] or None.
+    """
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](
             out,
@@ -271,9 +281,10 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return the scale for x [tokens, dim] minus mean [dim], and 1 / scale, as `attention.fp8.plain_scale` does.
+    """Return a scale and 1 / scale, fp32 [1] each, with which x [tokens, dim] minus mean [dim] fits into float8_e4m3fn.
 
-    A token's channels must be adjacent; tokens may be strided.
+    The scale is the smallest power of two that is at least headroom * max|x - mean| / 448. A token's channels must be
+    adjacent; tokens may be strided.
     """
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
     scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
@@ -284,17 +295,18 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` [tokens, dim] in float8_e4m3fn, and return `out`.
+    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
 
-    x is [tokens, dim]. shift [dim] and factor [1] are fp32. It is the Triton form of `ops.pointwise.to_fp8_`.
+    x is [tokens, dim]; shift [dim] and factor [1] are fp32.
     """
     return scatter_fp8_(out, None, x, shift, factor)
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], in 8 bits to the `rows` of `out`.
+    """Write (x - shift) * factor, for x [tokens, dim], to rows of `out` (float8_e4m3fn [rows, dim]); return `out`.
 
-    If `rows` is None, the tokens are written in order. See `ops.scatter.scatter_fp8_`.
+    shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows. If `rows` is None, token i
+    is written to row i.
     """
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
@@ -302,7 +314,10 @@ def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, fac
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], as `ops.pointwise.from_fp8_` does."""
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`.
+
+    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32.
+    """
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out

@@ -231,10 +231,11 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 def scatter_rotated_(
     out: Tensor, rows: Tensor | None, x: Tensor, norm_rope: NormRope, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """Write x [tokens, dim] after norm and RoPE to the `rows` of `out`, as `ops.scatter.scatter_rotated_` does.
+    """Write x [tokens, dim], after root-mean-square norm and RoPE, to rows of `out` [rows, dim], and return `out`.
 
-    If `rows` is None, the tokens are written in order. If `shift` and `factor` are given, (result - shift) * factor is
-    written in 8 bits.
+    `norm_rope` holds the arguments of norm and RoPE. `rows` (int64 [tokens]) are the numbers of the rows; if `rows` is
+    None, token i is written to row i. If `factor` (fp32 [1]) is given, `out` is float8_e4m3fn, and (result - shift) *
+    factor is written; a `shift` (fp32 [dim]) of None means 0.
     """
     weight, *angles, eps = norm_rope
     return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
@@ -284,7 +285,10 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
-    """Replace x [tokens, dim] by x + y * gate, as `ops.pointwise.gated_add_` does."""
+    """Replace x [tokens, dim] by x + y * gate, and return x.
+
+    y is [tokens, dim], and gate is [dim], or None for ones.
+    """
     with torch.cuda.device_of(x):
         given = x if gate is None else gate.contiguous()
         _gated_add[parts_of(x)](x, y, given, x.shape[1], BLOCK=PART, GATED=gate is not None)
@@ -292,16 +296,17 @@ def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Replace x [tokens, dim] by x * (1 + scale) + shift, as `ops.pointwise.affine_` does."""
+    """Replace x [tokens, dim] by x * (1 + scale) + shift, and return x. scale and shift are [tokens, dim]."""
     with torch.cuda.device_of(x):
         _affine[parts_of(x)](x, scale, shift, x.shape[1], BLOCK=PART)
     return x
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return times + weights with 1 added to the scales, as [B, 6, dim]: a block's shifts, scales and gates.
+    """Return a block's modulation m [B, 6, dim], computed as m = times + weights; m[:, 1::3] += 1.
 
-    `times` is [B, 6, dim] and `weights` [1, 6, dim] (see `ops.pointwise.modulated`).
+    `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
+    the feed-forward. So 1 is added to both scales.
     """
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
@@ -312,17 +317,18 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 
 def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """Write x [tokens, dim] to the `rows` of `out`, as `ops.scatter.scatter_` does."""
+    """Write x [tokens, dim] to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def merge_(out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None) -> Tensor:
-    """Write attention over all keys to `out`, merged from attention over `parts` of the keys.
+    """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    `parts` are [n, tokens, heads, head_dim]. `rest` is one more part. `log_sums` and `rest_log_sums` are the logarithms
-    of the softmax denominators (see `ops.pointwise.merge_`).
+    The arithmetic is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is [n, tokens, heads,
+    head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts' softmax denominators.
+    `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None.
     """
     count, tokens, heads, dim = parts.shape
     rows, block = tokens * heads, triton.next_power_of_2(dim)

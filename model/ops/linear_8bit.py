@@ -171,9 +171,11 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Return `ops.pointwise.add_norm` of x [tokens, dim] in the 8-bit input dtype of `layers`.
+    """Update x [tokens, dim] in place, and return its layer norm in the 8-bit input dtype of `layers`.
 
-    If `layers` have none, the result is in `dtype`. x is updated in place. The other arguments are those of `add_norm`.
+    The update is x = x + y * gate; x = x * (1 + scale) + shift, with (y, gate) = `added` and (scale, shift) = `affine`.
+    weight [dim], bias [dim] and `eps` are those of the norm. If `layers` have no common 8-bit input dtype, the result
+    is in `dtype`.
     """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
@@ -205,8 +207,8 @@ def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
     """Return a note for the user about an 8-bit arithmetic on a device, or None for 16 bits.
 
-    The note names the kernel, or warns that the arithmetic is hardly faster. Raises InputError like
-    `choose_arithmetic`.
+    The note names the kernel, or warns that the arithmetic is hardly faster. Raises InputError if the device or the
+    model's sizes do not allow the arithmetic `wanted`.
     """
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":

@@ -77,10 +77,10 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return the modulation [B, 6, dim] of a block: shift, scale and gate of self-attention, then of the feed-forward.
+    """Return a block's modulation m [B, 6, dim] in the dtype of `times`: m = times + weights; m[:, 1::3] += 1.
 
-    It is the sum of `times` [B, 6, dim] and the block's `weights` [1, 6, dim], with 1 added to the scales, in the dtype
-    of `times`.
+    `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
+    the feed-forward. So 1 is added to both scales.
     """
     return run("modulated", times, weights)
 
@@ -96,9 +96,9 @@ def add_norm(
 ) -> Rows:
     """Update x [tokens, dim] in place, and return its layer norm in `dtype`.
 
-    `added` are the arguments y and gate of `gated_add_`, and `affine` the scale and shift of `affine_`, which is
-    applied second. If they are None, the step is left out. If `dtype` is an 8-bit dtype, the result has one scale for
-    each token.
+    The update is x = x + y * gate; x = x * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale, shift). A
+    step whose tensors are None is left out. y, scale and shift are [tokens, dim]; gate, weight and bias are [dim]. If
+    `dtype` is int8 or float8_e4m3fn, the result has one scale for each token.
     """
     out = empty_rows(x, dtype)
     run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
@@ -112,10 +112,9 @@ def encode_8bit(
     activation: Activation = "none",
     added: Tensor | None = None,
 ) -> EightBit:
-    """Return x [tokens, heads*head_dim] in the 8-bit `dtype`, with one scale for each token and head.
+    """Return y = activation(x) + added in `dtype` (int8 or float8_e4m3fn), for x [tokens, heads*head_dim].
 
-    Before the conversion, `activation` is applied to x, and then `added` (shaped like x) is added. The largest
-    magnitude of each token and head becomes the largest number of `dtype`.
+    Each token and head has one scale, max|y| / largest number of `dtype`. `added` has the shape of x, or is None.
     """
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
@@ -147,7 +146,11 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write a result of `encode_8bit`, its `values` and `scales`, to `out` [tokens, heads*head_dim], decoded."""
+    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
+
+    `values` [tokens, heads*head_dim] (int8 or float8_e4m3fn) and `scales` (fp32 [tokens, heads]) are those of an
+    EightBit.
+    """
     return run("decode_8bit_", out, values, scales)
 
 
@@ -160,9 +163,10 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim].
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`.
 
-    This decodes `values` from `to_fp8_`, if `factor` is 1 / its factor and `shift` [dim] is the same.
+    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32. With `factor` = 1 / factor of `to_fp8_` and the same
+    shift, the call decodes the result of `to_fp8_`.
     """
     return run("from_fp8_", out, values, shift, factor)
 
@@ -175,11 +179,11 @@ def merge_fp8_(
     log_sums: Tensor | None = None,
     rest: tuple[Tensor, Tensor] | tuple[()] = (),
 ) -> R:
-    """Write the decoded result of attention in fp8 to `out` [tokens, dim], merged from parts of the keys.
+    """Write merged * factor + shift to `out` [tokens, dim], where `merged` is attention over all keys.
 
-    `parts` are merged by `merge_` with their `log_sums`, and with `rest`, a further part with its own sums. Without
-    `log_sums` there is only one part. The result is decoded by `from_fp8_` with `shift` and `factor`. If `out` is an
-    EightBit, each token gets one scale.
+    `merged` is computed by `merge_` from `parts` [n, tokens, heads, head_dim], `log_sums` and `rest`, a pair of one
+    more part and its log_sums. If `log_sums` is None, n is 1 and `merged` is `parts[0]`. shift is fp32 [dim], and
+    factor fp32 [1]. If `out` is an EightBit, each token gets one scale.
     """
     run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
@@ -190,9 +194,10 @@ def merge_(
 ) -> Tensor:
     """Write attention over all keys to `out` [tokens, heads, head_dim], merged from attention over parts of the keys.
 
-    `parts` [n, tokens, heads, head_dim], contiguous, are the parts' results. `log_sums` (fp32 [n, heads, tokens]) are
-    the logarithms of the parts' softmax denominators. `rest` and `rest_log_sums` are one more part. `out` may be the
-    memory of the first part.
+    The arithmetic is w = softmax(log_sums over the parts); out = sum(w * parts). `parts` is [n, tokens, heads,
+    head_dim], contiguous. `log_sums` (fp32 [n, heads, tokens]) are the logarithms of the parts' softmax denominators.
+    `rest` [1, tokens, heads, head_dim] with `rest_log_sums` is one more part, or None. `out` may be the memory of the
+    first part.
     """
     return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 
@@ -236,7 +241,7 @@ def _plain(name: str) -> Callable[..., Tensor]:
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
     """Return the function that computes the operation `name` on a device type.
 
-    `mode` selects the implementation as LINGBOT_POINTWISE does; None means the value of that variable.
+    `mode` is "triton", "compile", "eager" or "auto"; None means the value of LINGBOT_POINTWISE, by default "auto".
     """
     mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
     eager = partial(_EAGER.get(name, _eager_in_place), plain)

@@ -36,14 +36,18 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write x [tokens, dim], converted by `to_fp8_`, to the `rows` (int64 [tokens]) of `out`, and return `out`."""
+    """Write (x - shift) * factor, for x [tokens, dim], to rows of `out` (float8_e4m3fn [rows, dim]); return `out`.
+
+    shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows.
+    """
     return pointwise.run("scatter_fp8_", out, rows, x, shift, factor)
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write x [tokens, dim], converted by `to_fp8_`, to columns of `out` (float8_e4m3fn [dim, columns]).
+    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]); return
+    `out`.
 
-    `places` (int64 [tokens]) are the numbers of the columns. Return `out`.
+    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns.
     """
     return pointwise.run("scatter_transposed_", out, places, x, shift, factor)
 
@@ -54,9 +58,10 @@ def scatter_rotated_(
     given: Unrotated,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """Write `given`, after norm and RoPE, to the `rows` (int64 [tokens]) of `out`, and return `out`.
+    """Write `given`, after norm and RoPE, to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`.
 
-    If `scaling` has a shift and a factor, the result is converted by `to_fp8_`. `given` may be overwritten.
+    If `scaling` has a shift (fp32 [dim]) and a factor (fp32 [1]), (result - shift) * factor is written as
+    float8_e4m3fn. `given` may be overwritten.
     """
     return pointwise.run("scatter_rotated_", out, rows, given.x, given.norm_rope, *scaling)
 
@@ -84,8 +89,9 @@ def scatter_qkv_(
     `given` are queries, keys and values; norm and RoPE are applied to queries and keys. If the second tensor in `out`
     is None, no values are written. `given` may be overwritten.
 
-    If `scalings` has the shift and factor of keys and of values, they are converted by `to_fp8_`, and the queries are
-    returned as in `rotated_fp8`. Otherwise the queries are returned as a tensor, rotated in place.
+    `scalings` holds (shift, factor) of keys and of values. If `scalings` is not None, (x - shift) * factor is written
+    as float8_e4m3fn. The queries are then returned as float8_e4m3fn [tokens, dim], scale [1] and 1 / scale. Otherwise
+    the queries are returned as one tensor, rotated in place.
     """
     (q, *_), (k, *_), v = given
     made = None

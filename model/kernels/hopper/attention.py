@@ -69,16 +69,17 @@ def attend(
 ) -> Result:
     """Write attention of q [tokens, heads*128] over k and v [keys, heads*128] to `out`, and return `out`.
 
-    q, k and v are all bf16, or all float8_e4m3fn. In 8 bits, v is transposed by `transpose`. A token's channels must be
-    adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be q, or an EightBit if the
-    operands are in 8 bits.
+    q, k and v are all bf16, or all float8_e4m3fn. A float8_e4m3fn v is [heads*128, columns], transposed by `transpose`.
+    A token's channels must be adjacent, and the stride between tokens a multiple of 16 bytes. `out` is bf16 and may be
+    q. For float8_e4m3fn operands `out` may also be an EightBit.
 
-    `scales` are only for 8-bit operands. The first three are the scales of q, k and v, fp32 [1] each. The fourth is the
-    values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the results, fp32 [1],
-    for an 8-bit `out`.
+    `scales` are only for float8_e4m3fn operands. The first three are the scales of q, k and v, fp32 [1] each. The
+    fourth is the values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the
+    results, fp32 [1], for an EightBit `out`.
 
-    `shares` selects latent frames, as in `exact.attend_to_frames`. If the last keys are all equal, `unlike` (int32 [1])
-    is the index of the first of them. Raises RuntimeError if the driver reports an error.
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for each to ignore; None means all
+    frames. If the last keys are all equal, `unlike` (int32 [1]) is the index of the first of them. Raises RuntimeError
+    if the driver reports an error.
     """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
@@ -135,10 +136,11 @@ def transpose(v: Tensor) -> Tensor:
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor, for x [tokens, dim], in 8 bits to the columns `places` of `out`.
+    """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]); return
+    `out`.
 
-    The number of columns of `out` [dim, columns] and the number of channels of x must be multiples of 64. See
-    `ops.scatter.scatter_transposed_`.
+    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns. `dim` and the number
+    of columns must be multiples of 64.
     """
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
