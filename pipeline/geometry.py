@@ -65,8 +65,12 @@ def output_geometry(
 
 
 def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
-    """Return a video's size with the `width` and `height` that the user chose, both multiples of 16. The other
-    arguments and the errors are those of `output_geometry`."""
+    """Return a video's size with the `width` and `height` that the user chose, both multiples of 16.
+
+    `frames` is rounded down to 4n+1 and limited by the number of poses `n_poses`. The latent frames of a causal model
+    are reduced to a multiple of `chunk`. Raises InputError for a side that is too large or not a multiple of 16. Raises
+    CameraError for fewer than five poses, and for fewer frames than one chunk has.
+    """
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:
             nearest = min(max(round(side / STEP), 1) * STEP, LARGEST_SIDE)

@@ -266,8 +266,9 @@ class RolloutPlanner:
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with those uses of the remaining `room` bytes that fit: a camera cache, CUDA graphs if
-        everything else is on the GPU, and decoded weights. Decoded weights must leave another MARGIN bytes free."""
+        """Return `memory` with those uses of the remaining `room` bytes that fit: a camera cache, CUDA graphs, and
+        decoded weights. Graphs and decoded weights require that all weights, keys and values are on the GPU. Decoded
+        weights must leave another MARGIN bytes free."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work

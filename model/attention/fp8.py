@@ -95,7 +95,7 @@ def sample(x: Tensor) -> Tensor:
 
 
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
-    """Return the scaling of x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to 8 bits.
+    """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to float8_e4m3fn.
 
     Magnitudes up to `headroom` times the maximum of a sample of x are not clamped. If `mean_of` is None, no mean is
     subtracted.
@@ -105,7 +105,7 @@ def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM
 
 
 def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling:
-    """Return the scaling of x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to 8 bits.
+    """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to float8_e4m3fn.
 
     The largest magnitude becomes at most `most`. If `mean_of` is None, no mean is subtracted.
     """
@@ -114,7 +114,7 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return one scaling to 8 bits for all keys that have passed the norm in `norm_rope`, minus a mean.
+    """Return one Scaling to float8_e4m3fn for all keys that have passed the norm in `norm_rope`, minus a mean.
 
     The mean is that of the sampled keys `mean_of` [n, dim]. The norm's weights bound the length of a key. The mean is
     no longer than the longest key, so a key minus the mean is at most twice as long.
@@ -191,7 +191,7 @@ def queries_in_8_bits(q: Tensor) -> Operand:
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return an Operand of 8-bit queries from the three results of `scatter.rotated_fp8`.
+    """Return a float8_e4m3fn Operand of queries from the three results of `scatter.rotated_fp8`.
 
     These are the queries' `values` [tokens, dim], their scale [1] and `factor` [1], which is 1 / scale.
     """
@@ -218,23 +218,24 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Return attention of q over k and v [B, tokens, heads*head_dim] in plain torch, in the dtype of q.
 
-    q, k and v are first rounded to 8 bits; the softmax is exact. q is not overwritten.
+    q, k and v are first rounded to float8_e4m3fn; the softmax is exact. q is not overwritten.
     """
     return _plain(q, *operands(q, k, v), heads)
 
 
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention of q [1, L, heads*head_dim] over 8-bit keys and values in plain torch, in the dtype of q.
+    """Return attention of q [1, L, heads*head_dim] over the float8_e4m3fn Operands k and v in plain torch, in q's
+    dtype.
 
-    It replaces `cudnn_attention_to`, but the softmax is exact and q is not overwritten.
+    q is first rounded to float8_e4m3fn; the softmax is exact. q is not overwritten.
     """
     return _plain(q, queries_in_8_bits(q[0]), k, v, heads)
 
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
-    """Return attention [L, heads*head_dim] of 8-bit queries over 8-bit keys and values in plain torch, as `dtype`.
+    """Return attention [L, heads*head_dim] of q over k and v, all float8_e4m3fn Operands, in plain torch.
 
-    It replaces `cudnn_attention_of`, but the softmax is exact.
+    The softmax is exact. The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale.
     """
     eight_bit = dtype in LARGEST
     out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]

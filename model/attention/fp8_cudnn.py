@@ -34,9 +34,10 @@ def padding(keys: int) -> int:
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed in 8 bits by cuDNN.
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed by cuDNN.
 
-    A contiguous q is overwritten with the result. Raises cuDNN's errors if cuDNN has no kernel for these sizes.
+    q, k and v are converted to float8_e4m3fn first. A contiguous q is overwritten with the result, in q's dtype. Raises
+    cuDNN's errors if cuDNN has no kernel for these sizes.
     """
     rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
@@ -45,9 +46,10 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return `cudnn_attention` of q [1, L, heads*head_dim] over keys and values that are already in 8 bits.
+    """Return attention [1, L, heads*head_dim] of q, in the same shape, over the Operands k and v, computed by cuDNN.
 
-    q is overwritten with the result.
+    q is converted to float8_e4m3fn first, and then overwritten with the result, in q's dtype. k and v already are
+    float8_e4m3fn.
     """
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
@@ -59,7 +61,8 @@ def cudnn_attention_of(
     """Return attention [L, heads*head_dim] of q over k and v, all float8_e4m3fn Operands, computed by cuDNN.
 
     The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for each to ignore; None means all frames. Raises cuDNN's errors.
+    for each latent frame to attend to, and -inf for the last frames if these are to be ignored. None means all frames.
+    Raises cuDNN's errors.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):

@@ -17,10 +17,11 @@ from .fp8 import FP8, Operand, operands, queries_in_8_bits, transposed_columns
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*128] of q over k and v [B, S, heads*128], computed in 8 bits by our own kernel.
+    """Return attention [B, L, heads*128] of q over k and v [B, S, heads*128], computed by our own kernel.
 
-    With B = 1, a contiguous bf16 q is overwritten with the result. Raises ValueError for another head size than 128,
-    and RuntimeError or OSError if the kernel cannot be compiled or launched.
+    q, k and v are converted to float8_e4m3fn first. With B = 1, a contiguous bf16 q is overwritten with the result.
+    Raises ValueError for another head size than 128, and RuntimeError or OSError if the kernel cannot be compiled or
+    launched.
     """
     if q.shape[-1] != 128 * heads:
         raise ValueError(f"heads of {q.shape[-1] // heads}, expected 128")
@@ -36,9 +37,11 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return `hopper_attention` of q [1, L, heads*128] over keys and values that are already in 8 bits.
+    """Return attention [1, L, heads*128] of q, in the same shape, over the Operands k and v, computed by our own
+    kernel.
 
-    A contiguous bf16 q is overwritten with the result.
+    q is converted to float8_e4m3fn first. A contiguous bf16 q is overwritten with the result. k and v already are
+    float8_e4m3fn.
     """
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
@@ -50,7 +53,7 @@ def hopper_attention_of(
     """Return attention [L, heads*128] of q over k and v, all float8_e4m3fn Operands, computed by our own kernel.
 
     The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for each to ignore; None means all frames.
+    for each latent frame to attend to, and -inf for the last frames if these are to be ignored. None means all frames.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:

@@ -33,13 +33,13 @@ from .fp8_hopper import hopper_attention_of
 
 
 def own_queries(given: Unrotated) -> Operand:
-    """Return the queries `given` in 8 bits, after norm and RoPE. The norm bounds their length, and so sets the
-    scale."""
+    """Return the queries `given` as a float8_e4m3fn Operand, after norm and RoPE. The norm bounds their length, and so
+    sets the scale."""
     return by_norm(*rotated_fp8(given))
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return the keys `given` in 8 bits, after norm and RoPE, minus their mean.
+    """Return the keys `given` as a float8_e4m3fn Operand, after norm and RoPE, minus their mean.
 
     The norm bounds the length of a key, and so sets the scale. The mean is estimated from a sample of tokens.
     `head_dim` selects the kernel, which may need tokens of zeros at the end.
@@ -52,7 +52,8 @@ def own_keys(given: Unrotated, head_dim: int) -> Operand:
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
-    """Return values x [tokens, dim] in 8 bits, minus their mean; transposed if the GPU's kernel requires it."""
+    """Return values x [tokens, dim] as a float8_e4m3fn Operand, minus their mean; transposed if the GPU's kernel
+    requires it."""
     if not takes_transposed_values(x.device, head_dim):
         return operand(x, scaling(x, x), _zeros(x))
     (count, dim), scales = x.shape, scaling(x, x)

@@ -77,9 +77,9 @@ def attend(
     fourth is the values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the
     results, fp32 [1], for an EightBit `out`.
 
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for each to ignore; None means all
-    frames. If the last keys are all equal, `unlike` (int32 [1]) is the index of the first of them. Raises RuntimeError
-    if the driver reports an error.
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the last frames if these are to be
+    ignored. None means all frames. If the last keys are all equal, `unlike` (int32 [1]) is the index of the first of
+    them. Raises RuntimeError if the driver reports an error.
     """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
     shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)

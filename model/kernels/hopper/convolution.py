@@ -30,10 +30,11 @@ With fewer tiles many SMs would be idle.
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Return whether this kernel supports a convolution and is faster than the one in kernels/convolution.py.
+    """Return whether this kernel supports a convolution, and the frames are large enough to make it the faster one.
 
-    It is for three fp16 frames x [rows, channels] of `size` (height, width), a `side` of 3, and channels that fill the
-    tiles. The frames must have enough pixels to keep the GPU busy.
+    It supports fp16 frames x [rows, channels] of `size` (height, width), and a `side` of 3 pixels. `channels` must be a
+    multiple of CHANNELS, and the number of output channels a multiple of COLUMNS. Otherwise the kernel in
+    kernels/convolution.py is used.
     """
     if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
@@ -44,10 +45,12 @@ def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
 def convolve(
     x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
-    """Return a convolution with 3x3 pixels of three frames of the pool x, by the CUDA kernel for Hopper GPUs.
+    """Return a 3x3 convolution over three frames of the pool x [rows, channels], as [(height + 1) * (width + 1), out].
 
-    The arguments and the result are those of `kernels.convolution.convolve` with side 3. Raises RuntimeError if the
-    driver reports an error, and OSError if NVRTC is missing.
+    `slots` (int32 on the GPU) are the numbers of the three frames, the oldest first. `weight` is [out, 9 * 3 *
+    channels], and bias [out]. `size` is the frames' (height, width). The layout of the rows is that of
+    kernels/convolution.py. `added` has the shape of the result and is added to it. Raises RuntimeError if the driver
+    reports an error, and OSError if NVRTC is missing.
     """
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
