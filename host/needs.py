@@ -54,7 +54,8 @@ _MODEL = _names("""
         ModelPatcher.is_clone ModelPatcher.is_dynamic ModelPatcher.get_additional_models_with_key
         ModelPatcher.match_multigpu_clones ModelPatcher.load ModelPatcher.loaded_size ModelPatcher.model_size
         ModelPatcher.partially_unload ModelPatcher.patch_hook_weight_to_device ModelPatcher.patch_hooks
-        ModelPatcher.patch_weight_to_device ModelPatcher.prepare_hook_patches_current_keyframe
+        ModelPatcher.patch_weight_to_device ModelPatcher.pre_run
+        ModelPatcher.prepare_hook_patches_current_keyframe
         ModelPatcher.state_dict_for_saving ModelPatcher.unpatch_hooks ModelPatcher.unpatch_model
     comfy.model_sampling: CONST
     comfy.ops: cast_bias_weight uncast_bias_weight run_every_op manual_cast.Linear manual_cast.Conv3d
@@ -82,7 +83,7 @@ _STATE = _names("folder_paths: get_output_directory get_save_image_path")
 _SAVED = _names("comfy_api.latest: io.FolderType.temp ui.ImageSaveHelper.save_images")
 _PREVIEWS = _names("latent_preview: Latent2RGBPreviewer LatentPreviewer get_previewer")
 NEEDS: dict[str, tuple[str, ...]] = {
-    "load_models": (*_MODEL, *_names("comfy.sd: VAE.encode")),
+    "load_models": (*_MODEL, *_names("comfy.sd: VAE.decode_tiled VAE.encode VAE.encode_tiled")),
     "text": _names("""
     comfy.model_management: free_memory get_free_memory get_torch_device intermediate_device should_use_bf16
         soft_empty_cache throw_exception_if_processing_interrupted

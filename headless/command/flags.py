@@ -163,11 +163,15 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
         parser.add_argument("--frame_num", type=int, default=FRAMES, metavar="N", help=about)
 
 
+COMMANDS_OWN = {"like", "prompt_file"}
+"""The options of `generate` that notes and errors name, and that are not fields of GenerateOptions."""
+
+
 def with_flags(message: str, options: Collection[str] = ()) -> str:
     """Return a message in which the name of an option in backticks, such as `action_path`, is replaced by
-    --action_path. `options`: names of options that are not fields of GenerateOptions. Other names in backticks stay,
-    such as the fields of an events file."""
-    names = {field.name for field in fields(GenerateOptions)} | set(options)
+    --action_path. `options`: names of options that are neither fields of GenerateOptions nor in COMMANDS_OWN. Other
+    names in backticks stay, such as the fields of an events file."""
+    names = {field.name for field in fields(GenerateOptions)} | COMMANDS_OWN | set(options)
     flags = re.sub(r"`(\w+)`", lambda found: f"--{found[1]}" if found[1] in names else found[0], message)
     return type(message)(flags)
 

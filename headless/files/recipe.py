@@ -112,7 +112,7 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
     unknown = [name for name in record["options"] if name not in known]
     if unknown:
         raise InputError(
-            f"`like`: version {record.get('version')} made it with `{unknown[0]}`, which this version does not have"
+            f"`like`: version {record.get('version')} made it with --{unknown[0]}, which this version does not have"
         )
     as_tuples = {name: tuple(value) for name, value in record["options"].items() if isinstance(value, list)}
     options = {**record["options"], **as_tuples, "seed": record["seed"]}

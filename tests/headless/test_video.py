@@ -169,7 +169,7 @@ def test_the_pictures_of_a_folder_come_in_the_order_of_their_numbers(tmp_path):
     write_frames(frames, find_target(tmp_path / "%d.png"))
     assert [int(frame[0, 0, 0]) for frame in colour_frames(tmp_path)] == [*range(12)]
     Image.new("RGB", (7, 5)).save(tmp_path / "12.png")
-    with pytest.raises(InputError, match=r"12.png: 7x5 pixels, 0.png beside it has 16x16; a video has one size"):
+    with pytest.raises(InputError, match=r"12.png: 7x5 pixels, but 0.png has 16x16; a video has one size"):
         list(colour_frames(tmp_path))
 
 

@@ -42,7 +42,7 @@ def test_the_second_waits_in_line_and_another_program_is_refused_with_a_sentence
     first.chunk()
     second = server.client(lingbot_world=True)
     assert second.status("waiting")["place"] == 1
-    assert "somebody walks here" in server.client().error()
+    assert "another client walks here" in server.client().error()
     first.close()
     second.status("started")
     second.chunk()
