@@ -40,9 +40,11 @@ Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """A callback tell(kind, facts) for the events of a session. `facts` is a dict with details.
 
-The kinds are prompt and events (changed), paused, resumed, still (the session begins or stops waiting for an input),
-drift (the video degrades), stuck (the camera), found (the crate of a map), back (to an earlier chunk), restarted, kept
-(saving has failed) and failed (an error).
+prompt, events: they changed. paused, resumed, restarted: the session did so.
+still: the session begins or stops waiting for an input.
+drift: the video degrades. stuck: the frames no longer move. found: the crate of a map was reached.
+back: the session returned to an earlier chunk.
+kept: saving has failed. failed: an error ended the session.
 """
 
 

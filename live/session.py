@@ -6,12 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from threading import RLock, Thread
-from typing import TYPE_CHECKING, Any, TypedDict
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..options import FPS
@@ -24,7 +21,7 @@ from .making import ChunkMaker, Deliver, Tell
 from .pace import Pace
 from .replay import Replay
 from .shown.frames import Frames
-from .walk import Walk
+from .walk import Walk, WalkOptions
 from .walks import Walks
 from .worlds.events import Events, read_events
 from .worlds.stuck import StuckWatch
@@ -37,22 +34,6 @@ if TYPE_CHECKING:
 AWAKE = 16
 """The number of latent frames (four seconds) that are made after a new prompt even without other input, so that its
 effect shows."""
-
-
-class WalkOptions(TypedDict, total=False):
-    """The options of a session's walks (steered videos).
-
-    speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
-    model was trained with); by default 0.5. Shift doubles it.
-    walls: whether the walls of a known map stop the camera, by default true.
-    path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
-    seed: a seed that replaces the seed of the Start.
-    """
-
-    speed: float
-    walls: bool
-    path: np.ndarray | None
-    seed: int | None
 
 
 class Session(ChunkMaker):
@@ -103,10 +84,9 @@ class Session(ChunkMaker):
         )
         self.speed = walk.setdefault("speed", WALKING_SPEED)
         self._begin, self.events = begin, Events(read_events(events))
-        make = partial(Walk, engine, **walk)
         keeps = folder is not None if whole is None else whole
         self._walks = Walks(
-            lambda start, own: make(start, controls=self.controls, folder=own),
+            lambda start, own: Walk(engine, start, self.controls, own, **walk),
             folder,
             whole=keeps,
             fps=fps or FPS,

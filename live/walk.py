@@ -10,6 +10,7 @@ from contextlib import suppress
 from copy import copy
 from itertools import count, islice
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import torch
@@ -27,12 +28,15 @@ from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
 from ..vae import PreviewDecoder, VideoDecoder
-from .camera import PITCH_DEG, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
+from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
 from .controls import FRAMES_OF_ONE, Controls, Heard
 from .engine import Engine, Start
 from .kept import Kept
 from .shown.decoders import decode_kept, decode_parts, decoder_of_last
 from .shown.frames import Frames, KeyChangedError, Made, Part, receipts_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +45,22 @@ PREEMPT = 0.3
 MOST_REPLAYED = 256
 """The longest walk, in latent frames, for which a return to an earlier chunk recomputes the keys and values of all
 chunks. For a longer walk only the chunks in the attention window are recomputed."""
+
+
+class WalkOptions(TypedDict, total=False):
+    """The options of a session's walks (steered videos).
+
+    speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
+    model was trained with); by default 0.5. Shift doubles it.
+    walls: whether the walls of a known map stop the camera, by default true.
+    path: camera-to-world poses [n, 4, 4] to follow, one per video frame.
+    seed: a seed that replaces the seed of the Start.
+    """
+
+    speed: float
+    walls: bool
+    path: np.ndarray | None
+    seed: int | None
 
 
 class Walk:
@@ -56,22 +76,14 @@ class Walk:
         start: Start | WorldState,
         controls: Controls,
         folder: Path,
-        speed: float = 1.0,
-        path: np.ndarray | None = None,
-        seed: int | None = None,
-        *,
-        walls: bool = True,
+        **options: Unpack[WalkOptions],
     ) -> None:
         """Prepare the walk. Raises InputError if the start does not fit the engine, and CameraError for an invalid
         path.
 
         controls: the user's inputs.
         folder: the folder to save the walk in.
-        speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
-        that the model was trained with).
-        path: camera-to-world poses [n, 4, 4] to follow; inputs are then ignored.
-        seed: a seed that replaces the Start's.
-        walls: whether the walls of the engine's map stop the camera.
+        options: see WalkOptions. A `path` overrides the inputs.
         """
         start = Start.of(start)
         start.check(engine)
@@ -80,10 +92,11 @@ class Walk:
         lens, scale = (start.lens, 0.0) if before is None else (before.lens[-1].numpy(), before.scale)
         self._lens = lens_from_fov() if lens is None else lens
         self._rays = pixel_rays(self._lens[None], *engine.size)
+        speed, path = options.get("speed", WALKING_SPEED), options.get("path")
         path = None if path is None else check_poses(path, "path")
         pose = None if before is None else before.last_pose.numpy()
-        self.seed = start.seed if seed is None else seed
-        with_walls = engine.map is not None and walls and path is None
+        self.seed = start.seed if (seed := options.get("seed")) is None else seed
+        with_walls = options.get("walls", True) and path is None
         self.standing = engine.map.stand(self.frame, self.seed) if engine.map is not None and with_walls else None
         self.camera = (
             WalkingCamera(pose, scale or WALKING_UNIT, speed, PITCH_DEG, self.standing)

@@ -173,8 +173,7 @@ class BlockStreamer:
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _Arrival]] = {}
-        """For each slot, by number: the index of the block whose weights are in it or being copied into it, and the
-        copy to wait for."""
+        """The content of each slot, by the slot's number: a block's index, and the copy of its weights to wait for."""
 
     def serve(self, model: LingBotWorldModel) -> None:
         """Start to upload the first blocks, and upload the others while `model` runs. Threads and slots are freed with

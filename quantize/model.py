@@ -104,8 +104,8 @@ def journal_of(file: Path) -> Path:
 
 
 def damaged(target: TensorFile, written: Mapping[str, WrittenParameter], progress: Progress) -> list[str]:
-    """Return the names of those parameters whose tensors, read back from the file `target`, differ from what was
-    `written`. `progress` counts the parameters."""
+    """Read the parameters back from the file `target`, and return the names of the damaged ones. Their tensors differ
+    from the checksums in `written`. `progress` counts the parameters."""
     wrong = []
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(

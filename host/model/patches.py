@@ -229,7 +229,7 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA whose file name says that it is for the other expert."""
+    """Yield a warning for each LoRA of the MODEL `patcher` whose file name contains the role of the other expert."""
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):
