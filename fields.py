@@ -1,9 +1,6 @@
-"""Descriptions of the fields in file formats: which fields change the meaning of the rest of a file, and what the
-reader does with each.
-
-Every reader has one list of its fields, from which docs/formats.md is generated. `text_of` reads small text files of
-any format.
-"""
+"""Descriptions of the fields in file formats: which fields change the meaning of the rest of a file, and how the reader
+treats each. Every reader has one list of its fields, from which docs/formats.md is generated. `text_of` reads small
+text files of any format."""
 
 import errno
 import os
@@ -18,10 +15,10 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """A group of fields in a file format, and what the reader does with them.
+    """A group of fields in a file format that the reader treats alike.
 
-    `names` are the fields' names in the file. `effect` is "applied", "refused" (an error), "reported" (not used, but a
-    note tells the user), or "ignored" (cannot change the result). `how` is a sentence for docs/formats.md.
+    `names` are the fields' names in the file. `effect` is "applied", "refused" (an error), "reported" (not used, and a
+    note informs the user), or "ignored" (cannot change the result). `how` is a sentence for docs/formats.md.
     """
 
     names: tuple[str, ...]

@@ -28,8 +28,7 @@ for a Literal."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError for the first value whose type does not match its annotation in `wanted`; both dicts are by
-    argument name.
+    """Raise InputError if a value's type does not match its annotation in `wanted`; both dicts are by argument name.
 
     A Literal accepts any text, because the function that uses the value checks the choices. Classes, and unions and
     tuples of classes, are checked. Other annotations accept anything.

@@ -1,7 +1,7 @@
 """Camera paths: build, read, check and draw them, and compute the model's camera input from them.
 
-The modules directly in this folder import none of its subpackages. `moves` (builders of paths), `formats` (file readers
-and writers) and `preview` (drawings) import these modules, but not each other. The package `measure`, next to this one,
+The subpackages `moves` (builders of paths), `formats` (file readers and writers) and `preview` (drawings) import the
+modules of this folder, but not each other. No import goes the other way. The package `measure`, next to this one,
 measures how well a video follows a path.
 """
 

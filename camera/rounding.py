@@ -64,7 +64,7 @@ def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted:
 def remove_rounding(
     c2w: np.ndarray, numbers: np.ndarray, *, inverted: bool = False, dtype: np.dtype | None = None
 ) -> np.ndarray:
-    """Return c2w [n, 4, 4]. If the positions differ by no more than rounding errors, all are set to their median.
+    """Return c2w [n, 4, 4]. If the positions differ only by rounding errors, all are set to their median.
 
     `numbers` [n, ...] are those in the file: matrices, or quaternions and translations; `dtype` is theirs. `inverted`:
     the file has world-to-camera matrices. The tolerance is estimated from the digits or `dtype` of the numbers, and

@@ -92,8 +92,8 @@ def row_values(row: Row) -> dict[str, Any]:
 def check(device: torch.device, folder: Path | None = None) -> Checkup:
     """Check a machine and return the results. The check takes 5 s on a CPU, and up to 30 s on a GPU the first time.
 
-    `folder`: a folder on the disk whose speed is measured, by default the cache folder. Raises InputError for an
-    invalid value of the environment variable LINGBOT_WORLD_KERNELS.
+    `folder`: a folder on the disk to measure, by default the cache folder. Raises InputError for an invalid value of
+    the environment variable LINGBOT_WORLD_KERNELS.
     """
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)
@@ -155,8 +155,8 @@ def _timed(run: Any, device: torch.device) -> float:
 
 
 def _sage_replays(device: torch.device) -> str:
-    """Return a message that says whether SageAttention works in a CUDA graph. SageAttention 2 launches its kernels on
-    the default stream, so a graph does not contain these kernels."""
+    """Return "yes" if SageAttention works in a CUDA graph. Otherwise return a message that it does not, or why it was
+    not tried. SageAttention 2 launches its kernels on the default stream, so a graph does not contain these kernels."""
     if device.type != "cuda" or not any(each.name == SAGE for each in candidates("attention-8bit", card_of(device))):
         return "not used on this card"
     try:

@@ -44,8 +44,8 @@ COMFYUI_ARGUMENTS = (
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return facts about a machine as JSON values, by name. `folder`: a folder on the disk whose speed is measured, by
-    default the cache folder."""
+    """Return facts about a machine as JSON values, by name. `folder`: a folder on the disk to measure, by default the
+    cache folder."""
     card = card_of(device)
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",

@@ -23,10 +23,10 @@ from .scene import IMAGES, MODEL, PLY, Exported
 
 LEAST_ANGLE_DEG = 0.5
 """The smallest angle in degrees between two rays that may determine a point. pycolmap's default of 1.5 suits
-photographs, whose cameras are further apart than those of successive frames."""
+photographs, because their cameras are further apart than those of successive frames."""
 APART = (1, 2, 4, 8)
-"""The spacings of the frames whose tracked points are matched: each exported frame is matched with the 1st, 2nd, 4th
-and 8th exported frame after it."""
+"""The distances between two frames with matched points. The points tracked in an exported frame are matched with those
+in the 1st, 2nd, 4th and 8th exported frame after it."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
 """The number of exported frames through which points are tracked at a time. It limits the memory."""
@@ -58,7 +58,7 @@ class Points:
     preview: Preview
 
     def words(self) -> list[str]:
-        """Return lines of text: the total, and a table with a row for each second."""
+        """Return lines of text: the number and the mean error of all points, and a table with a row for each second."""
         rows = [f"{each.second:6} {each.error:9.2f} {each.agreeing:9.0%} {each.points:8}" for each in self.seconds]
         return [
             f"{self.count} points; mean reprojection error {self.error:.2f} pixels",

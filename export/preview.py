@@ -25,9 +25,9 @@ RED = (255, 0, 0)
 
 
 class Preview(NamedTuple):
-    """The preview of an exported scene. `cloud`: a binary PLY file of points and cameras, with y up. `view`: a
-    viewpoint behind the first camera, from which the points and the cameras are visible. `centre` [3] and `radius`: the
-    bounding sphere, which ComfyUI's viewer moves to the origin and scales to radius 1."""
+    """The preview of an exported scene. `cloud`: a binary PLY file of points and cameras, with y up. `view`: a camera
+    at some distance back from the first one, from which the points and the cameras are visible. `centre` [3] and
+    `radius`: the bounding sphere, which ComfyUI's viewer moves to the origin and scales to radius 1."""
 
     cloud: bytes
     view: CameraPath

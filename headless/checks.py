@@ -69,7 +69,7 @@ class Plan(RunInputs):
 
     @property
     def spoken(self) -> tuple[tuple[int, str], ...]:
-        """The prompts of the run, each as (first chunk, text)."""
+        """The prompts of the run, each as (number of the first chunk that uses the prompt, text)."""
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
@@ -97,8 +97,8 @@ class Plan(RunInputs):
     def half(self) -> torch.dtype | None:
         """The 16-bit dtype in which a single process decodes, or None for fp32.
 
-        The default is fp16 on GPUs with fast fp16. On these GPUs the official code's fp32 convolutions run in TF32,
-        whose mantissa has as few bits as that of fp16.
+        The default is fp16 on GPUs with fast fp16. There the official code's fp32 convolutions run in TF32, and its
+        mantissa has no more bits than that of fp16.
         """
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
@@ -189,7 +189,7 @@ def find_decoding_device(name: str | None, device: torch.device) -> torch.device
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
-    """Return the camera path of the option `action_path`, `preset` or `keys`, or None if none of these is set. Raises
+    """Return the camera path of the option `action_path`, `preset` or `keys`, or None without these options. Raises
     InputError if several are set, and CameraError for an invalid path and for a checkpoint without camera layers."""
     given = [name for name in CAMERAS if getattr(options, name) is not None]
     if not given:
@@ -285,7 +285,8 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
-    """Return the notes on the camera path. If the video has fewer frames than `frame_num`, another note says why."""
+    """Return the notes on the camera path. If the video has fewer frames than `frame_num`, another note gives the
+    reason."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:

@@ -18,7 +18,7 @@ from .stages import decode
 
 log = logging.getLogger(__name__)
 FRAMES_AT_ONCE = 48
-"""The number of frames whose stripes are sent to the first process in one message."""
+"""The number of frames in one message to the first process. The message has the sender's stripe of each frame."""
 
 
 def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:

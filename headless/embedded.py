@@ -37,8 +37,8 @@ class KnownPrompts:
 
     @classmethod
     def made_by(cls, encoder: Path, tokenizer: Path, dtype: torch.dtype, device: torch.device) -> KnownPrompts:
-        """Return the cache for a text encoder and a tokenizer, which are files or folders. If one of their files
-        changes its size or modification time, earlier embeddings are no longer found."""
+        """Return the cache for a text encoder and a tokenizer, which are files or folders. After a change of size or
+        modification time of one of their files, earlier embeddings are not found."""
         words = [VERSION, _written(encoder), _written(tokenizer), str(dtype), device.type]
         return cls(in_user_cache("LINGBOT_WORLD_PROMPTS", "prompts"), json.dumps(words))
 

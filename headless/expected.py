@@ -18,8 +18,8 @@ from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
 PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
-"""The names of the stages whose time is proportional to a number of frames. PER_FRAME: the stage for the new frames of
-a causal run. PER_FRAME_BEFORE: the stage for the frames of the continued state."""
+"""The names of two stages of a causal run that take time in proportion to a number of frames. PER_FRAME: the stage for
+the new frames. PER_FRAME_BEFORE: the stage for the frames of the continued state."""
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
 _OF_NO_MATTER = (

@@ -86,7 +86,7 @@ class GenerateOptions:
 
     Files: `assets_dir` is a folder with text encoder, tokenizer and VAE. `high`, `low`, `text_encoder`, `tokenizer` and
     `vae` replace parts of the package. `lora` files are added to the weights at run time, and weight files do not
-    change. `release` is one of RELEASES, for a model whose release is not clear from its files.
+    change. `release` is one of RELEASES, for a model if its files do not show the release.
 
     Defaults for None: `seed` is random. `negative` is the standard negative prompt. `device` is the GPU if there is
     one. `dtype` is bf16 on a GPU and fp32 on the CPU. `shift` is 5 for the base model, and the release's own for a

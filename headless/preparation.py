@@ -107,7 +107,7 @@ class _Aside(AbstractContextManager["_Aside"]):
 
     def begin(self, stage: str, unit: str, work: Callable[[Progress], T]) -> Callable[[], T]:
         """Start `work(progress)` in a thread, and return a function that waits for its result. This function returns
-        the result or raises the error of `work`. Its first call begins the stage `stage`, whose progress is counted in
+        the result or raises the error of `work`. Its first call begins the stage `stage` with progress counted in
         `unit`."""
         shown: list[Progress] = []
 

@@ -41,7 +41,7 @@ from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
     """The plan of a run with a causal model. `spec`: the engine's description of the video. `prompts`: each prompt as
-    (first chunk, text)."""
+    (number of the first chunk that uses it, text)."""
 
     checkpoint: Checkpoint
     spec: RolloutSpec
@@ -188,8 +188,8 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
 
 
 def _spoken(options: GenerateOptions, spec: RolloutSpec) -> tuple[tuple[tuple[int, str], ...], tuple[str, ...]]:
-    """Return the prompts of the run, each as (first chunk, text). Also return notes on events without a start, because
-    they have no effect. Raises InputError for an invalid file of events."""
+    """Return the prompts of the run, each as (number of the first chunk that uses it, text). Also return notes on
+    events without a start, because they have no effect. Raises InputError for an invalid file of events."""
     if options.events is None:
         return ((0, options.prompt),), ()
     events = read_events(Path(options.events))

@@ -234,7 +234,7 @@ def load_model(
     `together`: how processes divide the weights. `progress(done, total)` is called while weights are loaded.
 
     `resident_blocks`: the number of blocks that stay on the device, or None for all. `decoded_blocks`: the number of
-    these blocks whose 4-bit weights are decoded in advance.
+    these blocks with 4-bit weights that are decoded in advance.
     """
     return load_expert(
         checkpoint,

@@ -23,7 +23,7 @@ EXTENSIONS = ("/extensions", "/api/extensions")
 
 def gives_way() -> bool:
     """Return True if another copy of the pack is already loaded, else False. Before it returns True, it logs the
-    folders of both copies and what to do, and removes this copy's scripts from the canvas."""
+    folders of both copies with a remedy, and removes this copy's scripts from the canvas."""
     from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
 
     loaded = [inspect.getfile(node) for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX)]

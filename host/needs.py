@@ -1,7 +1,7 @@
 """The parts of ComfyUI's internals that the nodes use, by name.
 
 ComfyUI changes its internals without notice. So these names are looked up before the nodes load. If one is missing,
-only the nodes that need it are left out, and the log says so. A test compares the names with the code.
+only the nodes that need it are left out, and the log names them. A test compares the names with the code.
 """
 
 import logging

@@ -49,7 +49,7 @@ class WalkingCamera:
         speed: the speed of a walking key, as a fraction of the longest step (the largest translation per latent frame
         that the model was trained with); Shift doubles it, up to the longest step.
         pitch_deg: the largest change of pitch in a video frame, in degrees.
-        walls: the position in a map whose walls stop the camera, or None.
+        walls: the position in a map with walls that stop the camera, or None.
         """
         self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self._running, self._pitch_deg, self.walls = max(1.0, min(RUNNING, 1 / speed)), pitch_deg, walls

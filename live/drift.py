@@ -1,4 +1,4 @@
-"""Detection of a walk (a steered video) whose quality degrades. Each chunk is compared with the first two seconds.
+"""Detection of a walk (a steered video) that degrades. Each chunk is compared with the first two seconds.
 
 A chunk counts as bad if at least two of four figures are beyond their limits: sharpness, colourfulness, tint and
 brightness. It is also bad if its sharpness is below a stricter limit. The detector reports a drift after four seconds
@@ -31,7 +31,7 @@ Row = dict[str, float]
 
 
 class DriftWatch:
-    """A drift detector for one walk (a steered video) whose chunks have `chunk` latent frames."""
+    """A drift detector for one walk (a steered video) with `chunk` latent frames in a chunk."""
 
     def __init__(self, chunk: int) -> None:
         self._first_chunks, self._lasts = max(1, FIRST // chunk), max(1, LASTS // chunk)

@@ -54,7 +54,7 @@ class Engine:
     decoder: the name of the decoder of shown frames.
     new_preview: returns a new preview decoder; None without a preview.
     record: opens the video file of each saved walk; None without videos.
-    map: the walls of a world whose map is known, or None.
+    map: the walls of a known world, or None.
     """
 
     config: ModelConfig

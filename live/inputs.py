@@ -4,7 +4,7 @@ Each row is a JSON object, and `latent_frame` is the first latent frame of its c
 `axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames of the chunk have the same axes. A chunk without
 such a row had no input.
 
-A row with `rebuild` says that keys and values were recomputed before the chunk. The reason was a return to an earlier
+A row with `rebuild` states that keys and values were recomputed before the chunk. The reason was a return to an earlier
 chunk or, if `refresh` is true, another prompt.
 """
 
@@ -40,8 +40,8 @@ class InputLog:
             self._add(row if wishes.event is None else {**row, "event": wishes.event})
 
     def add_rebuild(self, latent_frame: int, *, refresh: bool) -> None:
-        """Add a row that says that keys and values were recomputed before `latent_frame`. The reason is another prompt
-        if `refresh` is true, else a return to an earlier chunk."""
+        """Add a row for a recomputation of keys and values before `latent_frame`. The reason is another prompt if
+        `refresh` is true, else a return to an earlier chunk."""
         self._add({"latent_frame": latent_frame, "rebuild": True, "refresh": refresh})
 
     def cut(self, latent_frames: int) -> None:

@@ -175,7 +175,7 @@ class Kept:
         return path_rows(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
-        """Return the state after the last saved chunk. Raises InputError if there is no chunk."""
+        """Return the state after the last saved chunk. Raises InputError before the first chunk."""
         return load_walk(self.folder)
 
     def _write_head(self) -> None:

@@ -83,7 +83,7 @@ class ChunkMaker(Steered):
 
     @property
     def walk(self) -> Walk:
-        """The current walk. Raises InputError if there is none, because the walk has ended."""
+        """The current walk. Raises InputError after its end."""
         if self._walks.now is None:
             raise InputError(self.failure or "the walk has ended")
         return self._walks.now
@@ -166,7 +166,7 @@ class ChunkMaker(Steered):
             self._run_commands()
 
     def _stands(self) -> bool:
-        """Return `still`. If it has changed, report this by `tell`."""
+        """Return `still`, and report it to the session's callback if it has changed."""
         still = self.still
         if still != self._still:
             self._still = still

@@ -13,8 +13,8 @@ from .shown.frames import Frames
 SPARE = 0.03
 """A reserve in seconds. A chunk is planned to arrive earlier by this time, because clocks and threads are not exact."""
 RECENT = 32
-"""The number of recent frames (at least two chunks) whose delays are considered. The longest of them is the expected
-delay of the next chunk."""
+"""The number of recent frames (at least two chunks) from which the delay of the next chunk is predicted. The prediction
+is their longest delay."""
 SPAN = 4.0
 """The length in seconds of the period over which the frame rate is measured."""
 
@@ -91,7 +91,7 @@ class Pace:
             self._handed.popleft()
 
     def rest(self) -> None:
-        """Forget the schedule, so that a pause does not count as a delay."""
+        """Forget when the next frames are due, so that a pause does not count as a delay."""
         self._played, self._on_the_way = None, 0
         self._handed.clear()
 

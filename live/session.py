@@ -77,7 +77,7 @@ class Session(ChunkMaker):
         events: a value that `read_events` accepts.
         walk: the options of each walk, see WalkOptions.
 
-        If the attribute `restart_on_drift` is true, a walk whose video degrades is restarted.
+        If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades.
         """
         super().__init__(
             engine, controls or Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk), moving=moving
@@ -269,16 +269,16 @@ class Session(ChunkMaker):
         self._thread.start()
 
     def run(self, deliver: Deliver, tell: Tell, watch: Callable[[], None]) -> None:
-        """Make the chunks and encode prompts in the calling thread, until `stop` is called or the path ends. `deliver`
-        and `tell` are as in `start`. `watch()` is called before each chunk and a few times a second. Raises the errors
-        of `watch` and of the walk."""
+        """Make the chunks and encode prompts in the calling thread, until `stop` is called or the path ends. The
+        callbacks for frames and status messages are as in `start`. `watch()` is called before each chunk and a few
+        times a second. Raises the errors of `watch` and of the walk."""
         self._tell, self._on_request, self._watch = tell, False, watch
         while self._wait_for_turn():
             self._next_chunk(deliver)
 
     def state(self) -> WorldState:
-        """Return the state after the last chunk, for saving or for another walk. Raises InputError if there is no chunk
-        yet."""
+        """Return the state after the last chunk, for saving or for another walk. Raises InputError before the first
+        chunk."""
         return self.walk.kept.state()
 
     def close(self, *, whole: bool = False) -> None:

@@ -181,7 +181,7 @@ class Walk:
 
     def chunk_ahead(self) -> Iterator[Frames]:
         """Make and save the next chunk. Return an iterator that decodes the chunk's frames on request. Until the
-        iterator ends, only `remember` and `chunk_ahead` may be called."""
+        iterator ends, only this method and the cache update (`remember`) may be called."""
         made = self._next_chunk()
         frames = self._handed_out(made, decode_parts(made, self._decoder))
         self._keep(made)

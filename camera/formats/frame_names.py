@@ -68,8 +68,8 @@ def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, eve
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the order [n] in which a column of numbers [n, k] rises without gaps and the columns left of it never
-    fall. Return None if there is none."""
+    """Return the order [n] of frames by the numbers [n, k] in their names: a column of numbers rises without gaps, and
+    the columns to its left never fall. Return None without such a column."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():
@@ -86,7 +86,7 @@ def _columns(names: Sequence[str], pattern: re.Pattern[str]) -> np.ndarray | Non
 
 
 def _gap(indices: Sequence[float] | np.ndarray) -> tuple[float, float] | None:
-    """Return the numbers before and after the first gap or step backwards; None if there is none."""
+    """Return the numbers before and after the first gap or step backwards, or None without a gap."""
     values = np.asarray(indices, dtype=np.float64)
     steps = np.diff(values)
     if not len(steps):

@@ -133,7 +133,7 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
 
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
     """Return the focal length in pixels, from the first of the fields `names` that the frame has. `side` is the image's
-    width or height in pixels. Return None if the frame has none of the fields."""
+    width or height in pixels. Return None for a frame without these fields."""
     name = next((name for name in names if name in frame), None)
     if name is None:
         return None

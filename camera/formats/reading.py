@@ -1,5 +1,5 @@
-"""What all readers of camera files use: the result type `CameraFile`, conversion of a lens to 832x480, and reading of
-text and JSON with errors that name the file."""
+"""The common parts of all readers of camera files: the result type `CameraFile`, conversion of a lens to 832x480, and
+reading of text and JSON with errors that name the file."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,8 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
-    """Return notes for the user if a lens varies, is for an image whose aspect ratio is not 832:480, or has distortion.
+    """Return notes for the user about a lens that varies, is for an image of another aspect ratio than 832:480, or has
+    distortion.
 
     `rows` [n, 4] is the lens in pixels of an 832x480 image. `width` and `height` are those of the file's images.
     `distortion` holds the distortion terms.

@@ -93,9 +93,9 @@ def path_from_load3d(
 
     `spacing` is "even" for keyframes at equal intervals, or "distance" for intervals that grow with their distance.
     `smooth_turns` interpolates rotations by squad instead of slerp. `fov_deg` is the horizontal field of view. None
-    takes it from the first camera, and 79 degrees if that has none. `fps` is the number of frames per second. The world
-    is rotated so that y points down. Raises CameraError, which names the camera, for an invalid camera, and for a list
-    that is empty.
+    takes it from the first camera, or 79 degrees if that camera does not state it. `fps` is the number of frames per
+    second. The world is rotated so that y points down. Raises CameraError, which names the camera, for an invalid
+    camera, and for a list that is empty.
     """
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")

@@ -42,11 +42,8 @@ class Preset:
 
     @property
     def note(self) -> str:
-        """A note for the user about a move whose amount is in world units; empty for other moves.
-
-        The model's input is scaled so that the longest step is 1. So the note states that at constant speed the amount
-        has no effect.
-        """
+        """A note for the user, if the move's amount is in world units; empty for other moves. The note states that at
+        constant speed the amount has no effect, because the model's input is scaled so that the longest step is 1."""
         return STEADY_NOTE if self.unit == UNITS and self.amount else ""
 
 

@@ -144,8 +144,8 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes whose input `name` is a plain value and not a link. `kinds`: the classes of nodes to search, by
-    default all."""
+    """Return the nodes that have a plain value, and not a link, as the input `name`. `kinds`: the classes of nodes to
+    search, by default all."""
     return [
         node
         for node in workflow.values()
@@ -166,8 +166,8 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
     """Write a text into LingBot-World's text node. Without such a node, write the text into the CLIPTextEncode node
-    whose title contains "positive" or "negative". `option`: "prompt" or "negative". Raises InputError if there is
-    neither node."""
+    with "positive" or "negative" in its title. `option`: "prompt" or "negative". Raises InputError if there is neither
+    node."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"

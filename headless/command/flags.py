@@ -190,7 +190,7 @@ def add_measuring(
 
 
 def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add the options --drawing, whose help text is `about`, and --overwrite."""
+    """Add the options --drawing, with the help text `about`, and --overwrite."""
     parser.add_argument("--drawing", type=some_path, metavar="PNG", help=about)
     add_overwrite(parser)
 

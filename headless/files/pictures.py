@@ -23,7 +23,7 @@ BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of an image: a file (turned upright by its EXIF data), a Pillow image, or an
+    """Return the pixels, uint8 [H, W, 3], of an image: a file (made upright by its EXIF data), a Pillow image, or an
     array uint8 [H, W, 3]. Raises InputError for anything else and for a broken file."""
     if isinstance(image, Image.Image):
         return read_pixels(image).pixels

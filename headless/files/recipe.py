@@ -122,8 +122,8 @@ def options_of(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_since(record: dict[str, Any], options: GenerateOptions) -> list[str]:
-    """Return a note for each input file whose content has changed since the recorded run. Another note says if the run
-    was made by another version of this project."""
+    """Return a note for each input file that has changed since the recorded run. If another version of this project
+    made that run, add a note with the version."""
     before, now = record["files"], hash_files(options)
     changed = [name for name, digest in now.items() if before.get(name, digest) != digest]
     notes = [f"The content of `{name}` has changed since that video was made." for name in changed]

@@ -222,7 +222,7 @@ def on_disk(video: str | Path) -> str:
     """Return the absolute path of a video. FFmpeg would read the "12" of a relative path such as 12:30.mp4 as a
     protocol.
 
-    Raises InputError for a folder, and for a pipe or a device, for whose data FFmpeg would wait.
+    Raises InputError for a folder, and for a pipe or a device, because FFmpeg would wait for their data.
     """
     path = Path(video).absolute()
     if path.exists() and not path.is_file():

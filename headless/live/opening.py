@@ -50,7 +50,7 @@ from .recording import Recording
 log = logging.getLogger(__name__)
 
 KEPT_PROMPTS = 32
-"""The number of prompts whose embeddings a server keeps in memory."""
+"""The number of prompt embeddings that a server keeps in memory."""
 
 
 class WalkSettings(NamedTuple):
@@ -137,8 +137,8 @@ def find_map(ckpt_dir: str | Path) -> WorldMap | None:
 
 
 def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
-    """Return the file `name` in the example folder, which lies in the model's folder or next to it. Return None if
-    there is no such file."""
+    """Return the file `name` in the example folder, which lies in the model's folder or next to it. Return None if the
+    file does not exist."""
     folder = Path(ckpt_dir)
     files = (package / EXAMPLE / name for package in (folder, folder.absolute().parent))
     return next((file for file in files if file.is_file()), None)

@@ -36,15 +36,16 @@ class Recording:
     """A video file of a walk that can be played at any time, even if the process is killed. Each frame that was dropped
     is replaced by a copy of the next one, so that the complete video has a frame for each frame of the walk.
 
-    If the disk is full, the video ends but the walk continues, and `failure` is the reason. `tell(reason)` is called
-    for the first dropped frame and for a failure. `left_out`: the number of dropped frames.
+    If the disk is full, the video ends but the walk continues, and `failure` is the reason. The callback of the
+    constructor gets a message for the first dropped frame and for a failure. `left_out`: the number of dropped frames.
     """
 
     def __init__(
         self, path: Path, fps: float, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
     ) -> None:
         """Start the thread that writes the video to `path` at `fps` frames per second. `first`: the number of the
-        video's first frame within the walk. `tell`: see Recording."""
+        video's first frame within the walk. `tell(message)`: a callback for the first dropped frame and for a
+        failure."""
         self.path, self.failure, self.left_out = path, "", 0
         self._fps, self._first, self._tell = max(1, round(fps)), first, tell
         self._ends = first  # the number of the walk's next frame

@@ -223,7 +223,7 @@ class Room:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause a walk whose connection was lost. The walk ends after `rules.back` seconds unless the client
+        """Pause a walk after its connection was lost. The walk ends after `rules.back` seconds unless the client
         reconnects."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()

@@ -98,8 +98,8 @@ class Visit:
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """Return an engine and a session that replay the saved walk called `init.replay`. Raises InputError if there is no
-    such walk."""
+    """Return an engine and a session that replay the saved walk called `init.replay`. Raises InputError if that walk
+    does not exist."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")

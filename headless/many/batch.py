@@ -135,7 +135,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs whose video has to be made, with the option `overwrite` set. Raises InputError for a video in the
+    """Return the jobs that still need a video, with the option `overwrite` set. Raises InputError for a video in the
     folder that is not in the manifest."""
     waiting = []
     for job in jobs:
@@ -152,8 +152,8 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 def _plan(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
 ) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
-    """Return groups of jobs whose videos are made together, each group with the plan of one of its jobs. Also return
-    the outcomes of jobs that cannot start. Pose folders are written within `folder`."""
+    """Return groups of jobs for one run each (see `run_group`), with the plan of one job of the group. Also return the
+    outcomes of jobs that cannot start. Pose folders are written within `folder`."""
     alike: dict[str, list[Seeded]] = {}
     plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []

@@ -41,7 +41,7 @@ _NUMBERS = {
     for kind in (int, float)
     if kind in (hint, *get_args(hint))
 }
-"""The options whose values are numbers, each with its type, int or float."""
+"""The options with a number as value, each with its type, int or float."""
 _PATHS = ("image", "continue_from", "events", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)

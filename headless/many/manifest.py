@@ -67,7 +67,7 @@ class Manifest:
 
     def why(self, job: Job) -> str | None:
         """Return None if the job's video exists unchanged and was made from the same settings and input files.
-        Otherwise return the reason to make the video again, which is an empty text if there is no video."""
+        Otherwise return the reason to make the video again, or an empty text if the video does not exist."""
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""

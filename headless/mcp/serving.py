@@ -80,7 +80,8 @@ def _shown(seen: Seen) -> list[Any]:
 
 
 def _with_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the tool with each LingBotError converted to a ToolError, whose message reaches the assistant."""
+    """Return the tool with each LingBotError converted to a ToolError, because only the message of a ToolError reaches
+    the assistant."""
 
     @wraps(tool)
     def answer(**given: Any) -> Any:

@@ -85,8 +85,8 @@ class Processes:
 
     def device(self, asked: str | None) -> str | None:
         """Return the device of this process: "cuda:" with the process's number on this machine, "cpu" if the user wants
-        it, or None without CUDA. `asked`: the option `device`; a single process returns it unchanged. Raises InputError
-        if several processes should use one GPU."""
+        it, or None without CUDA. The argument is the option `device`, which a single process returns unchanged. Raises
+        InputError if several processes should use one GPU."""
         if self.size == 1 or asked == "cpu":
             return asked
         if asked not in (None, "cuda"):

@@ -106,7 +106,7 @@ def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
 
 
 def words_for(unread: list[str]) -> str:
-    """Return a warning that lists the descriptions `unread`. Return an empty string if there are none."""
+    """Return a warning that lists the descriptions `unread`, or an empty string for an empty list."""
     return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
 
 
@@ -207,10 +207,8 @@ def _video(latent: Tensor) -> str:
 
 
 def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
-    """Raise InputError if, in some step, none of the prompts of one side applies to any part of the latent.
-
-    Also raise it for an area outside of the latent. If the prompts leave a part of the latent out, the running node
-    shows a warning.
+    """Raise InputError if, in some step, no prompt of one side applies to any part of the latent. Also raise it for an
+    area outside of the latent. If the prompts leave a part of the latent out, the running node shows a warning.
 
     `side` is "the prompt" or "the negative prompt". `entries` are the dicts of this side's prompts, with their areas,
     masks and timestep ranges. `sampling` is the MODEL's model_sampling.

@@ -1,8 +1,8 @@
 """Checks of the graph while ComfyUI validates a prompt, before any node runs: samplers with the wrong kind of model,
 and Rollouts with contradicting inputs.
 
-A MODEL link is followed back to its loader node, whose class tells the kind of model. `plan_rollout` checks the other
-inputs of a Rollout when the node runs.
+A MODEL link is followed back to its loader node. The node's class shows the kind of model. `plan_rollout` checks the
+other inputs of a Rollout when the node runs.
 """
 
 import re
@@ -51,8 +51,8 @@ def check_rollout() -> None:
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:
-    """Raise InputError unless the video has a start. `image`, `latent` and `state` say which start inputs are
-    connected. A latent excludes the other two."""
+    """Raise InputError unless the video has a start. `image`, `latent` and `state` are true if the input of this name
+    is connected. A latent excludes the other two."""
     if latent and (image or state):
         other = "start_image" if image else "state"
         raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
@@ -150,8 +150,8 @@ def nodes_before(prompt: Prompt, node: str, types: Collection[str]) -> list[str]
 
 
 def other_schedules() -> list[str]:
-    """Return a warning for each upstream scheduler node whose sigmas the running node gets and that is made for another
-    model."""
+    """Return a warning for each upstream scheduler node that is made for another model and sends its sigmas to the
+    running node."""
     try:
         prompt, node = running_prompt()
     except UnknownError:

@@ -51,7 +51,7 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
     """Return a warning if a run's latent does not have the noise level of the first sigma, else an empty string.
 
-    The latent's noise is what `latent` already contains plus the added `noise`. For an empty `latent` a first sigma
+    The latent's noise is the noise already in `latent` plus the added `noise`. For an empty `latent` a first sigma
     below NEARLY_FULL, or no added noise, gives the warning.
     """
     first, adds = float(sigmas[0]), bool(noise.any())
@@ -70,8 +70,8 @@ def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
 
 def _going_on(left: float | None, first: float, adds: bool) -> str:
     """Return a warning if a run cannot continue a latent, else an empty string. `left` is the noise level that the
-    previous run left in it, or None if no run made the latent. `first` is the run's first noise level; `adds` says
-    whether the run adds noise."""
+    previous run left in it, or None if no run made the latent. `first` is the run's first noise level; `adds` is true
+    if the run adds noise."""
     if adds:
         if left is None or left <= SMALL:
             return ""
@@ -98,8 +98,8 @@ def _going_on(left: float | None, first: float, adds: bool) -> str:
 
 
 def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
-    """Yield a warning if a run leaves noise in its latent and no later sampler removes it. `whole` is used if the graph
-    is unknown: it says whether this run should finish the video."""
+    """Yield a warning if a run leaves noise in its latent and no later sampler removes it. `whole`: whether this run
+    should finish the video, if the graph is unknown."""
     level = float(sigmas[-1])
     if level <= SMALL or bool((sigmas.diff() > 0).any()):
         return
@@ -112,8 +112,8 @@ def ending_words(sigmas: Tensor, whole: bool) -> Iterator[str]:
 
 
 def _goes_on(prompt: Prompt, node: str) -> bool:
-    """Return whether the latent output of `node` leads to another sampler or to a Save Latent node, from whose file
-    another run may continue."""
+    """Return whether the latent output of `node` leads to another sampler, or to a Save Latent node. Another run may
+    continue from the saved file."""
     seen, waiting = {node}, [node]
     while waiting:
         here = waiting.pop()

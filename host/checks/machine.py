@@ -1,4 +1,4 @@
-"""The check behind the node LingBotWorldCheckMachine: a report on the machine that ComfyUI runs on."""
+"""The check of the node LingBotWorldCheckMachine: a report on the machine that ComfyUI runs on."""
 
 import comfy.model_management
 import torch

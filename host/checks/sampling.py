@@ -193,8 +193,8 @@ def _check_model(guider, sigmas: Tensor, sampler, masked: bool) -> None:
 
 
 def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
-    """Return a warning if an expert (`role` "high" or "low") would run steps whose timesteps belong to the other
-    expert, else an empty string."""
+    """Return a warning if an expert (`role` "high" or "low") would run steps at timesteps of the other expert, else an
+    empty string."""
     high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
     if role is None or not high:
         return ""

@@ -38,7 +38,7 @@ def unused_expert(high, low, cfg: tuple[float, float], first_low: int, steps: in
 
 
 def idle_ranges(patcher, sigmas: Tensor) -> Iterator[str]:
-    """Yield a warning for each node on the MODEL `patcher` whose timestep range contains no step of this run."""
+    """Yield a warning for each node on the MODEL `patcher` with a timestep range that contains no step of this run."""
     try:
         prompt, _ = running_prompt()
     except UnknownError:
@@ -67,7 +67,7 @@ def _makers(patcher) -> Iterator[str]:
 
 def without_negative(patcher) -> str:
     """Return a warning if nodes on the MODEL change the guidance of a run at cfg 1, which leaves the negative prompt
-    out. Return an empty string if there are no such nodes, or if one requests the negative prompt
+    out. Return an empty string without such nodes, and if one of them requests the negative prompt
     (disable_cfg1_optimization)."""
     changed = patcher.model_options.keys() & GUIDANCE
     if not changed or "disable_cfg1_optimization" in changed:

@@ -33,7 +33,7 @@ BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
 VIDEO_LATENTS = ("WanImageToVideo", "WanFirstLastFrameToVideo", "WanFunInpaintToVideo", "EmptyHunyuanLatentVideo")
-"""The class names of ComfyUI's nodes that make a video latent whose number of frames is their input `length`."""
+"""The class names of ComfyUI's nodes that make a video latent with as many frames as their input `length` states."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 

@@ -33,7 +33,8 @@ def export_images(
     images: Tensor, camera: CameraPath, format: str, every: int, points: bool, prefix: str
 ) -> tuple[str, Any, dict[str, Any], list[str]]:
     """Export a video and its camera path into a new numbered folder of the output folder. Return the folder, the points
-    and cameras as a FILE_3D, a view from behind the first camera as LOAD3D_CAMERA, and the lines of a report.
+    and cameras as a FILE_3D, a view from some distance back of the first camera as LOAD3D_CAMERA, and the lines of a
+    report.
 
     images: the video, an IMAGE [F, H, W, 3].
     format: the scene format, such as "ply".

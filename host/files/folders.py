@@ -197,8 +197,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
     """Return the folder of the tokenizer `choice` in a package, or a file that contains a tokenizer. `encoder` is the
     path of the text encoder. Raises InputError if none is found.
 
-    For AUTO a tokenizer folder is searched next to the encoder, then in each package. If there is none, the encoder's
-    own file and then the umt5 files in `text_encoders` are searched for a tokenizer stored in the file.
+    For AUTO a tokenizer folder is searched next to the encoder, then in each package. Without such a folder, the
+    encoder's own file and then the umt5 files in `text_encoders` are searched for a tokenizer stored in the file.
     """
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
@@ -279,7 +279,7 @@ def _package_experts() -> Iterator[str]:
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
     """Yield names of package parts: the subfolder `part` of a package if it holds an expert, and a package's weight
-    files whose lower-case names match `pattern`."""
+    files if their lower-case names match `pattern`."""
     for package in _folders():
         if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"

@@ -24,8 +24,8 @@ def measure_image(
     every: the interval in frames of the compared keyframes; 0 means 8.
     size: the (width, height) of the drawing in pixels.
 
-    Raises CameraError for fewer than two frames, for more frames than poses, and for a video whose camera is found in
-    fewer than half of the keyframes.
+    Raises CameraError for fewer than two frames, for more frames than poses, and if the camera is found in fewer than
+    half of the keyframes.
     """
     measured = measure.measure_camera(_grey(images), path, every or None)
     figures = [measure.error_words(measured), *measure.table(measured)]
@@ -36,7 +36,7 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
     """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
 
     `fov_deg` is the horizontal field of view in degrees; 0 estimates this too. Raises CameraError for fewer than two
-    frames or too many, and for a video whose camera is found in fewer than half of the keyframes.
+    frames or too many, and if the camera is found in fewer than half of the keyframes.
     """
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)

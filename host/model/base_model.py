@@ -35,8 +35,7 @@ CAMERA_CACHE_MODE = "lingbot_camera_cache"
 """The key in transformer_options of the CameraCacheMode. The default is "auto".
 
 auto: the cache uses memory that is free.
-gpu: ComfyUI unloads other models to make room for the cache.
-off: there is no cache.
+gpu: ComfyUI unloads other models to make room for the cache. off: the camera is not cached.
 """
 BATCH_HEADROOM = 1.5
 """The factor by which the free memory must exceed a step's memory. Otherwise ComfyUI does not run prompt and negative
@@ -160,7 +159,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step that no CUDA graph records, or None if there is no camera. Outside of a
+        """Return the camera cache for a step that no CUDA graph records, or None without a camera. Outside of a
         sampling run the result is None too, because only the end of a sampling run frees the cache."""
         if self.current_patcher is None or not has_camera:
             return None

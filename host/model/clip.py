@@ -123,7 +123,7 @@ def load_clip(
 
     `encoder` and `tokenizer` are the paths of the files. `model_options` are ComfyUI's options of a CLIP. With
     `disable_dynamic`, ComfyUI's dynamic VRAM is not used. Raises TextError for 4-bit and GGUF weights, for a tokenizer
-    with another vocabulary, and for a file that is no umt5 encoder.
+    with another vocabulary, and for a file of another model.
     """
     weights = open_weights(encoder)
     if any(isinstance(weight, FourBitWeight | BlockWeight) for weight in weights.quantized.values()):

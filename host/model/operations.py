@@ -197,8 +197,7 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
     """Collect the parameters that ComfyUI moves to `device` while the context is open. Send them together when it
     closes.
 
-    network: the model whose layers are collected.
-    dtype: the compute dtype.
+    network: the model to upload. dtype: the compute dtype.
 
     If sending raises CheckpointError, OSError or an error of the device, all weights are still views into their file.
     """

@@ -59,9 +59,9 @@ class ExactPatches(_AnyPatcher):
         return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
 
     def _fitting(self, patches: dict, strength: float) -> dict:
-        """Return a LoRA's patches without those whose shape differs from their weight's. They are logged here once,
-        because ComfyUI would log an error at every use. Raises InputError if there are no patches, or if more than half
-        have a wrong shape."""
+        """Return those of a LoRA's patches that have the shape of their weight. The others are logged here once,
+        because ComfyUI would log an error at every use. Raises InputError for a LoRA without patches, or if more than
+        half have a wrong shape."""
         if not patches and strength:
             raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
         weights = dict(self.model.named_parameters())

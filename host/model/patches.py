@@ -1,4 +1,4 @@
-"""Checks of what other nodes have added to a MODEL: options, patches, wrappers and replaced objects.
+"""Checks of the additions of other nodes to a MODEL: options, patches, wrappers and replaced objects.
 
 ComfyUI calls most of these additions around an expert, as around any model. The running node shows a warning about
 additions that are never called, that only other models read, or that this pack does not know. A rollout removes those
@@ -229,7 +229,8 @@ def changed_nothing(patcher) -> Iterator[str]:
 
 
 def loras_of_the_other(patcher) -> Iterator[str]:
-    """Yield a warning for each LoRA of the MODEL `patcher` whose file name contains the role of the other expert."""
+    """Yield a warning for each LoRA of the MODEL `patcher` with the role of the other expert ("high" or "low") in its
+    file name."""
     role, after = patcher.model.role, patcher
     while after is not None and role is not None:
         for name in loras_of(getattr(after, "made_by", None)):
@@ -263,7 +264,7 @@ def _same(before, after) -> bool:
 
 def for_rollout(patcher) -> tuple[Any, list[str]]:
     """Return the MODEL without the wrappers, options and patches that concern the denoising steps of a whole video.
-    Also return notes that name what was removed."""
+    Also return notes that name the removed parts."""
     options, notes = patcher.model_options, []
     found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
     steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}

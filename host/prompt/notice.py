@@ -10,7 +10,8 @@ from comfy_execution.utils import get_executing_context
 TEXT_EVENT = "lingbot_world.text"
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
-"""For each node id, a pair: the id of the prompt in which the node ran last, and the texts shown on it."""
+"""The texts shown on each node, by node id, in a pair with the id of the prompt in which the node ran last: (prompt,
+texts)."""
 
 
 @contextmanager

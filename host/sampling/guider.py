@@ -115,8 +115,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Return the index of the first of the `sigmas` at which the low-noise expert predicts, or `len(sigmas)` if
-        there is none."""
+        """Return the index of the first of the `sigmas` at which the low-noise expert predicts, or `len(sigmas)`
+        without such a step."""
         timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
             timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
@@ -249,7 +249,7 @@ class _Switch:
             warm(checkpoint)
 
     def _options_for_low(self, high_options: dict) -> dict:
-        """Return the model options for the low-noise expert: its own, and what the sampler has added to the high-noise
+        """Return the model options for the low-noise expert: its own, and the sampler's additions to the high-noise
         expert's `high_options` (CFG++ functions, the timestep)."""
         options, inner = _copies(high_options)
         options_at_start, inner_at_start = self.high_options_at_start

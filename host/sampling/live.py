@@ -71,7 +71,7 @@ class LiveRun:
     seed: the seed of the noise.
     kv_cache: the place and the precision of cached keys and values.
     clip: the CLIP for new prompts from the client, or None.
-    moving: whether the video continues while there is no input.
+    moving: whether the video continues without input.
     decoder: the file name in models/vae_approx of the preview's decoder, or None.
     """
 
@@ -175,7 +175,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> WalkOutputs:
 
 
 def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
-    """Return None if a client steers the walk, else its recorded path. Raises InputError if there is no client and no
+    """Return None if a client steers the walk, else its recorded path. Raises InputError without a client and a
     path."""
     if run.steered and view.somebody(alone=run.path is not None):
         return None
@@ -262,7 +262,7 @@ def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Wa
 
 
 def _album_by_vae(session: Session) -> "_Album":
-    """Return the frames of a walk whose preview used a tiny decoder, decoded again by the VAE. If values are too large
+    """Return the frames of a walk, decoded again by the VAE, after a preview by a tiny decoder. If values are too large
     for fp16, fp32 is used."""
     for exact in (False, True):
         album = _Album()
@@ -380,7 +380,7 @@ class _Prompts:
 
     def _encoded(self, text: str) -> Tensor:
         """Return the embedding of `text` by the CLIP. Then load the model again, because ComfyUI may have unloaded it
-        to make room for the CLIP. Raises InputError if there is no CLIP."""
+        to make room for the CLIP. Raises InputError without a CLIP."""
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")

@@ -110,8 +110,8 @@ class LiveView:
         self._in_the_loop(self._offer, frames)
 
     def tell(self, kind: str, message: dict[str, Any]) -> None:
-        """Send an event of the session to the client as a status message. `kind` and `message` are the arguments of the
-        session's `tell`."""
+        """Send an event of the session to the client as a status message. `kind` is the kind of the event, and
+        `message` has its details (see `live.making.Tell`)."""
         self._in_the_loop(self._tell, kind, message)
 
     def watch(self) -> None:

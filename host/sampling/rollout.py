@@ -39,7 +39,7 @@ class NodeRollout:
     spec: the engine's plan.
     prompts: the positive and, with guidance, the negative CONDITIONING.
     notes: notes for the user.
-    start: a latent [1, 16, n, h, w] whose last frame is the video's first one, or None.
+    start: a latent [1, 16, n, h, w], or None. Its last frame becomes the video's first one.
     later: the embeddings of events, by the first chunk of each.
     """
 
@@ -231,8 +231,8 @@ def _previewer(patcher) -> latent_preview.LatentPreviewer:
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
-    """Return the video's first frame [3, H, W], values -1 to 1, from the state or from the image. Raises InputError if
-    the image's sides are no multiples of STEP, or differ from the state's."""
+    """Return the video's first frame [3, H, W], values -1 to 1, from the state or from the image. Raises InputError for
+    an image with sides that are not multiples of STEP or differ from the state's."""
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:

@@ -1,7 +1,7 @@
 """The sampler of a rollout. The engine's loop makes one chunk after another, and ComfyUI runs each forward. So LoRAs,
 hooks, wrappers and memory management are ComfyUI's own.
 
-ComfyUI prepares a run for the latent frames of one chunk. What changes between chunks is passed to each forward in
+ComfyUI prepares a run for the latent frames of one chunk. Each forward gets the inputs of its chunk in
 transformer_options: the cache of keys and values, and a `ChunkInputs`.
 """
 
@@ -26,7 +26,7 @@ from .guider import WhenPrepared
 
 LATENT_CHANNELS = 16
 BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
-"""The keys of transformer_options whose functions run inside a forward, between or in the transformer's blocks."""
+"""The keys of transformer_options with functions that run inside a forward, between or in the transformer's blocks."""
 
 
 def run_prepared(
@@ -42,7 +42,7 @@ def run_prepared(
     `work` returns.
 
     prompt: a CONDITIONING.
-    loop: the chunk loop, whose latent size and sigmas ComfyUI prepares the run for.
+    loop: the chunk loop. ComfyUI prepares the run for its latent size and sigmas.
     seed: the seed that ComfyUI passes to the model; `work` draws its own noise.
     held: the bytes that `work` keeps on the device besides the weights.
     """

@@ -27,7 +27,7 @@ arrive."""
 
 class Client:
     """The connection to one client: a queue of frames and messages. The walk never waits for this queue. All methods
-    must be called in the event loop. `ours` tells whether the client is this project's own page. `threads` encode the
+    must be called in the event loop. `ours`: whether the client is this project's own page. `threads` encode the
     frames."""
 
     def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:

@@ -1,4 +1,5 @@
-"""The server's side of a client's websocket, from handshake to end, with limits on what it reads."""
+"""The server's side of a client's websocket, from handshake to end, with limits on the number and the size of
+messages."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ HEARTBEAT = 10.0
 
 class Connection:
     """A reader of a websocket's messages at a limited rate. The event `ended` is set when the connection ends. Then
-    `code` is the websocket's close code, and `clean` tells whether the client closed the connection. `codec`: the
-    encoding of messages."""
+    `code` is the websocket's close code, and `clean` is true if the client closed the connection. `codec`: the encoding
+    of messages."""
 
     def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
         self.clean, self.ended, self.code = False, asyncio.Event(), 0

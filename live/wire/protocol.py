@@ -57,7 +57,7 @@ class Init:
     script: the keys for each latent frame.
     window, sink, chunk: latent frames.
     ours: whether the client is this project's own page, which reads `status` messages.
-    resume: the token of a walk whose connection broke, or an empty string.
+    resume: the token of a walk to return to after a broken connection, or an empty string.
     moving: whether chunks are made also without input.
     speed: the speed of the key W, as a fraction of the longest step (the largest translation per latent frame that the
     model was trained with).

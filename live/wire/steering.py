@@ -126,8 +126,8 @@ def facts(session: Session, fps: float) -> dict[str, Any]:
 
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
     """Return the status message with current measurements, such as frame rate, late frames and GPU memory. This
-    project's own page receives it every second. `client`: the connection whose dropped frames are included, or None.
-    Raises InputError if no walk exists during a restart."""
+    project's own page receives it every second. `client`: the connection from which the number of dropped frames is
+    read, or None. Raises InputError if no walk exists during a restart."""
     pace, device = session.pace, session.engine.device
     drift = session.drift.ratios
     free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)

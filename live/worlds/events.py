@@ -126,8 +126,8 @@ class Events:
             return self.prompt
 
     def at(self, seconds: float) -> str | None:
-        """Start and end events whose times have come at this second of the video. Return the full prompt if any event
-        was switched, else None."""
+        """Start and end the events that are due at this second of the video. Return the full prompt if any event was
+        switched, else None."""
         with self._lock:
             due = frozenset(event.name for event in self.all if event.holds(seconds))
             began, ended = due - self._by_time, self._by_time - due
@@ -156,8 +156,8 @@ def check_times(events: Iterable[WorldEvent], seconds: float) -> None:
 
 
 def prompts_by_second(events: Iterable[WorldEvent], prompt: str) -> list[tuple[float, str]]:
-    """Return the full prompts of a video whose events switch by their times: pairs (second, text), the first at second
-    0. `prompt` is the prompt at the start."""
+    """Return the full prompts of a video with events that start and end at their own times: pairs (second, text), the
+    first at second 0. `prompt` is the prompt at the start."""
     world = Events(events, prompt)
     times = {time for event in world.all for time in (event.start, event.end) if time is not None}
     found = [(0.0, prompt)]

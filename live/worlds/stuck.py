@@ -27,7 +27,7 @@ SIDE = 64
 
 
 class StuckWatch:
-    """A detector of a stuck camera for one walk (a steered video) whose chunks have `chunk` latent frames."""
+    """A detector of a stuck camera for one walk (a steered video) with `chunk` latent frames in a chunk."""
 
     def __init__(self, chunk: int) -> None:
         self._chunk = chunk

@@ -86,8 +86,8 @@ class WorldMap:
 
 
 class Standing:
-    """The position of a walk in a map. It converts between the walk's coordinates, whose origin is the first frame's
-    camera, and the map's."""
+    """The position of a walk in a map. It converts between the coordinates of the walk and of the map. The walk's
+    origin is the first frame's camera."""
 
     def __init__(self, world: WorldMap, place: Place, room: tuple[int, int]) -> None:
         self._map, self._place = world, place
@@ -110,8 +110,8 @@ class Standing:
         return position + self._turn.T @ (place - here)  # exactly the same position before a wall
 
     def finds(self, position: np.ndarray) -> bool:
-        """Return whether the crate is in the same room as `position` [3], in the walk's coordinates, and less than
-        REACH away."""
+        """Return whether the crate, the object to find, is in the same room as `position` [3] (in the walk's
+        coordinates) and closer than REACH."""
         here = self._in_map(position)[::2]
         rooms = [np.floor(point / self._map.room) for point in (here, self._goal)]
         return bool((rooms[0] == rooms[1]).all() and np.hypot(*(here - self._goal)) < REACH)
