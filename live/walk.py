@@ -323,8 +323,8 @@ class Walk:
         self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=False)
 
     def _settling(self, image: Tensor) -> list[Tensor]:
-        """Return the model's image inputs for the first chunks of a video. The last of them is used for all later
-        chunks. `image` is the latent [1, 16, n, h, w] of the first frame."""
+        """Return the model's image inputs, [1, 20, chunk, h, w] each, for the first chunks of a video. The last one is
+        used for all later chunks. `image` is the latent [1, 16, n, h, w] of the first frame."""
         size = self.engine.chunk
         return list(islice(chunk_conditioning(image, size), -(-image.shape[2] // size) + 1))
 

@@ -94,8 +94,8 @@ class Checkpoint:
         return tuple(lines)
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
-        """Return the same model, whose plain parameters are rounded to `dtype` while they are read, if they have more
-        bits. So no buffer ever holds them in the file's dtype."""
+        """Return the same model with plain parameters of more bits rounded to `dtype` while they are read. So no buffer
+        ever holds them in the file's dtype."""
         tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
         return dataclasses.replace(self, tensors=tensors)
 

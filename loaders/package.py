@@ -109,8 +109,8 @@ def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Pac
 
 
 def _assets(folder: Path) -> dict[str, Path]:
-    """Return those of the text encoder, tokenizer and VAE that exist in a folder that the user named for them. Raises
-    CheckpointError if there are none."""
+    """Return the paths of text encoder, tokenizer and VAE in a folder that the user chose for them; missing parts are
+    left out. Raises CheckpointError if all are missing."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
     items = visible(folder)
@@ -124,8 +124,8 @@ def _assets(folder: Path) -> dict[str, Path]:
 
 
 def _find_near(model: Path, part: str) -> Path | None:
-    """Return a part from the folder that contains a causal model, or from the first of its direct subfolders that has
-    the part; None if there is none.
+    """Return the path of a part in the folder that contains a causal model, or in the first of its direct subfolders
+    that has the part. Return None if the part is missing.
 
     Subfolders with "lingbot" in their name are searched first. The VAE of Wan 2.2, which differs, is skipped.
     """

@@ -117,8 +117,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
 
 
 def _with_previous(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
-    """Yield each frame with the previous frame and with the last earlier frame whose number is a multiple of STRIDE. An
-    earlier frame of another size is None."""
+    """Yield each frame with the previous frame, and with the last earlier frame that has a multiple of STRIDE as its
+    number. An earlier frame of another size is None."""
     before: _Frame | None = None
     earlier: _Frame | None = None
     for number, frame in enumerate(frames):
@@ -191,7 +191,7 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image float32 [h, w, ...] warped by a flow [h, w, 2], and a mask [h, w] of the pixels whose source is
+    """Return an image float32 [h, w, ...] warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source
     inside the image."""
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)

@@ -107,8 +107,8 @@ def _line(pair: Pair) -> str:
 
 
 def as_values(measured: Measurement) -> dict[str, Any]:
-    """Return the measurement as a dict for JSON. Angles are in degrees, parallax is in pixels, and null marks what was
-    not measured or judged."""
+    """Return the measurement as a dict for JSON. Angles are in degrees, parallax is in pixels, and null marks a value
+    that was not measured or judged."""
     turn, direction = median_errors_deg(measured.found)
     return {
         "follows": measured.follows,

@@ -61,7 +61,7 @@ def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.
 
 
 def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return a seed input whose value stays the same from run to run. `most` is the largest seed, and `more` are
+    """Return a seed input with a value that stays the same from run to run. `most` is the largest seed, and `more` are
     further options of the input."""
     return whole("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 

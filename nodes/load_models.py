@@ -255,8 +255,8 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the path of each expert whose name is not FROM_PACKAGE. Raises one InputError that names all missing
-    files."""
+    """Return the path of each expert in `names`, except for names that are FROM_PACKAGE. Raises one InputError that
+    names all missing files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

@@ -1,5 +1,5 @@
-"""Validation helpers of nodes: checks that reject a prompt before it runs, and fingerprints that tell ComfyUI when an
-input file has changed."""
+"""Validation helpers of nodes: checks that reject a prompt before it runs, and fingerprints by which ComfyUI notices a
+changed input file."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -93,7 +93,7 @@ class ChunkLoop:
         """Yield the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, including chunks that were
         generated before.
 
-        `chunks` are the inputs. The next item is requested only when the caller asks for the next latent, so a live
+        `chunks` are the inputs. The next item is requested only when the caller requests the next latent, so a live
         camera is read as late as possible. `memory` states where keys and values are stored, and the limit of the
         camera cache. The other arguments are those of `rollout`.
         """
@@ -134,7 +134,7 @@ def rollout(
 ) -> Iterator[Tensor]:
     """Yield the latent chunk by chunk, float32 [1, 16, chunk, h, w] each, on the device of `noise`.
 
-    model: a causal model without guidance, so there is no negative prompt.
+    model: a causal model without guidance, and so without a negative prompt.
     noise: [1, 16, f, h, w]; f is a multiple of `chunk`.
     y: [1, 20, f, h, w], the mask and the image latent.
     context: [1, L, D], the prompt embedding.

@@ -187,7 +187,8 @@ def _packed(tags: dict[bytes, bytes]) -> bytes:
 
 
 def coding_of(head: bytes) -> Coding | None:
-    """Return the colour coding stated in the first bytes of an image file, `head`; None if there is none."""
+    """Return the colour coding stated in the first bytes of an image file, `head`; None for a file that states no
+    coding."""
     if head.startswith(b"\x89PNG") and (at := head.find(b"cICP")) >= 0 and len(head) >= at + 8:
         return Coding(head[at + 4], head[at + 5], head[at + 7] == 0)
     if head[4:8] == b"ftyp" and (at := head.find(b"colrnclx")) >= 0 and len(head) >= at + 12:

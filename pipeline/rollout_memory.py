@@ -115,8 +115,8 @@ def choose_world(work: RolloutWork, mode: KeyValueMode, device: torch.device, fr
 
     `mode` is the user's choice. `free` holds the bytes that can be freed on the device and pinned on the host. The
     first choice is a place on the GPU that leaves room for all weights, the next is host memory, the last is the place
-    that needs the least memory. If room is left beside all weights, forwards are recorded as CUDA graphs, with a camera
-    cache. Raises InputError if the keys and values do not fit next to a forward.
+    that needs the least memory. If memory is left after all weights are on the GPU, forwards are recorded as CUDA
+    graphs, with a camera cache. Raises InputError if the keys and values do not fit next to a forward.
     """
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
@@ -188,10 +188,10 @@ class RolloutPlanner:
     def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
         """Return the best storage choices that fit into the `free` bytes of the GPU and of host memory.
 
-        All blocks stay on the GPU if possible, unless the user asked for streaming. The VAE then decodes without tiles
-        if possible, because tiles leave seams. For that the keys and values, and between chunks the VAE's state, may be
-        in host memory. Otherwise as many blocks as fit stay on the GPU, and the rest are streamed. The camera cache
-        comes last.
+        All blocks stay on the GPU if possible, unless the user chose streaming. The VAE then decodes without tiles if
+        possible, because tiles leave seams. For that the keys and values, and between chunks the VAE's state, may be in
+        host memory. Otherwise as many blocks as fit stay on the GPU, and the rest are streamed. The camera cache comes
+        last.
 
         Keys and values go to host memory only if all blocks stay on the GPU or none does, or if the user chose host
         memory. Unless the user chose it, those of as many blocks as fit still stay on the GPU. They are preferred to

@@ -246,7 +246,7 @@ def chunk_of(requested: int | None, release: Release, state: WorldState | None) 
 
 def _track(config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None) -> CameraTrack:
     """Return the camera for the latent frames of a new video, or of a run that continues `state`. Raises InputError if
-    the model needs actions and the path has none."""
+    the model needs actions that the path lacks."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
     actions = actions if config.control == 7 else None
     if config.control == 7 and path is not None and actions is None:

@@ -149,7 +149,7 @@ class World:
         self._camera: tuple[Tensor, Tensor] | None = None
         self._camera_read: Callable[[], None] = queued_on()
         self._made: tuple[_Chunk, Tensor] | None = None  # the previous chunk and its latent, until the clean pass
-        self._pending: list[_Lane] = []  # the lanes whose clean pass is due
+        self._pending: list[_Lane] = []  # the lanes with a clean pass to run
         self._begun = self._incomplete = self._rehearsed = False
 
     def _lane(

@@ -71,7 +71,7 @@ def quantize_source(
     Return the content of its quantization_meta.json.
 
     `progress` counts the source's bytes, and `checking` the file's tensors during verification. Raises CheckpointError
-    for weights that are not finite, and for a file that differs from what was written.
+    for weights that are not finite, and for a file that reads back differently.
     """
     with (
         Journal(journal_of(file), _task(source, options)) as journal,

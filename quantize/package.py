@@ -153,8 +153,7 @@ def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
 
     A run that was stopped or killed is resumed by running the same plan again. The destination appears when all files
     are written and verified. Raises InputError if the disk is full or not writable. Raises CheckpointError for weights
-    that are not finite, and for a file that differs from what was written. The errors of the progress display are also
-    raised.
+    that are not finite, and for a file that reads back differently. The errors of the progress display are also raised.
     """
     with taken(plan.destination):
         return _quantize_alone(plan, show)

@@ -22,8 +22,8 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class Verified:
-    """The result for one file: a description of its kind, and the number of tensors whose checksums match (`checked`).
-    `checked` is None if the file has no checksums or they were not compared."""
+    """The result for one file: a description of its kind, and the number of tensors with a matching checksum
+    (`checked`). `checked` is None if the file has no checksums or they were not compared."""
 
     path: Path
     kind: str

@@ -15,7 +15,7 @@ def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
 
 def first_low_step(timesteps: Tensor, boundary: float = BOUNDARY) -> int:
     """Return the index of the first of the `timesteps` [steps] that the low-noise expert predicts (see
-    `is_high_noise`). The result is the number of steps if there is none."""
+    `is_high_noise`). The result is the number of steps if the high-noise expert predicts all of them."""
     return sum(is_high_noise(timestep, boundary) for timestep in timesteps.tolist())
 
 

@@ -20,7 +20,7 @@ from ..model.graphs.trial import refusal, relative_error
 Decode = Callable[[Tensor], Iterator[Tensor]]
 """The function to record: it decodes a latent frame and returns its video frames.
 
-It may only launch kernels on memory whose address does not change.
+It may only launch kernels on memory with a constant address.
 """
 
 

@@ -94,7 +94,7 @@ class ScaledWeight:
 
 @dataclass(frozen=True)
 class LayoutWeight:
-    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 whose rows are rotated in groups of
+    """A weight in a format that comfy_kitchen decodes: nvfp4, mxfp8, or int8 with rows that are rotated in groups of
     `group` values."""
 
     format: str

@@ -38,7 +38,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
 
 def shared_prefix(keys: Iterable[str], marks: Iterable[str]) -> str:
     """Return the prefix, such as `module.`, that all dotted keys of a file have in common before the model's own names.
-    Return an empty string if there is none. `marks` are names of the model's own tensors, before which the prefix
+    Return an empty string without such a prefix. `marks` are names of the model's own tensors, before which the prefix
     ends."""
     dotted = [key for key in keys if "." in key]
     found = [key.removesuffix(mark) for mark in marks for key in dotted if key.endswith(f".{mark}")]

@@ -49,7 +49,7 @@ class FourBitWeight:
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """The tensors needed for decoding: all except the quant_state, whose content is already in the fields."""
+        """The tensors needed for decoding: all except the quant_state, because its content is already in the fields."""
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
@@ -166,8 +166,8 @@ def shapes_of(
 
 
 def quantization_of(quantized: Mapping[str, QuantizedWeight]) -> str | None:
-    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None if there are
-    none."""
+    """Return the formats of the quantized weights as one name, such as "nf4", "fp8" or "Q4_K+Q6_K"; None without
+    quantized weights."""
     return "+".join(sorted({weight.quant_type for weight in quantized.values()})) or None
 
 

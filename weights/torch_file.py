@@ -22,7 +22,7 @@ _DEPTH = 3
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
     """Return the tensors of a torch.save file in zip format by name. The file is mapped.
 
-    Raises CheckpointError for a file that is truncated, contains anything but tensors, or asks for code to run. Such
+    Raises CheckpointError for a file that is truncated, contains anything except tensors, or contains code to run. Such
     code is never run.
     """
     state = _unwrapped(path, _load(path))
@@ -67,8 +67,8 @@ def _unwrapped(path: Path, state: object) -> object:
 
 
 def _refuse_scale(path: Path, around: Mapping, network: Mapping) -> None:
-    """Raise CheckpointError for a LoRA whose file states the scale outside of its tensors. Only the tensors are read,
-    so the scale would be lost."""
+    """Raise CheckpointError if a LoRA file states its scale outside of the tensors. Only the tensors are read, so the
+    scale would be lost."""
     beside = {str(key): value for key, value in around.items() if value is not network}
     config = (each for value in beside.values() if isinstance(value, Mapping) for each in value.items())
     stated = [str(key) for key, value in (*beside.items(), *config) if isinstance(value, int | float)]

@@ -81,7 +81,7 @@ def attend_8bit(
 def attend_operands(
     q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
 ) -> Rows:
-    """Return attention [L, heads*head_dim] of one batch element whose q, k and v are float8_e4m3fn Operands.
+    """Return attention [L, heads*head_dim] of q over k and v, the float8_e4m3fn Operands of one batch element.
 
     The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
     for each latent frame to attend to, and -inf for the last frames if these are to be ignored. None means all frames.

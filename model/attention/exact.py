@@ -158,7 +158,7 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 def multiplies_bf16() -> bool:
     """Return whether the CPU has instructions for bf16 products: AMD since Zen 4, Intel Xeon since Sapphire Rapids.
 
-    The result is False if torch cannot tell.
+    The result is False if torch does not know.
     """
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 

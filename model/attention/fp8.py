@@ -117,7 +117,7 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
     """Return one Scaling to float8_e4m3fn for all keys that have passed the norm in `norm_rope`, minus a mean.
 
     The mean is that of the sampled keys `mean_of` [n, dim]. The norm's weights bound the length of a key. The mean is
-    no longer than the longest key, so a key minus the mean is at most twice as long.
+    at most as long as the longest key, so a key minus the mean is at most twice as long.
     """
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
@@ -183,7 +183,7 @@ def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
 
 
 def queries_in_8_bits(q: Tensor) -> Operand:
-    """Return q [tokens, dim] as a float8_e4m3fn Operand whose magnitudes are at most MOST_QUERY.
+    """Return q [tokens, dim] as a float8_e4m3fn Operand with magnitudes of at most MOST_QUERY.
 
     It is for queries without a norm; `rotated_fp8` converts queries with one.
     """

@@ -27,7 +27,7 @@ def padding(keys: int) -> int:
 
     Full tiles are faster. The result is 0 if more than one key in PADDED_KEYS would be an added one, because added keys
     pull the result slightly towards the values' mean. An added key has a score of 0. True keys have a score of 0 on
-    average, because their mean was subtracted. So an added key weighs no more than an average true key.
+    average, because their mean was subtracted. So an added key has at most the weight of an average true key.
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0

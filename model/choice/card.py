@@ -1,4 +1,5 @@
-"""The hardware behind a torch device: maker, name and compute capability. Other modules get them from here only."""
+"""The hardware of a torch device: maker, name and compute capability. All other modules read these facts through this
+one."""
 
 from __future__ import annotations
 

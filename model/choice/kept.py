@@ -56,7 +56,7 @@ def versions() -> dict[str, str]:
 def driver() -> str:
     """Return the version of CUDA or HIP that the driver supports, such as "13.0".
 
-    Return "none" without a GPU, and "not known" if torch cannot tell.
+    Return "none" without a GPU, and "not known" if torch does not state it.
     """
     if not torch.cuda.is_available():
         return "none"
@@ -70,7 +70,7 @@ def driver() -> str:
 
 
 def read(card: Card, name: str) -> Any:
-    """Return the stored value of a GPU under a name, or None if there is none."""
+    """Return the stored value of a GPU under a name, or None if no value is stored."""
     return _file().get(key_of(card), {}).get(name)
 
 

@@ -170,7 +170,7 @@ def settings() -> dict[str, str]:
 def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
     """Return the dtype for 8-bit matrix products on a GPU: "fp8" on Hopper and Blackwell server GPUs, else "int8".
 
-    On these server GPUs int8 is no faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
+    On these server GPUs int8 is not faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
     GeForce, Radeon and Ampere.
     """
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"

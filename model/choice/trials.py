@@ -62,8 +62,8 @@ class Kind(NamedTuple):
 class Trial(NamedTuple):
     """The test result of a candidate on a GPU.
 
-    `error` is the relative RMS error, and `seconds` the time at the size of the test. `reason` says why the candidate
-    was rejected; it is None if the candidate passed. Unknown values are None.
+    `error` is the relative RMS error, and `seconds` the time at the size of the test. `reason` is the reason for a
+    rejection, or None if the candidate passed. Unknown values are None.
     """
 
     name: str
@@ -121,7 +121,7 @@ def _chosen(work: Work, card: Card, device: torch.device, size: Size) -> str | N
 
 @lru_cache
 def _trials(work: Work, card: Card, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results. Stored results are ignored for candidates whose package is missing in this process."""
+    """Return the test results. A stored result is ignored if the candidate's package is missing in this process."""
     name, found = f"{work} {'x'.join(map(str, size))}", candidates(work, card)
     known = {trial.name: trial for trial in _read(card, name)}
     absent = {each.name: why for each in found if (why := missing(each.name, card)) is not None}
@@ -177,7 +177,8 @@ def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: 
 
 
 def _try(candidate: Candidate, device: torch.device, size: Size) -> Trial:
-    """Return the accuracy of a candidate, tested with few rows and at most four attention heads."""
+    """Return a Trial with the relative error of a candidate, tested with few rows and at most four attention heads. The
+    Trial has a reason instead if the candidate fails."""
     kind, run = KINDS[candidate.work], ATTEMPTS[candidate.work, candidate.name]
     small = Size(dim=min(size.dim, 4 * size.head_dim), head_dim=size.head_dim)
     try:

@@ -61,7 +61,7 @@ def _largest(a, b):
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
     """Return a token's x, addend y, scale and shift, in the dtypes of memory.
 
-    x takes the place of each tensor whose pointer is None.
+    x takes the place of a tensor if its pointer is None.
     """
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
@@ -301,7 +301,7 @@ def add_norm_(
     """Update x [tokens, dim] in place, write its layer norm to `out` [tokens, dim], and return x.
 
     The update is x = (x + y * gate) * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale, shift). A term
-    whose tensors are None is left out. y, scale and shift are [tokens, dim], and gate is [dim]. `norm` is the layer
+    is left out if its tensors are None. y, scale and shift are [tokens, dim], and gate is [dim]. `norm` is the layer
     norm's (weight [dim], bias [dim], epsilon).
 
     If `scales` (fp32 [tokens, 1]) is given, `out` is int8 or float8_e4m3fn, and the scale of each token is written to

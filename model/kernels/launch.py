@@ -19,9 +19,9 @@ CUDAS_OWN = "cudaMallocAsync"
 class Kernel:
     """A Triton kernel, launched as usual: `kernel[grid](*arguments)`.
 
-    Triton asks CUDA whether the address of each tensor is valid. While a graph is recorded, CUDA's own allocator
-    (ComfyUI's choice) returns addresses that are only valid during replays. Therefore this class then passes addresses
-    as integers, which Triton does not check.
+    Triton checks through CUDA whether the address of each tensor is valid. While a graph is recorded, CUDA's own
+    allocator (ComfyUI's choice) returns addresses that are only valid during replays. Therefore this class then passes
+    addresses as integers, which Triton does not check.
     """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:

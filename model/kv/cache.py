@@ -88,8 +88,8 @@ class KeyValueCache:
         held: window and sink, in latent frames.
         chunk: number of latent frames of a chunk.
         dtype: dtype of the model's keys and values.
-        place: location and format of the stored tensors. fp8 requires a model whose attention `takes_operands`, and
-        overrides `eight_bit`.
+        place: location and format of the stored tensors. fp8 requires attention for which `takes_operands` returns
+        True, and overrides `eight_bit`.
 
         Raises InputError if the window has no room for the sink and a chunk.
         """

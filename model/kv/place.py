@@ -31,7 +31,7 @@ class KeyValuePlace(NamedTuple):
         return not self.eight_bit and not self.on_host
 
     def on_device(self, layers: int) -> list[int]:
-        """Return the indices of the blocks, of `layers` in all, whose keys and values are on the device.
+        """Return the indices of the blocks with keys and values on the device; `layers` is the number of all blocks.
 
         These blocks are evenly spaced, so that other blocks' tensors are copied while they compute.
         """

@@ -54,7 +54,7 @@ class SelfAttention(_Attention):
         """Add gate * attention(norm(x) * scale + shift) to the residual stream x of each batch element.
 
         modulation: shift, scale (already plus 1) and gate, [B, 3, dim].
-        reference: a tensor whose dtype GEMMs and attention use.
+        reference: a tensor in the dtype for GEMMs and attention.
         extend: a causal model's function of (queries, keys, values). It returns queries, and keys and values with those
         of earlier frames; there is one batch element.
 
@@ -74,8 +74,8 @@ class SelfAttention(_Attention):
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
         """Compute the keys and values of a single batch element and pass them to `extend`, without attending.
 
-        The last forward of a chunk uses it in the last block, whose attention is not needed. The arguments are those of
-        `update_`.
+        The last forward of a chunk calls this in the last block, because that block's attention is not needed. The
+        arguments are those of `update_`.
         """
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
@@ -174,8 +174,8 @@ class CrossAttention(_Attention):
     ) -> None:
         """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`.
 
-        `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`, whose
-        dtype GEMMs use. `options` are passed to the attention function.
+        `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`. GEMMs
+        use the dtype of `context`. `options` are passed to the attention function.
         """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):

@@ -85,7 +85,7 @@ class Block(nn.Module):
         """Return the residual stream x [B, tokens, dim] after this block. With `inplace`, x is overwritten.
 
         `e0` is the time modulation [B, 6, dim] in the dtype of x. `context` are the embedded prompts [B, text_len,
-        dim], whose dtype GEMMs and attention use. `options` are passed to the attention function.
+        dim], in the dtype for GEMMs and attention. `options` are passed to the attention function.
 
         For a causal model options["kv_cache"] is a KeyValueCache. If its `keep` is set, the last block only computes
         keys and values. If options["residuals"] has the streams of x, x is overwritten, and the last addition may be

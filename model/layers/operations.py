@@ -42,7 +42,7 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 
 
 class Linear(torch.nn.Linear):
-    """A linear layer whose weight may be quantized (see `materialise`).
+    """A linear layer with a plain or quantized weight (see `materialise`).
 
     The function from `prepared` computes in `arithmetic`, which may be 8 bits. `forward`, which hooks and other
     extensions call, computes in its input's dtype.
@@ -132,7 +132,7 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
 
 @contextmanager
 def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
-    """Yield a context with the functions of several layers (see `prepared`), whose weights are freed together."""
+    """Yield a context with the functions of several layers (see `prepared`). Their weights are freed together."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
@@ -183,7 +183,7 @@ def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer whose result is the concatenated results of all layers, or None if that is impossible.
+    """Return one layer that computes the concatenated results of all layers, or None if that is impossible.
 
     The layers must be of the same class, with weights and biases adjacent in memory (see `parameters.keep_together`).
     """

@@ -1,8 +1,8 @@
 """Linear layers that multiply 8-bit numbers: float8_e4m3fn ("fp8") or int8.
 
 A weight has one scale for each output channel, and an activation has one for each token. An activation that several
-layers use is quantized once. Norms and activation functions write 8 bits directly. An exception are comfy-kitchen's
-products, whose kernels quantize their inputs themselves.
+layers use is quantized once. Norms and activation functions write 8 bits directly. comfy-kitchen's products are an
+exception, because their kernels quantize the inputs themselves.
 """
 
 from typing import Any, Literal, cast
@@ -145,13 +145,14 @@ def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -
 
 
 def input_dtype(*layers: Any) -> torch.dtype | None:
-    """Return the 8-bit input dtype that all of these layers have, or None if there is no common one."""
+    """Return the 8-bit input dtype that all of these layers share, or None without a common one."""
     dtypes = {getattr(layer, "input_dtype", None) for layer in layers}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`; in `dtype` if there is none.
+    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`, or in `dtype` without a common
+    one.
 
     weight and bias [dim] and the epsilon `eps` are those of the norm.
     """
@@ -181,16 +182,14 @@ def sum_normed(
 
 
 def as_input(x: Tensor, layer: Any) -> Rows:
-    """Return x [tokens, dim] in the 8-bit input dtype of `layer`; x itself if there is none."""
+    """Return x [tokens, dim] in the 8-bit input dtype of `layer`, or x itself if `layer` takes 16 bits or more."""
     eight_bit = input_dtype(layer)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
-    """Return the activation function of x [tokens, dim] in the 8-bit input dtype of `layer`.
-
-    If there is none, the result overwrites x.
-    """
+    """Return the activation function of x [tokens, dim] in the 8-bit input dtype of `layer`. If `layer` takes 16 bits
+    or more, the result overwrites x."""
     eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
@@ -198,7 +197,7 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype of `layers`. If there is none, the result overwrites
+    """Return x + added [tokens, dim] in the 8-bit input dtype of `layers`. Without a common one, the result overwrites
     x."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)

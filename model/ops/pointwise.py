@@ -1,7 +1,7 @@
 """The element-wise operations of a block. Each reads and writes a token once, and computes in fp32.
 
-The functions take the tokens of one batch element, [tokens, dim]. A function whose name ends in _ writes into its first
-argument.
+The functions take the tokens of one batch element, [tokens, dim]. A function with a name that ends in _ writes into its
+first argument.
 
 The environment variable `LINGBOT_POINTWISE` selects the implementation. `triton` means our Triton kernels, and
 `compile` means torch.compile. `eager` means plain torch, 2048 tokens at a time to keep fp32 temporaries small. `auto`,
@@ -97,7 +97,7 @@ def add_norm(
     """Update x [tokens, dim] in place, and return its layer norm in `dtype`.
 
     The update is x = x + y * gate; x = x * (1 + scale) + shift. `added` is (y, gate), and `affine` is (scale, shift). A
-    step whose tensors are None is left out. y, scale and shift are [tokens, dim]; gate, weight and bias are [dim]. If
+    step is left out if its tensors are None. y, scale and shift are [tokens, dim]; gate, weight and bias are [dim]. If
     `dtype` is int8 or float8_e4m3fn, the result has one scale for each token.
     """
     out = empty_rows(x, dtype)
@@ -278,7 +278,7 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
     """Run `plain` on all tokens at once.
 
-    This is for functions that make no fp32 copies, or whose first argument does not have one row for each token.
+    This is for functions that make no fp32 copies, or have a first argument without one row for each token.
     """
     return plain(x, *arguments)
 

@@ -195,7 +195,7 @@ def four_bit_tensor(
     dtype.
 
     The tensors may be views of a mapped file or slices of a GPU buffer. `quant_type` is "nf4" or "fp4". `standard_code`
-    says whether `scales.code` is that format's own table, the only one that bitsandbytes uses. `state_dtype` is the
+    is True if `scales.code` is that format's own table, the only one that bitsandbytes uses. `state_dtype` is the
     weight's dtype before quantization, which `state_dict` saves.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.

@@ -26,9 +26,9 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether the kernel that `made()` runs works, with a relative RMS error below WORST_PROBE.
+    """Return whether the kernel works that `made()` runs: its relative RMS error must be below WORST_PROBE.
 
-    `want` is the exact result. If the test fails, a warning says that other, slower kernels do the work that `what`
+    `want` is the exact result. If the test fails, a warning is logged: other, slower kernels do the work, which `what`
     describes. Raises torch.OutOfMemoryError.
     """
     try:
