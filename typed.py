@@ -67,7 +67,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 
 def _item(wanted: Any) -> Any:
-    """Return the union of the item types in a tuple's annotation."""
+    """Return the union of the item types in a tuple's annotation, such as int | str for tuple[int, str]."""
     return Union[tuple(each for each in get_args(wanted) if each is not ...)]  # noqa: UP007
 
 

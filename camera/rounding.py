@@ -48,9 +48,9 @@ def _written(values: np.ndarray, form: str) -> bool:
 def position_error(away: float, rounding: Rounding, exact_turns: bool, inverted: bool) -> float:
     """Return how far apart rounding can move two positions of a camera that stands still, in the file's units.
 
-    `away` is the largest distance of a position from the origin. `rounding` is that of the numbers in the file. A
-    world-to-camera matrix (`inverted`) has the position -R^T t. So if its rotations are rounded (`exact_turns` is
-    False), the error grows with the distance.
+    `away` is the largest distance of a position from the origin. `rounding` is the rounding error of the numbers in the
+    file. A world-to-camera matrix (`inverted`) has the position -R^T t. So if its rotations are rounded (`exact_turns`
+    is False), the error grows with the distance.
     """
     shift = rounding.at(away)
     if inverted and not exact_turns:
@@ -66,9 +66,9 @@ def remove_rounding(
 ) -> np.ndarray:
     """Return c2w [n, 4, 4]. If the positions differ only by rounding errors, all are set to their median.
 
-    `numbers` [n, ...] are those in the file: matrices, or quaternions and translations; `dtype` is theirs. `inverted`:
-    the file has world-to-camera matrices. The tolerance is estimated from the digits or `dtype` of the numbers, and
-    from the distance to the origin.
+    `numbers` [n, ...] are the numbers in the file, of the dtype `dtype`: matrices, or quaternions and translations.
+    `inverted`: the file has world-to-camera matrices. The tolerance is estimated from the digits or `dtype` of the
+    numbers, and from the distance to the origin.
     """
     places = c2w[:, :3, 3]
     spread = np.ptp(places, axis=0).max(initial=0.0)

@@ -10,7 +10,7 @@ BLURRED = 0.6
 """The threshold for blur. A frame is blurred if its sharpness is less than this fraction of the median sharpness of its
 neighbours. `measure` uses the threshold too."""
 NEIGHBOURS = 4
-"""The number of frames before and after a frame with which `blurred` compares it."""
+"""The number of neighbours on each side of a frame with which `blurred` compares the frame's sharpness."""
 
 
 def sharpness(pixels: np.ndarray) -> float:

@@ -143,8 +143,8 @@ the modules in host/ that it imports."""
 
 
 def usable(modules: Iterable[str], ours: str) -> list[str]:
-    """Return those `modules` of nodes/ for which this ComfyUI has all needed names. Log the missing names. `ours` is
-    the version of the pack, for the log."""
+    """Return the `modules` of nodes/ for which this ComfyUI has all needed names; leave out the others. Log the missing
+    names. `ours` is the version of the pack, for the log."""
     wanted = {name for names in NEEDS.values() for name in (*EVERY_NODE, *names)}
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:

@@ -78,8 +78,8 @@ class Replay(Controls):
     changes = asks
 
     def prepare(self, walk: Walk) -> None:
-        """Prepare `walk` for its next chunk: repeat the changes of the prompt and the return to this chunk that the
-        saved walk had here. On a CPU also set torch's number of threads to the saved walk's."""
+        """Prepare `walk` for its next chunk. If the prompt of the saved walk changed before this chunk, or that walk
+        returned to this chunk, do the same. On a CPU also set torch's number of threads to the saved walk's."""
         if "threads" in self.head:
             torch.set_num_threads(self.head["threads"])
         self._at = walk.chunks * walk.engine.chunk

@@ -158,8 +158,9 @@ class Walk:
         return self._made
 
     def chunk(self) -> Iterator[Frames]:
-        """Make the next chunk with the current inputs and yield its frames: first those of its first latent frame, then
-        the others. The chunk is saved before its last frames are yielded. Then the cache of keys and values is updated.
+        """Make the next chunk with the current inputs and yield its frames: first the frames of its first latent frame,
+        then the others. The chunk is saved before its last frames are yielded. Then the cache of keys and values is
+        updated.
 
         If forwards are replayed as CUDA graphs, that update is queued before the frames are yielded. The GPU then works
         while Python delivers frames, or while another GPU decodes them.
@@ -348,7 +349,7 @@ class Walk:
             self.__dict__.pop(name, None)
 
     def _in_the_window(self) -> list[int]:
-        """Return the numbers of the saved chunks that the next chunk attends to: those of the sink, and the latest
+        """Return the numbers of the saved chunks that the next chunk attends to: the chunks in the sink, and the latest
         ones."""
         size, made = self.engine.chunk, self.kept.chunks
         sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))

@@ -151,8 +151,8 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     the model is causal. Without it the folder names show whether the model is causal (see release.py).
 
     Raises CheckpointError for a damaged file, for another kind of file, and for a LoRA that does not match the model's
-    shapes. It is also raised if names or shapes of tensors differ from those that ModelConfig requires; one message
-    lists all of them.
+    shapes. It is also raised if names or shapes of tensors differ from the ones that ModelConfig requires; one message
+    lists all differences.
     """
     path = Path(path).expanduser().absolute()
     tensors, quantized = _read(path)

@@ -41,7 +41,7 @@ def layer_of(name: str) -> str:
 class BufferRange(NamedTuple):
     """The bytes [start, start + nbytes) of a uint8 device buffer, as the target of a copy.
 
-    `rounded` is None, or the dtypes in the file and in the buffer if values are rounded during the copy.
+    `rounded`: the dtypes (in the file, in the buffer) if values are rounded during the copy, else None.
     """
 
     buffer: Tensor
@@ -55,7 +55,8 @@ class BufferRange(NamedTuple):
         return self.in_file(self.nbytes)
 
     def in_file(self, nbytes: int) -> int:
-        """Return the number of bytes in the file that fill `nbytes` bytes of the buffer."""
+        """Return the number of bytes in the file that fill `nbytes` bytes of the buffer. The two numbers differ if
+        values are rounded to a smaller dtype."""
         return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:

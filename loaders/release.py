@@ -113,8 +113,8 @@ def stated_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | Non
 def detect_release(names: tuple[str, ...], class_name: str, config: ModelConfig) -> Release | None:
     """Return the release of a causal model; None for an expert of the base model.
 
-    `names` are those from `names_of`. `class_name` is the `_class_name` in config.json, empty without that file. Raises
-    CheckpointError if the names and the shapes contradict each other.
+    `names` is the result of `names_of`. `class_name` is the `_class_name` in config.json, empty without that file.
+    Raises CheckpointError if the names and the shapes contradict each other.
     """
     if class_name == GUIDED_CLASS:
         return RELEASES["v2-pretrain"]
@@ -156,7 +156,7 @@ def release_called(name: str) -> Release:
 
 def base_release(names: Iterable[str]) -> tuple[str, str, str | None]:
     """Return the name and the licence of a base model of two experts, and a message for the user. The message is None
-    unless settings are assumed, because the release has no published ones. `names` are those from `names_of`."""
+    unless settings are assumed, because the release has no published ones. `names` is the result of `names_of`."""
     if any(_BIDIRECTIONAL.search(name.lower()) for name in names):
         name = "LingBot-World 2.0 bidirectional"
         note = (

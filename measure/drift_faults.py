@@ -80,8 +80,8 @@ def _drifts(figures: Figures) -> list[Fault]:
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
     """Yield (name, change, beyond, threshold, words) for each kind of drift.
 
-    `change` [f] is that of tracked content in each frame, and `threshold` its limit. `beyond` [f] is a mask of frames
-    in which the full image exceeds its own threshold. `words` ends a message.
+    `change` [f] is the change of tracked content in each frame, and `threshold` its limit. `beyond` [f] is a mask of
+    frames in which the full image exceeds its own threshold. `words` ends a message.
     """
     second = max(round(figures.fps), 2)
 

@@ -30,8 +30,8 @@ The residual is the third quartile over points and the median over pairs. On kno
 rotations, and 1.4 or more for moving cameras.
 """
 LEAST_GAIN = 3.0
-"""The smallest ratio, for a moving camera, between two residuals: that of a pure rotation and that of a rotation with
-translation. Noise on a pure rotation gives ratios of 2 to 2.6."""
+"""The smallest ratio of two residuals at which a camera counts as moving: the residual of a pure rotation, divided by
+the residual of a rotation with translation. Noise on a pure rotation gives ratios of 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """The conditions for using an estimated lens. FOCALS: the range of the focal length, in image widths (fields of view
 from 118 to 19 degrees). LEAST_TURN_DEG: the smallest rotation of the camera.

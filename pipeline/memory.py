@@ -56,7 +56,7 @@ class StageEstimate:
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
     """Return the estimate for encoding two prompts of 512 tokens, while two bf16 blocks of the text encoder are on the
-    device. `dtype` is that of the matrix products."""
+    device. `dtype` is the dtype of the matrix products."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize

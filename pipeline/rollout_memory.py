@@ -93,8 +93,8 @@ class RolloutWork:
         """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values:
         `activations` and temporary copies of keys and values.
 
-        If attention is 8-bit and keys and values are stored at `place` in another format, each forward converts those
-        of one block at a time.
+        If attention is 8-bit and keys and values are stored at `place` in another format, each forward converts the
+        keys and values of one block at a time.
         """
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
@@ -194,8 +194,9 @@ class RolloutPlanner:
         last.
 
         Keys and values go to host memory only if all blocks stay on the GPU or none does, or if the user chose host
-        memory. Unless the user chose it, those of as many blocks as fit still stay on the GPU. They are preferred to
-        weights there: in host memory they are pinned, while the system may drop the file pages of streamed weights.
+        memory. Unless the user chose host memory, the keys and values of as many blocks as fit still stay on the GPU.
+        They take precedence over weights there: in host memory they are pinned, while the system may drop the file
+        pages of streamed weights.
 
         A choice that reads the disk in every forward is returned only if no other one fits. `free.host` is shared
         equally by all processes. `whole_video`: the run has no window, so the error suggests one. Raises InputError if
@@ -266,9 +267,9 @@ class RolloutPlanner:
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _use_remaining(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """Return `memory` with those uses of the remaining `room` bytes that fit: a camera cache, CUDA graphs, and
-        decoded weights. Graphs and decoded weights require that all weights, keys and values are on the GPU. Decoded
-        weights must leave another MARGIN bytes free."""
+        """Return `memory` with further uses of the remaining `room` bytes, as far as they fit: a camera cache, CUDA
+        graphs, and decoded weights. Graphs and decoded weights require that all weights, keys and values are on the
+        GPU. Decoded weights must leave another MARGIN bytes free."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._keep_keys_and_values(memory, room)
         work = self.work

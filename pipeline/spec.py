@@ -128,7 +128,7 @@ class RolloutSpec:
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
         """Return the state after the first f latent frames of this run, `latent` [1, 16, f, h, w].
 
-        If the run continued a state, the result includes the frames of that state. `prompts` are those of this run in
+        If the run continued a state, the result includes the frames of that state. `prompts` are this run's prompts in
         the order of their use; the last one was used for all remaining chunks.
         """
         done, track, before = latent.shape[2], self.track, self.state

@@ -230,8 +230,8 @@ class World:
     def remember(self) -> None:
         """Run the clean pass of the last chunk now, instead of when the next chunk begins.
 
-        If forwards are recorded as CUDA graphs, the first call records those of all later chunks. Then no later chunk
-        takes longer than the others.
+        If forwards are recorded as CUDA graphs, the first call records all kinds of forward that later chunks need. So
+        no later chunk is slowed by a recording.
         """
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:

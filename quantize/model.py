@@ -164,8 +164,8 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
 def _tensors(
     parameters: Mapping[str, list[TensorEntry]], device: torch.device
 ) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield each parameter's name and its tensors on the device. On the CPU these are views of the mapped file. On a
-    GPU the next parameter is uploaded in the background."""
+    """Yield each parameter's name and its tensors on the device. On the CPU the tensors are views of the mapped file.
+    On a GPU the next parameter is uploaded in the background."""
     if device.type == "cpu":
         for name, entries in parameters.items():
             for entry in entries:

@@ -23,7 +23,8 @@ MOST = 4
 
 
 class StepReuse:
-    """A rule for one run that chooses, at each step, a forward of the model or the extrapolated velocity (the line).
+    """A rule for one run that chooses, at each step, a forward of the model or the velocity extrapolated by a straight
+    line.
 
     `threshold`, 0 to 1, is the largest estimated error of the line at which it is used, as a fraction of the velocity's
     norm. The estimate is from the last comparison; the real error may be larger where the velocity changes direction.
@@ -42,11 +43,12 @@ class StepReuse:
         self._restart()
 
     def velocity(self, sigma: float, expert: object, steps_left: int, predict: Callable[[], Tensor]) -> Tensor:
-        """Return the velocity at `sigma`, either from `predict()`, which calls the model, or from the line.
+        """Return the velocity at `sigma`: either the result of `predict()`, which calls the model, or an extrapolation
+        by the straight line through the model's last two predictions.
 
-        `expert` is any value that differs between the two experts; when it changes, a new line begins. `steps_left` is
-        the number of remaining steps of the run, including this one. If the tensors are a batch of several videos, all
-        share one decision.
+        `expert` is any value that differs between the two experts; after a change of expert, a new line begins.
+        `steps_left` is the number of remaining steps of the run, including this one. If the tensors are a batch of
+        several videos, all share one decision.
         """
         if expert != self._expert:
             self._expert = expert

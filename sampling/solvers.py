@@ -116,7 +116,7 @@ def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
 
 
 def _ratio(levels: list[float]) -> float:
-    """Return the length of the step before last, divided by that of the last step, both in lambda. The result is
+    """Return the length of the step before last, divided by the length of the last step, both in lambda. The result is
     negative."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)

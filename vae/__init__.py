@@ -45,8 +45,8 @@ def load_vae(
 ) -> VAE:
     """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names.
 
-    A `.pth` file must be a plain state dict. The VAE's width is read from the weights. Raises CheckpointError if they
-    are not those of a Wan 2.1 VAE, or not finite.
+    A `.pth` file must be a plain state dict. The VAE's width is read from the weights. Raises CheckpointError for
+    weights that are not a Wan 2.1 VAE's, or not finite.
     """
     source = "the VAE's tensors" if isinstance(weights, Mapping) else str(weights)
     if isinstance(weights, Mapping):

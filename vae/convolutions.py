@@ -47,10 +47,9 @@ def convolution_of(device: torch.device) -> str | None:
     """Return the name of the convolution kernel for the VAE's decoder on a GPU; None if no kernel passes the accuracy
     test.
 
-    On Hopper GPUs the name is that of the first supported kernel in choice/table.py, without a test, because the
-    table's order was measured there. On other GPUs it is that of the fastest kernel that passes. If memory runs out
-    during the test, "torch" is returned, and the next call tests again. Raises InputError for an invalid
-    LINGBOT_WORLD_KERNELS.
+    On Hopper GPUs this is the first supported kernel in choice/table.py, without a test, because the table's order was
+    measured there. On other GPUs it is the fastest kernel that passes. If memory runs out during the test, "torch" is
+    returned, and the next call tests again. Raises InputError for an invalid LINGBOT_WORLD_KERNELS.
     """
     card = card_of(device)
     if by_order("convolution", card):

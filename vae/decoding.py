@@ -47,8 +47,8 @@ class VideoDecoder:
     Between two parts the decoder holds its state, two frames for each causal layer: 3.8 GB for 832x480 pixels in fp32.
     In fp16 its kernels may be recorded as a CUDA graph (see `pooled.records`); state and graph then take 2.7 GB.
 
-    `height` and `width` are those of the latent, which may be on another device than the VAE. With `park`, the state is
-    moved to host memory between two parts; with several tiles it always is. With a `stripe`, only this part of each
+    `height` and `width` are the size of the latent, which may be on another device than the VAE. With `park`, the state
+    is moved to host memory between two parts; with several tiles it always is. With a `stripe`, only this part of each
     frame is decoded, without tiles.
 
     `check` raises OverflowError if a number overflowed fp16, and InputError if one is not finite in higher precision.

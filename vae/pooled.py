@@ -155,7 +155,8 @@ class PooledDecoder(Decoder):
         side: int,
         added: Tensor | None,
     ) -> Tensor:
-        """Return the convolution by the Triton kernel, or for large frames by the CUDA kernel for Hopper GPUs."""
+        """Return the convolution of a pool's rows x (see `kernels.convolution.convolve`) by the Triton kernel, or for
+        large frames by the CUDA kernel for Hopper GPUs."""
         ours = _convolution_hopper(x.device)
         if ours is not None and ours.suits(x, weight, size, side):
             return ours.convolve(x, slots, weight, bias, size, added)

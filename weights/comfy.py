@@ -138,7 +138,7 @@ class LayoutWeight:
 
     @property
     def _blocks(self) -> int:
-        """The number of blocks, and so of block scales, in a row."""
+        """The number of blocks in a row of the weight; each block has a scale."""
         return self.shape[1] // (16 if self.format == NVFP4 else 32)
 
     def _decoded(self, values: Tensor, scale: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -211,8 +211,8 @@ def _parse(path: object, key: str, text: object) -> dict:
 def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
-    """Return all weights in ComfyUI's formats by name, and the file's entries without those that decoding does not need
-    (see UNUSED).
+    """Return all weights in ComfyUI's formats by name, and the file's entries, except the ones that decoding does not
+    need (see UNUSED).
 
     `file` begins error messages. `stated` is the result of `stated_formats`, with the weights' names in `entries` as
     keys. Raises CheckpointError, which lists every weight that cannot be read.

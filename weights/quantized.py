@@ -149,7 +149,7 @@ def _alike(one: TensorEntry, other: TensorEntry) -> bool:
 
 
 def owner_of(key: str) -> str | None:
-    """Return the name of the quantized weight to which the scale or table `key` belongs; None if `key` is not that of a
+    """Return the name of the quantized weight to which the scale or table `key` belongs; None if `key` does not name a
     scale or table."""
     return component_owner(key) or scale_owner(key)
 

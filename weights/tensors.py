@@ -136,7 +136,7 @@ class TensorEntry:
 
     `source` is the file that holds the tensor at byte `offset`; for a torch.save file it is the mapped tensor itself.
     `stored` is None, or the dtype in the file if values are rounded to `dtype` when they are read. `packed` describes
-    the blocks of a tensor in a GGUF file; `shape` and `dtype` are then those of its bytes.
+    the blocks of a tensor in a GGUF file; `shape` and `dtype` then describe its bytes.
     """
 
     name: str

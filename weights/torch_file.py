@@ -13,7 +13,7 @@ from ..errors import CheckpointError
 from .tensors import TensorEntry
 
 _TRAINING_ONLY = re.compile("critic|discriminator|teacher|fake_score|optim", re.IGNORECASE)
-"""The names of those networks in a training checkpoint that are not used to generate videos."""
+"""A pattern for the names of networks in a training checkpoint that are not used to generate videos."""
 _SCALE = re.compile(r"(lora_|network_)?(alpha|scale|scaling)")
 _DEPTH = 3
 """The largest number of nested dictionaries around a model's tensors."""

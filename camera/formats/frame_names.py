@@ -1,4 +1,4 @@
-"""The order of frames, from the numbers in their file names or from their times."""
+"""Functions that sort frames by the numbers in their file names, or by their times."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

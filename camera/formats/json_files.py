@@ -97,8 +97,8 @@ def read_transforms(path: Path) -> CameraFile:
 
 
 def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
-    """Return the fields of a frame together with those fields of the file that the frame lacks. A focal length of the
-    frame, in any form, replaces every form of the file's focal length."""
+    """Return the fields of a frame. Fields that the frame lacks are taken from the file. A focal length of the frame,
+    in any form, replaces every form of the file's focal length."""
     own = {*frame}
     for group in (ACROSS, DOWN):
         own |= {*group} if own & {*group} else set()

@@ -113,9 +113,9 @@ def load3d_camera(
 ) -> dict[str, Any]:
     """Return a frame's camera as ComfyUI's LOAD3D_CAMERA: y up, looking down -z. The target is one unit ahead.
 
-    Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. `centre` [3] (y up; None: the
-    origin) and `radius` are those of the sphere, so that the camera is moved and scaled in the same way. `frame` is the
-    frame's index.
+    Some viewers move the scene's bounding sphere to the origin and scale its radius to 1. The camera is moved and
+    scaled in the same way, if the sphere's `centre` [3] (y up; None: the origin) and `radius` are passed. `frame` is
+    the frame's index.
     """
     from scipy.spatial.transform import Rotation
 

@@ -65,9 +65,9 @@ def describe(
     """Return a description of a package, an expert, a text encoder or a VAE as text. It includes the memory of each
     stage for a video of `width` x `height` pixels and `frames` frames.
 
-    `dtype` and `arithmetic`: those of the run. `window` and `sink`: the attention window of a causal model in latent
-    frames, by default the model's own. `where`: the arguments `assets` and `release` of `find_package`. Raises
-    InputError for an impossible size, and CheckpointError or TextError for a broken file.
+    `dtype` and `arithmetic`: the run's compute dtype and arithmetic. `window` and `sink`: the attention window of a
+    causal model in latent frames, by default the model's own. `where`: the arguments `assets` and `release` of
+    `find_package`. Raises InputError for an impossible size, and CheckpointError or TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():

@@ -76,8 +76,8 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
 
 def even_rate(path: Path) -> float | None:
     """Return the frame rate of the frames that `video_frames` yields, in frames per second. It is the average rate of
-    the video, or for a variable rate that of the median time between frames. Return None if the file has no rate or is
-    not a video."""
+    the video. For a variable rate it is one frame per median time between frames. Return None if the file has no rate
+    or is not a video."""
     av = require("av", '"lingbot-world[cli]"')
     try:
         step = _even_step(av, path)

@@ -68,8 +68,8 @@ def start_of(engine: Engine, default: Start, image: Any, prompt: str | None, sta
     """Return the start of a walk at an image or after a state, or else `default`. `image`: a file, a Pillow image, an
     array uint8 [H, W, 3] or None. `state`: a file, the folder of a walk, a WorldState or None.
 
-    `prompt`: a prompt that replaces that of the state or of `default`, None to use theirs. Raises InputError if both an
-    image and a state are given, and for an invalid file.
+    `prompt`: a prompt in place of the one in the state or in `default`; None keeps the latter. Raises InputError if
+    both an image and a state are given, and for an invalid file.
     """
     from ...live import Start
     from ...pipeline.geometry import Geometry, first_frame

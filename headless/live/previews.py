@@ -1,4 +1,5 @@
-"""The search for the file of a tiny decoder, with which a walk's frames are shown."""
+"""The search for the file of a tiny decoder: a small network that decodes a preview of a walk's frames faster than the
+VAE."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PART = 16
 """The number of frames in a part of the video file. Each part begins with a key frame and can be played as soon as it
 is written."""
 PRESET = "veryfast"
-"""The preset of libx264. Its files have 43 % of the size of those by `ultrafast`, and a frame of 464x832 takes 4 ms on
+"""The preset of libx264. Its files have 43 % of the size of files by `ultrafast`, and a frame of 464x832 takes 4 ms on
 one core in place of 1 ms. With `ultrafast`, `camera measure` wrongly reported that two of six walks do not follow their
 paths."""
 MOST_WAITING = 24

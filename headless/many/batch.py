@@ -38,7 +38,7 @@ from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
 """The number of videos that are sampled together before the first of them is decoded and written. If the batch is
-stopped, at most these are lost."""
+stopped, at most this many videos are lost."""
 PROMPTS_AT_ONCE = 8
 MOST_NAMES = 3
 """The largest number of job names in a note that concerns several jobs."""

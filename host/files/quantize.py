@@ -86,7 +86,8 @@ def _fits(path: Path) -> bool:
 @lru_cache(1024)
 def _fits_as_it_is(path: Path, _written: str) -> bool:
     """Return whether a file or folder holds a model or text encoder that is not yet in bitsandbytes' 4-bit format.
-    `_written` is the fingerprint of the files; it makes the cache miss after a change."""
+    `_written` is the fingerprint of the files. It is only a key for the cache of results, so that changed files are
+    read again."""
     names = list(read_tensors(path))
     known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
     return known and not any(map(component_owner, names))

@@ -1,8 +1,8 @@
 """Checks of the additions of other nodes to a MODEL: options, patches, wrappers and replaced objects.
 
 ComfyUI calls most of these additions around an expert, as around any model. The running node shows a warning about
-additions that are never called, that only other models read, or that this pack does not know. A rollout removes those
-that concern the denoising steps of a whole video.
+additions that are never called, that only other models read, or that this pack does not know. A rollout removes
+additions that concern the denoising steps of a whole video.
 """
 
 import traceback
@@ -122,7 +122,7 @@ def raise_for_node(error: Exception) -> None:
 
 
 def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
-    """Return the names of those patches in transformer_options that a model with `blocks` blocks never calls."""
+    """Return the names of the patches in transformer_options that a model with `blocks` blocks never calls."""
     replaced = options.get("patches_replace", {})
     missing = set()
     for key in replaced.get(REPLACED, {}):  # such as ("double_block", 3)

@@ -26,7 +26,7 @@ def quiet() -> Iterator[None]:
 
 def show_warning(text: str) -> None:
     """Log a warning and add it to the texts on the running node. The first call in a run removes the texts of the
-    previous run. An empty text adds nothing, so it only removes these."""
+    previous run. An empty text adds no text, but still removes the previous run's."""
     _show(text, logging.WARNING)
 
 

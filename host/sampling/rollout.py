@@ -139,7 +139,7 @@ def _without_effect(asked: RolloutRequest, release) -> list[str]:
 
 
 def _without_steps(patcher) -> tuple[Any, list[str]]:
-    """Return the MODEL without those additions of other nodes that a rollout does not use, and notes about removed or
+    """Return the MODEL without the other nodes' additions that a rollout does not use, and notes about removed or
     useless additions."""
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
     if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them

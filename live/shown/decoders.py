@@ -16,9 +16,9 @@ from .frames import Frames, Made, Part
 def decoder_of_last(
     engine: Engine, kept: Kept, state: WorldState | None, *, exact: bool
 ) -> VideoDecoder | PreviewDecoder:
-    """Return a decoder that can continue after a walk's last latent frame. To restore its state, the decoder first
-    decodes the last REACH saved latent frames, and if needed those of the continued `state`. `exact`: decode in
-    fp32."""
+    """Return a decoder that can continue after a walk's last latent frame. To restore its own state, the decoder first
+    decodes the last REACH saved latent frames. If the walk has fewer, latent frames of the continued `state` come
+    first. `exact`: decode in fp32."""
     preview, made = engine.new_preview, kept.latent_frames
     decoder = engine.new_decoder(exact) if preview is None else preview()
     parts = [kept.latent(max(0, made - REACH), made)] if made else []
@@ -44,7 +44,8 @@ def decode_kept(engine: Engine, kept: Kept, state: WorldState | None, *, exact: 
 
 
 def decode_parts(made: Made, decoder: VideoDecoder | PreviewDecoder) -> Iterable[Part]:
-    """Return the decoded frames of a chunk in two parts: those of its first latent frame, and those of the others.
+    """Return the decoded frames of a chunk in two parts: the frames of its first latent frame, and the frames of the
+    other latent frames.
 
     On a GPU both parts are queued at once; on a CPU each is decoded on request. If the decoder's GPU is not the
     model's, the latent goes through host memory. A direct copy would wait for all queued work of the model's GPU.

@@ -25,8 +25,8 @@ MAP = "map.json"
 LOOK = 6, 8
 """The (rows, columns) of a grid of mean colours by which a start image is recognized."""
 ALIKE = 6.0
-"""The largest root mean square difference between the mean colours of a start image and those of a known one. Colours
-are from 0 to 255."""
+"""The largest root mean square difference between the mean colours of a start image and of a known image at which both
+count as the same. Colours are from 0 to 255."""
 REACH = 1.3
 """The distance from the camera within which the crate counts as found, in units of the map."""
 

@@ -55,7 +55,7 @@ class StatedScale(NamedTuple):
     by_root: bool = False
 
     def of(self, layer: str, rank: int) -> float:
-        """Return the scale of a layer. `layer` is its name in the file, and `rank` that of its tensors.
+        """Return the scale of a layer. `layer` is the layer's name in the file, and `rank` the rank of its tensors.
 
         Raises CheckpointError if the file states a different rank.
         """

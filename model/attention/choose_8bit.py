@@ -84,8 +84,8 @@ def attend_operands(
     """Return attention [L, heads*head_dim] of q over k and v, the float8_e4m3fn Operands of one batch element.
 
     The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for the last frames if these are to be ignored. None means all frames.
-    If `shares` is given, errors of the kernel are raised; otherwise plain torch replaces a failing kernel.
+    for each latent frame to attend to, and -inf for frames to ignore, which must be the last ones. None means all
+    frames. If `shares` is given, errors of the kernel are raised; otherwise plain torch replaces a failing kernel.
     """
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)

@@ -128,7 +128,8 @@ def _compile() -> None:
 
 @lru_cache
 def ours_works(device: torch.device) -> bool:
-    """Return whether our own kernel compiles and gives correct results on this GPU; a failure is logged.
+    """Return whether this project's own kernel for exact attention compiles and gives correct results on this GPU; a
+    failure is logged.
 
     The result is False for any GPU that is not of compute capability 9.
     """

@@ -114,11 +114,9 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 
 def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
-    """Return one Scaling to float8_e4m3fn for all keys that have passed the norm in `norm_rope`, minus a mean.
-
-    The mean is that of the sampled keys `mean_of` [n, dim]. The norm's weights bound the length of a key. The mean is
-    at most as long as the longest key, so a key minus the mean is at most twice as long.
-    """
+    """Return one Scaling to float8_e4m3fn for all keys that have passed the norm in `norm_rope`, minus the mean of the
+    sampled keys `mean_of` [n, dim]. The norm's weights bound the length of a key. The mean is at most as long as the
+    longest key, so a key minus the mean is at most twice as long."""
     length = norm_rope.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))

@@ -61,8 +61,8 @@ def cudnn_attention_of(
     """Return attention [L, heads*head_dim] of q over k and v, all float8_e4m3fn Operands, computed by cuDNN.
 
     The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for the last frames if these are to be ignored. None means all frames.
-    Raises cuDNN's errors.
+    for each latent frame to attend to, and -inf for frames to ignore, which must be the last ones. None means all
+    frames. Raises cuDNN's errors.
     """
     out = empty_rows(q.values, dtype)
     with torch.cuda.device_of(q.values):

@@ -53,7 +53,8 @@ def hopper_attention_of(
     """Return attention [L, heads*128] of q over k and v, all float8_e4m3fn Operands, computed by our own kernel.
 
     The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale. `shares` (fp32 [frames]) is 0
-    for each latent frame to attend to, and -inf for the last frames if these are to be ignored. None means all frames.
+    for each latent frame to attend to, and -inf for frames to ignore, which must be the last ones. None means all
+    frames.
     """
     with torch.cuda.device_of(q.values):
         if dtype == FP8 and v.scaling.reach is not None:

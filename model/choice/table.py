@@ -75,7 +75,8 @@ def _off_hopper(card: Card) -> bool:
 
 
 def _fast_triton(card: Card) -> bool:
-    """Return whether Triton compiles matrix products to matrix instructions. For capability 7.5 it does not."""
+    """Return whether Triton compiles matrix products to matrix instructions: True for AMD's GPUs, and for NVIDIA's
+    since compute capability 8.0."""
     return card.maker == "amd" or _since(8, 0)(card)
 
 

@@ -163,7 +163,7 @@ def forget() -> None:
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
     """Return the test results of the candidates `found`, which are all for one kind of work.
 
-    If `timed`, and at least two candidates pass the accuracy test, these are also timed at `size`.
+    If `timed`, and at least two candidates pass the accuracy test, the passing ones are also timed at `size`.
     """
     tried = [_try(candidate, device, size) for candidate in found]
     right = [trial for trial in tried if trial.reason is None]

@@ -326,7 +326,8 @@ def scatter_qkv_(
     made: tuple[Tensor, Tensor, Tensor] | None,
     scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:
-    """Write keys to the `rows` of `out` [rows, dim] and values to those of `values_out` [rows, dim], and return `out`.
+    """Write keys to the `rows` of `out` [rows, dim] and values to the same rows of `values_out` [rows, dim], and return
+    `out`.
 
     `given` are queries, keys and values [tokens, dim], and `rows` is int64 [tokens]. Norm and RoPE (`norm_ropes`, of
     queries and of keys) are applied first. If `values_out` is None, no values are written.

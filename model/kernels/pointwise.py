@@ -223,7 +223,7 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
     """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], after RoPE; return x.
 
-    cos and sin [tokens, head_dim / 2] are those of the RoPE angles (see `ops.pointwise.rms_rope_`).
+    cos and sin [tokens, head_dim / 2] are the cosines and sines of the RoPE angles (see `ops.pointwise.rms_rope_`).
     """
     return _normalise(x, x, weight, (cos, sin), eps)
 

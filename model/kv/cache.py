@@ -219,10 +219,10 @@ class KeyValueCache:
     ) -> tuple[Any, Any, Any]:
         """Return queries, keys and values for attention in the block number `block`.
 
-        The arguments are those of the current chunk, [chunk tokens, dim]. The returned keys and values also contain the
-        earlier frames in the window. They are Operands if the cache is in fp8, else tensors, and stay valid until the
-        block after the next one calls this method. Unrotated queries are returned after norm and RoPE, other queries
-        unchanged.
+        The arguments are the current chunk's queries, keys and values, [chunk tokens, dim] each. The returned keys and
+        values also contain the earlier frames in the window. They are Operands if the cache is in fp8, else tensors,
+        and stay valid until the block after the next one calls this method. Unrotated queries are returned after norm
+        and RoPE, other queries unchanged.
         """
         stored = self._storage.fetch(block)
         if self._place.fp8:
@@ -251,10 +251,7 @@ class KeyValueCache:
         scalings: tuple[Scaling, Scaling] | None = None,
     ) -> Tensor | Operand | None:
         """Write the current chunk's keys and values into the tensors that attention reads. Return the queries for
-        attention.
-
-        `scalings` are those of keys and values in fp8.
-        """
+        attention. `scalings` are the Scalings of keys and of values, for a cache in fp8."""
         pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._columns is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None

@@ -55,8 +55,8 @@ class SelfAttention(_Attention):
 
         modulation: shift, scale (already plus 1) and gate, [B, 3, dim].
         reference: a tensor in the dtype for GEMMs and attention.
-        extend: a causal model's function of (queries, keys, values). It returns queries, and keys and values with those
-        of earlier frames; there is one batch element.
+        extend: a causal model's function of (queries, keys, values). It returns the queries, and keys and values that
+        also contain the earlier frames; there is one batch element.
 
         If several processes compute a forward together, x has this process's tokens, but attention and `extend` get all
         tokens of this process's heads.

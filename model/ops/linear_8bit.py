@@ -154,7 +154,7 @@ def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dty
     """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`, or in `dtype` without a common
     one.
 
-    weight and bias [dim] and the epsilon `eps` are those of the norm.
+    weight and bias [dim] and the epsilon `eps` belong to the norm.
     """
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
@@ -175,8 +175,8 @@ def sum_normed(
     """Update x [tokens, dim] in place, and return its layer norm in the 8-bit input dtype of `layers`.
 
     The update is x = x + y * gate; x = x * (1 + scale) + shift, with (y, gate) = `added` and (scale, shift) = `affine`.
-    weight [dim], bias [dim] and `eps` are those of the norm. If `layers` have no common 8-bit input dtype, the result
-    is in `dtype`.
+    weight [dim], bias [dim] and `eps` belong to the norm. If `layers` have no common 8-bit input dtype, the result is
+    in `dtype`.
     """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 

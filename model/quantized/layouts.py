@@ -149,7 +149,8 @@ class PlainLayout(QuantizedLayout):
 
 
 class NativeLayout(PlainLayout):
-    """The layout of 4-bit weights that bitsandbytes decodes; plain torch does for devices and dtypes it lacks."""
+    """The layout of 4-bit weights that bitsandbytes decodes. Plain torch decodes on devices and in dtypes that
+    bitsandbytes does not support."""
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
@@ -209,8 +210,8 @@ def core_tensor(
 ) -> QuantizedTensor:
     """Return a QuantizedTensor in one of comfy_kitchen's own layouts, without copying `values`.
 
-    The tensor reports `dtype` as its dtype. `shape` is the weight's shape, by default that of `values`. `fields` are
-    the other fields of the layout's Params.
+    The tensor reports `dtype` as its dtype. `shape` is the weight's shape, by default the shape of `values`. `fields`
+    are the other fields of the layout's Params.
     """
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)

@@ -77,8 +77,8 @@ def attend(
     fourth is the values' mean, fp32 [heads*128], which is added to the result. The last is an upper bound of the
     results, fp32 [1], for an EightBit `out`.
 
-    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for the last frames if these are to be
-    ignored. None means all frames. If the last keys are all equal, `unlike` (int32 [1]) is the index of the first of
+    `shares` (fp32 [frames]) is 0 for each latent frame to attend to, and -inf for frames to ignore, which must be the
+    last ones. None means all frames. If the last keys are all equal, `unlike` (int32 [1]) is the index of the first of
     them. Raises RuntimeError if the driver reports an error.
     """
     queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
