@@ -37,7 +37,6 @@ STORAGES = {
     "8bit": WorldMemory(KeyValuePlace(eight_bit=True)),
     "host": WorldMemory(KeyValuePlace(on_host=True)),
     "host8bit": WorldMemory(KeyValuePlace(eight_bit=True, on_host=True)),
-    "half-host": WorldMemory(KeyValuePlace(on_host=True, device_blocks=20)),
 }
 
 
@@ -55,22 +54,19 @@ def bench_rollout(
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     begin, before = time.perf_counter(), process_bytes(os.getpid())
+    window = Window(options.window, options.sink)
     world = World(
         model,
         size,
-        Window(options.window, options.sink),
+        window,
         chunk=options.chunk,
         device=device,
         memory=memory,
         sequence_parallel=sequence_parallel,
     )
     torch.cuda.synchronize()
-    report.add(
-        f"{name}: making the cache",
-        time.perf_counter() - begin,
-        "s",
-        f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous",
-    )
+    anonymous = f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous"
+    report.add(f"{name}: making the cache", time.perf_counter() - begin, "s", anonymous)
     generator = torch.Generator(device).manual_seed(0)
 
     def draw(shape):
@@ -100,12 +96,8 @@ def bench_rollout(
         report.add(f"{name}: median of the last {len(settled)} chunks", statistics.median(settled), "s")
     report.add(f"{name}: peak on the GPU", peak, "GB", f"{peak - held / GB:.2f} GB over the weights")
     reserved, planned = torch.cuda.max_memory_reserved(), held + _planned(model, options, size, memory)
-    report.add(
-        f"{name}: reserved over the weights",
-        (reserved - held) / GB,
-        "GB",
-        f"planned {(planned - held) / GB:.2f}; with the weights {reserved / GB:.2f} and {planned / GB:.2f}",
-    )
+    note = f"planned {(planned - held) / GB:.2f}; with the weights {reserved / GB:.2f} and {planned / GB:.2f}"
+    report.add(f"{name}: reserved over the weights", (reserved - held) / GB, "GB", note)
     if not chunk.isfinite().all():
         raise SystemExit("the chunk is not finite")
     return chunk
@@ -134,31 +126,22 @@ def bench_command(report: Report, package: Path, path: Path, options: argparse.N
     """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
     example = package / "example"
     height, width = options.size.split("*")
-    words = [
-        "generate",
-        "--ckpt_dir",
-        path,
-        "--image",
-        example / "image.png",
-        "--prompt",
-        "A road through a golden evening.",
-        "--action_path",
-        example,
-        "--width",
-        width,
-        "--height",
-        height,
-        "--seed",
-        "0",
-        "--output",
-        package / "video" / "*.png",
-        *options.generate,
-    ]
+    choices = {
+        "--ckpt_dir": path,
+        "--image": example / "image.png",
+        "--prompt": "A road through a golden evening.",
+        "--action_path": example,
+        "--width": width,
+        "--height": height,
+        "--seed": 0,
+        "--output": package / "video" / "*.png",
+    }
+    words = [str(word) for choice in choices.items() for word in choice]
     memory, begin = Memory(), time.perf_counter()
-    command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
-    # pip writes bytecode; an environment that keeps Python from it would compile all of torch's sources in each run
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**environment, "PYTHONPATH": _path()})
+    command = [sys.executable, "-c", COMMAND, str(options.cap or 0), "generate", *words, *options.generate]
+    python_path = os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environment = random_package.environment() | {"PYTHONPATH": python_path}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
     memory.now(process.pid, 0)
     first, said = None, b""
     while part := process.stderr.read1():
@@ -178,10 +161,6 @@ def bench_command(report: Report, package: Path, path: Path, options: argparse.N
     report.add(f"generate {name}: anonymous", memory.peaks.get("anon", 0) / GB, "GB")
 
 
-def _path() -> str:
-    return os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="scratch for the weights")
@@ -193,8 +172,6 @@ def main() -> None:
     parser.add_argument("--sink", type=int, default=6)
     parser.add_argument("--chunks", type=int, default=9)
     parser.add_argument("--chunk", type=int, choices=CHUNKS, default=CHUNK, help="latent frames of a chunk")
-    parser.add_argument("--resident-blocks", type=int)
-    parser.add_argument("--camera-cache", type=float, help="GB at most (default: no limit)")
     parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
     parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these, each arithmetic")
     parser.add_argument("--decoded", action="store_true", help="decoded weights stay")
@@ -208,9 +185,7 @@ def main() -> None:
     if options.gguf:
         bench_load(report, path, "cuda", torch.bfloat16, 3)
     if options.runs:
-        random_package.text_encoder(options.folder)
-        random_package.vae(options.folder)
-        random_package.write_example(options.folder / "example")
+        random_package.around(options.folder)
         bench_command(report, options.folder, path, options)
         print(report.table())
         return
@@ -218,15 +193,12 @@ def main() -> None:
         play_card(options.cap)
     decoded = FULL.num_layers if options.decoded else 0
     first_of = options.arithmetic[0] if options.decoded and options.arithmetic else "auto"  # whose weights stay
-    model = load_expert(
-        path, "cuda", resident_blocks=options.resident_blocks, decoded_blocks=decoded, arithmetic=first_of
-    )
+    model = load_expert(path, "cuda", decoded_blocks=decoded, arithmetic=first_of)
     model.set_arithmetic("auto")
-    limit = None if options.camera_cache is None else options.camera_cache * GB
     first = None
     for name in options.storages:
         free()
-        chunk = bench_rollout(report, model, options, name, replace(STORAGES[name], camera_cache_bytes=limit))
+        chunk = bench_rollout(report, model, options, name, STORAGES[name])
         first = chunk if first is None else first
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against {options.storages[0]}", error, "", "relative RMS")
@@ -235,7 +207,7 @@ def main() -> None:
         free()
         model.set_arithmetic(arithmetic)
         model.set_attention(attention)
-        memory = replace(STORAGES[options.storages[0]], camera_cache_bytes=limit)
+        memory = STORAGES[options.storages[0]]
         memory = replace(memory, place=memory.place._replace(fp8=attention == "8bit"))
         name = f"{options.storages[0]}, {arithmetic}, {attention} attention"
         chunk = bench_rollout(report, model, options, name, memory)

@@ -1,7 +1,6 @@
 """Time and memory at full size on a GPU, with random weights made on the spot; one table at the end.
 
-    python tools/bench/bench_gpu.py --folder SCRATCH                             # load, switch, step, text, a short run
-    python tools/bench/bench_gpu.py --folder SCRATCH --bf16 --steps 40                   # all
+    python tools/bench/bench_gpu.py --folder SCRATCH                             # all parts and a short run
     python tools/bench/bench_gpu.py --folder SCRATCH --only run --cap 8          # play a smaller card (GB)
     python tools/bench/bench_gpu.py --folder SCRATCH --only step --profile       # what a step is made of
     python tools/bench/bench_gpu.py --folder SCRATCH --only step --arithmetic fp8 --attention 8bit  # in 8 bits
@@ -13,6 +12,7 @@ import argparse
 import os
 import traceback
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import random_package
@@ -21,70 +21,45 @@ from bench_parts import (
     bench_load,
     bench_run,
     bench_step,
-    bench_streamed,
     bench_text,
     bench_tiny,
     bench_vae,
     geometry_of,
-    random_bf16_expert,
     step_inputs,
 )
 from bench_report import GB, Report, free, print_profile
 from lingbot_world.loaders import load_expert
-from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.options import Precision
-from torch import Tensor
 
-PARTS = ("load", "step", "streamed", "text", "vae", "run")
-RESIDENT = (None, 25, 8, 0)
-"""Blocks that stay: all, what a 12 GB and an 8 GB card keep at 480x832x81, none."""
+PARTS = ("load", "step", "text", "vae", "run")
 FULL = random_package.FULL
 
 
 def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> None:
-    """NF4 with its estimate and profile, then plain bf16, on the same inputs."""
+    """NF4 with its estimate and profile, then in 8 bits, on the same inputs."""
     inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")
     model = load_expert(random_package.expert(package, "high"), "cuda")
     want = bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
-    for attention in ("exact", *options.attention):
-        for arithmetic in ("bf16", *options.arithmetic) if attention == "8bit" else options.arithmetic:
-            model.set_attention(attention)
-            bench_arithmetic(report, model, inputs, options, arithmetic, want, attention)
+    exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
+    for attention, arithmetic in (*exact, *product(options.attention, ("bf16", *options.arithmetic))):
+        free()
+        model.set_attention(attention)
+        model.set_arithmetic(arithmetic)
+        name = f"NF4, {arithmetic}" + ", attention in 8 bits" * (attention == "8bit")
+        try:
+            got = bench_step(report, model, inputs, options.repeats, name, cache=not options.cap, plain=False)
+        except Exception:  # the others continue
+            traceback.print_exc()
+            continue
+        estimate = activation_bytes(FULL, *inputs["x"].shape[2:], Precision(torch.bfloat16, arithmetic, attention))
+        report.add(f"{name}: peak over the weights, estimate", estimate / GB, "GB")
+        report.add(f"{name}: forward against bf16", ((got - want).norm() / want.norm()).item(), "", "relative RMS")
+        if options.profile:
+            print_profile(partial(model, **inputs))
     model.set_arithmetic("auto")
     model.set_attention("auto")
     report.add("peak over the weights, estimate", activation_bytes(FULL, *inputs["x"].shape[2:]) / GB, "GB")
-    if options.profile:
-        print_profile(partial(model, **inputs))
-    del model
-    free()
-    if options.bf16:
-        bench_step(report, random_bf16_expert(FULL, "cuda"), inputs, options.repeats, "bf16 weights", cache=False)
-        free()
-
-
-def bench_arithmetic(
-    report: Report,
-    model: LingBotWorldModel,
-    inputs: dict,
-    options: argparse.Namespace,
-    arithmetic: str,
-    want: Tensor,
-    attention: str,
-) -> None:
-    """Time the same step in 8 bits, and print the error of its result against `want`. A step that fails is reported,
-    and the others continue."""
-    free()
-    name = f"NF4, {arithmetic}" + ", attention in 8 bits" * (attention == "8bit")
-    model.set_arithmetic(arithmetic)
-    try:
-        got = bench_step(report, model, inputs, options.repeats, name, cache=not options.cap, plain=False)
-        estimate = activation_bytes(FULL, *inputs["x"].shape[2:], Precision(torch.bfloat16, arithmetic, attention))
-    except Exception:
-        traceback.print_exc()
-        return
-    report.add(f"{name}: peak over the weights, estimate", estimate / GB, "GB")
-    report.add(f"{name}: forward against bf16", ((got - want).norm() / want.norm()).item(), "", "relative RMS")
     if options.profile:
         print_profile(partial(model, **inputs))
 
@@ -108,8 +83,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step in these")
     parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these")
-    parser.add_argument("--bf16", action="store_true", help="also the same step with bf16 weights")
-    parser.add_argument("--save", type=Path, help="write the figures to a JSON file")
     return parser.parse_args()
 
 
@@ -125,18 +98,14 @@ def main() -> None:
         free()
     if "step" in options.only:
         bench_steps(report, package, options)
-    if "streamed" in options.only:
-        inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")
-        bench_streamed(report, random_package.expert(package, "high"), inputs, options.repeats, RESIDENT)
         free()
     if "text" in options.only:
         bench_text(report, *random_package.text_encoder(package), "cuda")
+    geometry = geometry_of(options.size, options.frame_num)
     if "vae" in options.only:
-        geometry = geometry_of(options.size, options.frame_num)
         bench_vae(report, random_package.vae(package), (geometry.lat_h, geometry.lat_w))
         bench_tiny(report, (geometry.lat_h, geometry.lat_w))
     if "run" in options.only:
-        geometry = geometry_of(options.size, options.frame_num)
         bench_run(
             report,
             random_package.whole(package),
@@ -150,8 +119,6 @@ def main() -> None:
             residency=options.residency,
         )
     print(report.table())
-    if options.save:
-        report.save(options.save)
 
 
 if __name__ == "__main__":

@@ -66,11 +66,11 @@ def main() -> None:
     height, width = map(int, options.size.split("x"))
     folder = options.random or options.package
     window = {"window": 18, "sink": 6} if options.random else {}
-    model = (
-        random_model(folder)
-        if options.random
-        else next(each for each in (folder / "lingbot_world_fast", folder) if each.is_dir())
-    )
+    if options.random:
+        random_package.around(folder)
+        model = random_package.small(folder)
+    else:
+        model = next(each for each in (folder / "lingbot_world_fast", folder) if each.is_dir())
     engine, start = open_live(
         model,
         image=folder / "example/image.png",
@@ -90,15 +90,6 @@ def main() -> None:
     print(f"{len(poses)} poses, {poses.dtype}; the last is {off:.1e} from where it should be")
     steps = model_steps(poses[::4].astype(np.float64), None, WALKING_UNIT)[2:, 2, 3]
     print(f"a latent frame's step is 1 within {abs(steps - 1).max():.1e}")
-
-
-def random_model(folder: Path) -> Path:
-    """Write a package with a 1.3B model of random weights, and return the model's folder."""
-    random_package.text_encoder(folder)
-    random_package.vae(folder)
-    (folder / "example").mkdir(parents=True, exist_ok=True)
-    random_package.write_example(folder / "example")
-    return random_package.small(folder)
 
 
 def way(frames: int) -> float:

@@ -8,7 +8,6 @@ them takes some minutes and 30 GB, the four cases four minutes. The page cache i
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -35,9 +34,7 @@ def bench(folder: Path, case: str, seconds: float, more: list[str]) -> dict:
             file.read_bytes()
     with tempfile.TemporaryDirectory() as walks:
         words = ["live", str(model), *settings, "--chunk", str(chunk), "--walks", walks, "--bench", str(seconds), *more]
-        # pip writes bytecode; an environment that keeps Python from it would compile all of torch's sources in each run
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        environment["LINGBOT_WORLD_PROMPTS"] = ""  # the prompt is encoded
+        environment = random_package.environment() | {"LINGBOT_WORLD_PROMPTS": ""}  # the prompt is encoded
         command = [sys.executable, "-m", "lingbot_world", *words]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -52,10 +49,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("more", nargs="*", help="after --: handed on to the command")
     options = parser.parse_args()
-    random_package.text_encoder(options.folder)
-    random_package.vae(options.folder)
-    (options.folder / "example").mkdir(parents=True, exist_ok=True)
-    random_package.write_example(options.folder / "example")
+    random_package.around(options.folder)
     for case in options.cases:
         print(json.dumps({case: bench(options.folder, case, options.seconds, options.more)}, indent=1), flush=True)
 

@@ -1,10 +1,9 @@
-"""The parts of bench_gpu.py and bench_cpu.py: a step, a load and a switch, text encoder, VAE, a whole run."""
+"""The parts of bench_gpu.py: a step, a load and a switch, text encoder, VAE, a whole run."""
 
 import math
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +16,6 @@ from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.quantized.parameters import frozen_parameter
 from lingbot_world.pipeline.geometry import Geometry, explicit_geometry
 from lingbot_world.pipeline.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from lingbot_world.text import NEGATIVE_PROMPT, encode
@@ -63,32 +61,6 @@ def bench_step(
     if not out.isfinite().all():
         raise SystemExit("the step's result is not finite")
     return out
-
-
-def bench_streamed(report: Report, path: Path, inputs: dict, repeats: int, resident: tuple[int | None, ...]) -> None:
-    """Time a guided step with each number of resident blocks (None: all), and report its seconds, its peak of GPU
-    memory, and whether its bits equal the first one's."""
-    first = None
-    for blocks in resident:
-        model = load_expert(path, "cuda", resident_blocks=blocks)
-        torch.cuda.reset_peak_memory_stats()
-        out = model(**inputs)
-        first = out if first is None else first
-        same = "" if torch.equal(out, first) else ", OTHER BITS"
-        seconds, _ = timed(partial(model, **inputs), repeats, "cuda")
-        peak = torch.cuda.max_memory_allocated() / GB
-        name = "all" if blocks is None else f"{blocks} of {len(model.blocks)}"
-        report.add(f"CFG step, NF4, camera, {name} blocks resident", seconds, "s", f"{peak:.2f} GB in all{same}")
-
-
-def random_bf16_expert(config: ModelConfig, device: str) -> LingBotWorldModel:
-    """An expert of plain bf16 weights, made where it runs."""
-    model = LingBotWorldModel(config, device="meta", dtype=torch.bfloat16)
-    for name, shape in config.parameter_shapes().items():
-        owner, _, leaf = name.rpartition(".")
-        value = torch.empty(shape, device=device, dtype=torch.bfloat16).normal_(std=0.5 * shape[-1] ** -0.5)
-        setattr(model.get_submodule(owner), leaf, frozen_parameter(value + ("norm" in name)))
-    return model.eval()
 
 
 def bench_load(report: Report, path: Path, device: str, dtype: torch.dtype, repeats: int) -> None:

@@ -1,11 +1,10 @@
-"""Figures of a benchmark: shown as they come, as one table at the end, and compared with an earlier run."""
+"""Figures of a benchmark: shown as they come, and as one table at the end."""
 
 import gc
 import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -13,7 +12,7 @@ GB = 1e9
 
 
 class Report:
-    """Rows of (figure, value, unit, note). A figure's name is its key from run to run."""
+    """Rows of (figure, value, unit, note)."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, float, str, str]] = []
@@ -25,18 +24,6 @@ class Report:
     def table(self) -> str:
         lines = ["| figure | value | note |", "|---|---|---|"]
         return "\n".join(lines + [f"| {name} | {value:.4g} {unit} | {note} |" for name, value, unit, note in self.rows])
-
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps({name: value for name, value, *_ in self.rows}, indent=1) + "\n")
-
-    def slower(self, path: Path, factor: float) -> list[str]:
-        """Figures in seconds that take more than `factor` times what the saved run took, in words."""
-        before = json.loads(path.read_text())
-        return [
-            f"{name}: {value:.4g} s, before {before[name]:.4g} s"
-            for name, value, unit, _ in self.rows
-            if unit == "s" and value > factor * before.get(name, float("inf"))
-        ]
 
 
 def free() -> None:

@@ -1,4 +1,4 @@
-"""A ComfyUI server for bench_comfyui.py and bench_rollout_node.py, and the events of its websocket."""
+"""A ComfyUI server for bench_comfyui.py and bench_rollout_node.py, the events of its websocket, and its memory."""
 
 import argparse
 import json
@@ -7,12 +7,17 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from bench_report import GB
 from lingbot_world.errors import InputError
 from lingbot_world.headless.client.server import Server
+from memory_watch import Memory
 
 PACK = Path(__file__).resolve().parent.parent.parent
 MODES = {
@@ -27,19 +32,65 @@ LOADER, INPUTS, SAMPLER, END = map(str, range(1, 5))
 START_SECONDS, SILENT_SECONDS = 120, 300
 
 
-def prepare_base(folder: Path, links: dict[str, Path]) -> None:
-    """The base directory of a server: this pack, the benchmarks' nodes, a front-end of one empty page, and `links`."""
-    for name in ("custom_nodes", "models/loras", "models/vae", "models/lingbot_world", "input", "output", "front-end"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "front-end/index.html").write_text("<html></html>")
-    nodes = {"custom_nodes/lingbot-world": PACK, "custom_nodes/bench_nodes.py": PACK / "tools/bench/bench_nodes.py"}
-    for name, target in (nodes | links).items():
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target)
+def server_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that both benchmarks have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--comfyui", type=Path, required=True, help="the folder of ComfyUI's main.py")
+    parser.add_argument("--folder", type=Path, required=True, help="scratch: models, packs, logs")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="runs ComfyUI (default: this one)")
+    parser.add_argument("--toy", type=Path, help="a folder that `lingbot-world toy --random` wrote, to try it on a CPU")
+    parser.add_argument("--size", default="480*832")
+    parser.add_argument("--reserve-vram", type=float, default=0.0, help="GiB that ComfyUI shall leave alone")
+    return parser
+
+
+def prepare_base(options: argparse.Namespace) -> Path:
+    """Make the base directory of a server: this pack, the benchmarks' nodes, a front-end of one empty page. Return the
+    folder of the package "bench", which is the toy's where there is one."""
+    options.comfyui, options.folder = options.comfyui.resolve(), options.folder.resolve()
+    for name in ("custom_nodes", "models/loras", "models/lingbot_world", "input", "output", "front-end"):
+        (options.folder / name).mkdir(parents=True, exist_ok=True)
+    (options.folder / "front-end/index.html").write_text("<html></html>")
+    links = {"custom_nodes/lingbot-world": PACK, "custom_nodes/bench_nodes.py": PACK / "tools/bench/bench_nodes.py"}
+    package = "models/lingbot_world/bench"
+    for name, target in (links | ({package: options.toy.resolve()} if options.toy else {})).items():
+        (options.folder / name).unlink(missing_ok=True)
+        (options.folder / name).symlink_to(target)
+    return options.folder / package
+
+
+@contextmanager
+def measured_server(
+    mode: str, options: argparse.Namespace, memory: Memory
+) -> Iterator[Callable[[dict], tuple["Timeline", dict]]]:
+    """Start a server. Yield a function that runs a prompt and returns the run's timeline, its seconds, and its highest
+    memory over the idle server's, of GPUs over what was used before the server started."""
+    before = {name: value for name, value in memory.now(None).items() if name.startswith("vram")}
+    with ComfyUI(mode, options) as server:
+        floor = memory.now(server.process.pid) | before
+
+        def run(prompt: dict) -> tuple[Timeline, dict]:
+            begin = time.monotonic()
+            memory.now(server.process.pid, 0)
+            timeline = server.run(prompt)
+            over = {f"{name}_GB": (value - floor[name]) / GB for name, value in sorted(memory.peaks.items())}
+            return timeline, {**over, "run_s": time.monotonic() - begin}
+
+        yield run
+
+
+def show(row: dict) -> None:
+    """Print the figures of a run as a line of JSON."""
+    print(json.dumps({name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()}), flush=True)
+
+
+def api_prompt(nodes: dict[str, tuple[str, dict]]) -> dict:
+    """Return nodes, by id their class and inputs, as ComfyUI's API takes them."""
+    return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
 
 
 class ComfyUI:
-    """A server over the base directory; its log is FOLDER/server-MODE.log."""
+    """A server over the base directory. Its log is FOLDER/server-MODE.log, whose end is printed after an exception."""
 
     def __init__(self, mode: str, options: argparse.Namespace):
         self.log = options.folder / f"server-{mode}.log"
@@ -75,8 +126,8 @@ class ComfyUI:
             )
         try:
             self._wait_until_ready()
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
         return self
 
@@ -89,7 +140,9 @@ class ComfyUI:
                 time.sleep(0.2)
         raise InputError(f"ComfyUI did not start (exit status {self.process.poll()})")
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, failure: type | None, *_) -> None:
+        if failure:
+            print(f"--- end of {self.log}", self.log.read_text(errors="replace")[-4000:], "---", sep="\n", flush=True)
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
             try:
@@ -120,12 +173,12 @@ class Timeline:
     def __init__(self) -> None:
         self.began: dict[str | None, float] = {}
         self.steps: dict[int, float] = {}
-        self.latent, self.held, self.gap = None, 0, None
+        self.shown: dict[str, object] = {}
         self.ended: dict[str, float] = {}
         self._node = None
 
     def take(self, kind: str, data: dict) -> bool:
-        """Note one event; True at the end of the run. Raises InputError when a node failed."""
+        """Note one event. Return True at the end of the run. Raises InputError when a node failed."""
         now = time.perf_counter()
         if kind == "executing":
             if self._node is not None:
@@ -136,9 +189,8 @@ class Timeline:
             self.steps.setdefault(int(data["value"]), now)
         elif kind == "executed":
             output = data["output"] or {}
-            self.latent = output.get("latent", [None])[0] or self.latent
-            self.held = output.get("held", [0])[0] or self.held
-            self.gap = next(iter(output.get("gap", [])), self.gap)
+            if "latent" in output:
+                self.shown = {name: values[0] for name, values in output.items() if values}
         elif kind in ("execution_error", "execution_interrupted"):
             raise InputError(f"{data['node_type']}: {data.get('exception_message', kind)}")
         return False

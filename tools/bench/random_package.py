@@ -1,13 +1,11 @@
-"""A whole package of random weights at the real sizes (31 GB), to measure with.
-
-    python tools/bench/random_package.py FOLDER [--device cuda]
+"""Packages of random weights at the real sizes (31 GB), to measure with.
 
 Parts that are already there are used again. One tensor is in memory at a time; every block of an expert has the same
 weights, as every piece of the text encoder has: what is measured does not depend on them.
 """
 
-import argparse
 import json
+import os
 import random
 import struct
 from collections.abc import Iterator
@@ -80,25 +78,6 @@ def write_random_expert(folder: Path, config: ModelConfig, *, bf16: bool = False
         writer.write_json(folder / "config.json", writer.config_json(config))
         writer.write_json(folder / "quantization_meta.json", {"quant": writer.QUANT})
     return path
-
-
-def add_size_arguments(parser: argparse.ArgumentParser) -> None:
-    sizes = {"dim": 5120, "ffn": 13824, "layers": 40, "text-dim": 4096, "freq-dim": 256, "control": 6}
-    for name, default in sizes.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
-
-
-def config_from(args: argparse.Namespace) -> ModelConfig:
-    """Sizes as given; heads of 128. `--control 0` leaves the camera layers out."""
-    return ModelConfig(
-        dim=args.dim,
-        ffn_dim=args.ffn,
-        num_heads=args.dim // 128,
-        num_layers=args.layers,
-        freq_dim=args.freq_dim,
-        text_dim=args.text_dim,
-        control=args.control or None,
-    )
 
 
 def write_safetensors(file: Path, config: UMT5Config) -> Path:
@@ -219,24 +198,23 @@ def vae(folder: Path) -> Path:
     return file
 
 
-def whole(folder: Path, device: str = "cuda") -> Path:
-    """All of it, and in `example/` an image, a prompt and a camera path; returns the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for role in ("high", "low"):
-        expert(folder, role, device)
+def around(folder: Path) -> None:
+    """What a causal model needs besides: text encoder, VAE, and in `example/` an image, a prompt and a camera path."""
     text_encoder(folder)
     vae(folder)
+    (folder / "example").mkdir(parents=True, exist_ok=True)
     write_example(folder / "example")
+
+
+def whole(folder: Path, device: str = "cuda") -> Path:
+    """Both experts and all that is `around` them; returns the folder."""
+    for role in ("high", "low"):
+        expert(folder, role, device)
+    around(folder)
     return folder
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", default="cpu", help="where the weights are made and quantized")
-    options = parser.parse_args()
-    print(whole(options.folder, options.device))
-
-
-if __name__ == "__main__":
-    main()
+def environment() -> dict[str, str]:
+    """Return the variables of a timed command. pip writes bytecode: an environment that keeps Python from it would
+    compile all of torch's sources in each run."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
