@@ -1,13 +1,7 @@
 """The package as a Python program has it: types at the door, images and frames in memory, progress, and an end."""
 
 import re
-import subprocess
-import sys
-import tarfile
-import zipfile
-from pathlib import Path
 
-import lingbot_world
 import numpy as np
 import pytest
 from lingbot_world import CancelledError, GenerateOptions, camera_embedding, generate, load_expert, sample
@@ -132,76 +126,3 @@ def test_a_program_may_end_a_run(options, tmp_path):
         generate(options(causal=True, output=video, save_state=state), **watched)
     assert video.is_file()
     assert load_state(state).latent.shape[2] == 3
-
-
-CONSUMER = """
-from lingbot_world import GenerateOptions, LoraFile, generate
-
-result = generate(GenerateOptions(ckpt_dir="x", prompt="p", output=None, image="a.jpg"), cancel=lambda: False)
-seed: int = result.seed
-wrong: str = result.seed
-GenerateOptions(ckpt_dir="x", prompt="p", output=None, seed="1")
-GenerateOptions(ckpt_dir="x", prompt="p", output=None, solver="euler")
-generate("x")
-"""
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Path:
-    """A project with an environment of its own, in which the package is installed from its wheel."""
-    folder = tmp_path_factory.mktemp("consumer")
-    root = Path(lingbot_world.__file__).parent
-    if not (root / ".git").exists():
-        pytest.skip("CONSUMER SKIPPED: this is no git checkout")
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
-    with tarfile.open(folder / "source.tar", "w") as tar:
-        for name in filter(None, names.split("\0")):
-            if not name.startswith(("tests/", "docs/")) and (root / name).is_file():
-                tar.add(root / name, f"source/{name}")
-    with tarfile.open(folder / "source.tar") as tar:
-        tar.extractall(folder, filter="data")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
-    subprocess.run([*map(str, pip), str(folder / "source")], check=True, capture_output=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-    (site,) = (
-        (folder / "venv").glob("lib/python*/site-packages")
-        if sys.platform != "win32"
-        else [folder / "venv/Lib/site-packages"]
-    )
-    (wheel,) = folder.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(site)
-    (folder / "consumer.py").write_text(CONSUMER)
-    return folder
-
-
-def complaints(folder: Path, *command: str) -> set[int]:
-    """The lines of consumer.py that a type checker does not like."""
-    done = subprocess.run([sys.executable, "-m", *command, "consumer.py"], cwd=folder, capture_output=True, text=True)
-    said = done.stdout + done.stderr
-    assert "stub" not in said, said  # it would not have found the package's own types
-    return {int(line) for line in re.findall(r"consumer\.py:(\d+):.*error", said)}
-
-
-def test_mypy_finds_the_types_of_the_installed_package(installed):
-    pytest.importorskip("mypy")
-    python = installed / ("venv/bin/python" if sys.platform != "win32" else "venv/Scripts/python.exe")
-    # torch is not installed there
-    found = complaints(
-        installed,
-        "mypy",
-        "--python-executable",
-        str(python),
-        "--cache-dir",
-        ".mypy",
-        "--strict",
-        "--follow-imports=silent",
-        "--disable-error-code",
-        "import-not-found",
-    )
-    assert found == {6, 7, 8, 9}
-
-
-def test_pyright_finds_the_types_of_the_installed_package(installed):
-    pytest.importorskip("basedpyright")
-    (installed / "pyrightconfig.json").write_text('{"venvPath": ".", "venv": "venv", "typeCheckingMode": "standard"}')
-    assert complaints(installed, "basedpyright") == {6, 7, 8, 9}

@@ -99,11 +99,18 @@ def test_comfy_node_pack_makes_the_archive_of_the_registry(repository):
     assert [name for name in names if name.startswith(("tests/", "tools/", "scripts/", "docs/", ".ci/"))] == []
 
 
-def test_python_build_makes_a_source_archive_and_a_wheel(repository, tmp_path):
+@pytest.fixture(scope="module")
+def built(repository, tmp_path_factory) -> Path:
+    """The folder with the source archive and the wheel of `python -m build`."""
     pytest.importorskip("build")
-    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ".", cwd=repository)
+    folder = tmp_path_factory.mktemp("built")
+    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ".", cwd=repository)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    return folder
+
+
+def test_python_build_makes_a_source_archive_and_a_wheel(repository, built):
+    (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     names = {name.removeprefix("lingbot_world/") for name in zipfile.ZipFile(wheel).namelist()}
     tracked = run("git", "ls-files", "-z", cwd=repository).stdout.split("\0")
     assert shipped(tracked) - names == set(), "files that pyproject.toml's packages and package-data lack"
@@ -111,6 +118,31 @@ def test_python_build_makes_a_source_archive_and_a_wheel(repository, tmp_path):
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE"} <= inside
     assert shipped(tracked) - inside == set()
+
+
+CONSUMER = """
+from lingbot_world import GenerateOptions, LoraFile, generate
+
+result = generate(GenerateOptions(ckpt_dir="x", prompt="p", output=None, image="a.jpg"), cancel=lambda: False)
+seed: int = result.seed
+wrong: str = result.seed
+GenerateOptions(ckpt_dir="x", prompt="p", output=None, seed="1")
+GenerateOptions(ckpt_dir="x", prompt="p", output=None, solver="euler")
+generate("x")
+"""
+
+
+def test_pyright_finds_the_types_of_the_installed_wheel(built, tmp_path):
+    """In a project with an environment of its own."""
+    pytest.importorskip("basedpyright")
+    run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
+    site = next(tmp_path.glob("venv/lib/python*/site-packages"), tmp_path / "venv/Lib/site-packages")
+    zipfile.ZipFile(next(built.glob("*.whl"))).extractall(site)
+    (tmp_path / "pyrightconfig.json").write_text('{"venvPath": ".", "venv": "venv", "typeCheckingMode": "standard"}')
+    (tmp_path / "consumer.py").write_text(CONSUMER)
+    said = run(sys.executable, "-m", "basedpyright", "consumer.py", cwd=tmp_path).stdout
+    assert "stub" not in said, said  # the package's own types would not have been found
+    assert re.findall(r"consumer\.py:(\d+):.*error", said) == ["6", "7", "8", "9"]
 
 
 @pytest.mark.host
