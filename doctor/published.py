@@ -81,8 +81,8 @@ OTHERS: tuple[Measured, ...] = (
     Measured("RTX 5060 8 GB", "official, laptop", 0.72, 0.766, (304, 528), 1, 6, 4, False),
     Measured("Strix Halo", "ROCm fork", 0.83, 0.87, (384, 672), 1, 12, 4, False),
 )
-"""Measurements of the 1.3B model from public forks of lingbot-world-v2, September to October 2026. Those on the laptop
-and on Strix Halo used the tiny decoder."""
+"""Measurements of the 1.3B model from public forks of lingbot-world-v2, September to October 2026. The runs on the
+laptop and on Strix Halo used the tiny decoder."""
 
 
 def rates_of(card: Published) -> Rates:

@@ -106,9 +106,9 @@ def _write(made: "_Frames", latents: Iterator[Tensor], plan: RolloutPlan, save: 
 
 
 class _Frames:
-    """The decoding and delivery of a run's chunks. `decoding`: the processes that decode, each a stripe of every frame.
-    `written()` returns the number of chunks in the video. A saved state has no more chunks than that, so that a later
-    video continues without a gap."""
+    """The decoder of a run's chunks, which also passes their frames on. `decoding`: the processes that decode, each a
+    stripe of every frame. `written()` returns the number of chunks in the video. A saved state has no more chunks than
+    that, so that a later video continues without a gap."""
 
     progress: Progress
 

@@ -51,7 +51,7 @@ class Pace:
         return max(0.0, played - self._clock() - max(self._answers, default=0.0) - SPARE)
 
     def on_the_way(self, frames: int) -> None:
-        """Record that `frames` frames have been made, but not yet decoded and delivered."""
+        """Record that `frames` frames exist as latents, but are not yet decoded and delivered."""
         self._on_the_way = frames
 
     def worked(self, seconds: float, frames: int) -> None:

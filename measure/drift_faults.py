@@ -122,8 +122,9 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
 
 
 def _begin(course: np.ndarray, passed: int) -> int:
-    """Return the frame at which a change begins. `passed` is the frame at which it exceeds its threshold. From the
-    result to `passed`, every step is at least a quarter of the largest step just before `passed`."""
+    """Return the frame at which a change, `course` [f], begins. `passed` is the frame at which it exceeds its
+    threshold. The change is followed back from there, as long as each step is at least a quarter of the largest step
+    just before `passed`."""
     way = -np.sign(course[passed])
     steps = -way * np.diff(course[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)

@@ -256,8 +256,8 @@ def _fit_rotation(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tu
 
 
 def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """Return the angle [n] in radians between the rays `before` [n, 3] and the rotated rays `after` [n, 3] of the same
-    points, for small angles."""
+    """Return the angle [n] in radians between the rays `before` [n, 3] and the rays `after` [n, 3] of the same points,
+    rotated back by `rotation` [3, 3]. The result is accurate for small angles only."""
     return np.linalg.norm(before - after @ rotation.T, axis=1)
 
 

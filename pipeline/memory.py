@@ -43,7 +43,7 @@ TEXT_TOKENS = 512
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """The estimated bytes on the device in one stage: `weights`, and `work`, the peak of everything else."""
+    """The estimated bytes on the device in one stage. `weights`: the weights. `work`: the peak of all other tensors."""
 
     name: str
     weights: int

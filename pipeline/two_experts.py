@@ -105,7 +105,7 @@ class Conditioning:
     camera: Tensor | None
 
     def to(self, device: torch.device) -> "Conditioning":
-        """Return these tensors on `device`."""
+        """Return a copy with all tensors on `device`."""
         null, camera = (None if each is None else each.to(device) for each in (self.context_null, self.camera))
         return Conditioning(self.y.to(device), self.context.to(device), null, camera)
 

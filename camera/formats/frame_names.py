@@ -68,8 +68,9 @@ def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, eve
 
 
 def _even_order(columns: np.ndarray) -> np.ndarray | None:
-    """Return the order [n] of frames by the numbers [n, k] in their names: a column of numbers rises without gaps, and
-    the columns to its left never fall. Return None without such a column."""
+    """Return the sort order, int [n], of n frames by the k numbers [n, k] in their names. The result sorts a column of
+    numbers that then rises without gaps, while the columns to its left never fall. Return None without such a
+    column."""
     for at, column in enumerate(columns.T):
         order = np.argsort(column, kind="stable")
         if not _gap(column[order]) and (np.diff(columns[order, :at], axis=0) >= 0).all():

@@ -28,8 +28,8 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
-    """Return rotations [n, 3, 3] at `times` [n], interpolated between `rotations` [k, 3, 3] at the times `knots` [k], k
-    > 1. The method is slerp, or squad if `smooth`.
+    """Return rotations [n, 3, 3] at `times` [n]. They interpolate `rotations` [k, 3, 3] at the times `knots` [k]; k is
+    at least 2. The method is slerp, or squad if `smooth`.
 
     Squad (Shoemake 1987) is a cubic on the sphere, so the angular velocity is continuous at the knots.
     """

@@ -44,7 +44,7 @@ def build_server(explorer: Explorer) -> MCPServer:
         return _shown(explorer.act(keys or [], seconds, yaw, pitch))
 
     def look() -> list[Any]:
-        """Return the last frame and where the camera is, without making anything."""
+        """Return the last frame and the position of the camera again, without making new frames."""
         return _shown(explorer.look())
 
     def prompt(text: str, at_once: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""The check of the node LingBotWorldCheckMachine: a report on the machine that ComfyUI runs on."""
+"""The computation of the node LingBotWorldCheckMachine: a report on the machine that ComfyUI runs on."""
 
 import comfy.model_management
 import torch

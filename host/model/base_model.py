@@ -159,7 +159,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
-        """Return the camera cache for a step that no CUDA graph records, or None without a camera. Outside of a
+        """Return the camera cache for a step without CUDA graphs, or None for a step without a camera. Outside of a
         sampling run the result is None too, because only the end of a sampling run frees the cache."""
         if self.current_patcher is None or not has_camera:
             return None

@@ -215,8 +215,8 @@ class ExactPatches(_AnyPatcher):
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
     def _attach_patches(self) -> None:
-        """Set every layer's patches. Those of conditioning hooks come before the model's own, because Create Hook Model
-        as LoRA subtracts the model's unpatched weight."""
+        """Set every layer's patches. The patches of conditioning hooks come before the model's own, because a patch of
+        the node Create Hook Model as LoRA subtracts the model's unpatched weight."""
         self._set_patches(LowVramPatch, self.patches)
         self._set_patches(_HookPatch, self.get_combined_hook_patches(self.current_hooks))
 

@@ -62,15 +62,14 @@ def _since(major: int, minor: int) -> Callable[[Card], bool]:
 
 
 def _tensor_cores(card: Card) -> bool:
-    """Return whether a GPU may multiply int8: NVIDIA's since capability 7.5, and AMD's.
-
-    For AMD's GPUs comfy-kitchen's own check decides later.
-    """
+    """Return whether a GPU may have matrix instructions for int8: True for NVIDIA's since compute capability 7.5, and
+    for AMD's. On AMD's GPUs comfy-kitchen's own check decides later."""
     return card.maker == "amd" or _since(7, 5)(card)
 
 
 def _off_hopper(card: Card) -> bool:
-    """Return whether int8 attention may be faster than exact attention on a GPU. On an H200 it is slower."""
+    """Return whether int8 attention may be faster than exact attention on a GPU: True for AMD's GPUs, and for NVIDIA's
+    of compute capability 7.5, 8.x and 12.x. On an H200 it is slower."""
     return card.maker == "amd" or (_since(7, 5)(card) and card.capability[0] in (7, 8, 12))
 
 
@@ -81,7 +80,8 @@ def _fast_triton(card: Card) -> bool:
 
 
 def _kitchen_convolves(card: Card) -> bool:
-    """Return whether comfy-kitchen's convolution may be faster than torch's. On an H200 it is slower."""
+    """Return whether comfy-kitchen's convolution may be faster than torch's on a GPU: False for Hopper GPUs, because it
+    is slower on an H200."""
     return _tensor_cores(card) and card.capability[0] != HOPPER
 
 

@@ -224,7 +224,7 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
 
 @contextmanager
 def _prompt_of(cache: CameraCache | None, context: Tensor) -> Iterator[None]:
-    """Replace the embedded prompt in the cache by `context` during the context, so that blocks use the cached keys and
+    """Yield a context in which `context` is the embedded prompt in the cache, so that blocks use the cached keys and
     values."""
     if cache is None or cache.prompt.embedded is None:
         yield
