@@ -60,7 +60,11 @@ def in_short(path: CameraPath) -> str:
     from a file (`origin` is None)."""
     if path.origin is None:
         return ""
-    verdicts = {1: "borne out by the path", 0: "the path alone cannot tell", -1: "the path suggests another convention"}
+    verdicts = {
+        1: "borne out by the path",
+        0: "the path alone does not show it",
+        -1: "the path suggests another convention",
+    }
     least = min(each.verdict for each in _compare_conventions(path).values())
     return f"Read as {path.origin.format}, {path.origin.convention}: {verdicts[least]}."
 
@@ -79,7 +83,7 @@ def doubts(path: CameraPath) -> list[str]:
 
 def _convention(path: CameraPath) -> str:
     assert path.origin is not None
-    name, chosen_by = path.origin.convention, "as you said" if path.origin.named else "which the format settles"
+    name, chosen_by = path.origin.convention, "as you chose" if path.origin.named else "which the format settles"
     others = _compare_conventions(path)
     reasons_for, reasons_against = (
         list(dict.fromkeys(other.why for other in others.values() if other.verdict == verdict)) for verdict in (1, -1)
@@ -89,9 +93,9 @@ def _convention(path: CameraPath) -> str:
         messages.append(f"For it: {'; '.join(reasons_for)}.")
     if undecided := [other for other, comparison in others.items() if not comparison.verdict]:
         messages.append(
-            f"The path alone cannot tell it from {', '.join(undecided)}: if the drawing goes or turns another way "
-            "than was recorded, try these; a path of a left-handed program (Unity, Unreal) is mirrored, which "
-            "no path shows."
+            f"The path alone does not distinguish it from {', '.join(undecided)}: if the camera moves or turns "
+            "differently in the drawing than in the recording, try these; a path of a left-handed program "
+            "(Unity, Unreal) is mirrored, which no path shows."
         )
     return " ".join(messages)
 
@@ -120,7 +124,7 @@ def _compare(read: np.ndarray, other: np.ndarray, name: str, z_up: bool) -> _Com
     if lengths[1] > LONGER * lengths[0]:
         return _Comparison(1, f"read as {name} the camera would go {_times(lengths[1], lengths[0])} as far", score)
     if lengths[0] > LONGER * lengths[1] and not mine["meets"].value > PASSING:
-        return _Comparison(-1, f"The camera goes {_times(*lengths)} as far as it would read as {name}.", 2 + score)
+        return _Comparison(-1, f"The camera goes {_times(*lengths)} as far as under the convention {name}.", 2 + score)
     for ours, alternative in zip(mine.values(), theirs.values(), strict=True):
         if ours.value - alternative.value > DECISIVE and ours.value > PASSING:
             return _Comparison(1, ours.yes, score)
@@ -144,8 +148,8 @@ def _scores(c2w: np.ndarray, z_up: bool) -> dict[str, _Score]:
     upright = float(-c2w[:, 2, 1].mean()) if z_up else 0.0
     return {
         "upright": _Score(upright, "it stands upright in a world whose z axis is up", "stands on its head"),
-        "ahead": _Score(ahead, "it goes where it looks", "goes backwards for most of its way"),
-        "meets": _Score(_meets(c2w), "it looks at what it goes round", "looks away from what it goes round"),
+        "ahead": _Score(ahead, "it moves in its viewing direction", "moves backwards for most of the path"),
+        "meets": _Score(_meets(c2w), "it looks at the centre of its orbit", "looks away from the centre of its orbit"),
     }
 
 

@@ -20,11 +20,19 @@ CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
 """The `_class_name` in config.json. CAUSAL_CLASS: LingBot-World Fast and 2.0. GUIDED_CLASS: the causal-pretrain model
 of 2.0."""
 FIELDS = (
-    Field(("_class_name",), "applied", "Of config.json: whether a model is causal, and whether it is 2.0's pretrain."),
+    Field(
+        ("_class_name",),
+        "applied",
+        "In config.json: whether a model is causal, and whether it is 2.0's causal-pretrain.",
+    ),
     Field(("lingbot-world-fast", "v2", "causal-fast", "causal-pretrain", "1.3b"), "applied", "A release."),
-    Field(("models--OWNER--NAME/snapshots/REVISION",), "applied", "Hugging Face's cache: the repository is a name."),
+    Field(
+        ("models--OWNER--NAME/snapshots/REVISION",),
+        "applied",
+        "Hugging Face's cache: the repository's name counts as a name.",
+    ),
     Field(("high_noise", "HighNoise", "hinoise", "noise_high"), "applied", "An expert's role, and `low` likewise."),
-    Field(("high", "low"), "applied", "A role only where the file with the other word lies next to it."),
+    Field(("high", "low"), "applied", "A role only if the file with the other word is next to it."),
 )
 SMALL = 30, 1536
 """The number of layers and the width of the 1.3B model of 2.0. No other release with camera layers has these sizes."""

@@ -110,7 +110,7 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
         since(figures.redder),
         np.abs(since(figures.hue)) > TINTED,
         TINTED,
-        f"tinted, with red against blue more than {TINTED:.0f} of 255 from what it was",
+        f"tinted, with red minus blue more than {TINTED:.0f} of 255 away from its value",
     )
     yield (
         "brightness",

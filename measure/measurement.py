@@ -100,7 +100,7 @@ class Pair:
             unasked = self.found[:3, 3].any() and self.parallax > max(UNASKED_PARALLAX, UNASKED_SHARE * turn)
             return "moves, and is not to" if unasked else ""
         if not self.found[:3, 3].any():
-            return "no parallax: stands, or all is far away"
+            return "no parallax: the camera stands still, or everything is far away"
         return "goes elsewhere" if self.direction_error_deg > DIRECTION_DEG else ""
 
     @property
@@ -119,7 +119,7 @@ class Pair:
     def note(self) -> str:
         """A message with the pair's fault, or with the reason why the pair was not judged; usually empty."""
         if self.found is not None:
-            return "cannot be told, the path fits the tracks about as well" if self.fits_both else self.fault
+            return "undecided: the path fits the tracks about as well" if self.fits_both else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
         return few if self.tracks < FEWEST_TRACKS else "the tracks agree on no motion"
 

@@ -19,7 +19,7 @@ def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)
     sheet = Sheet(size)
     sheet.header(
         f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",
-        "white: asked for; green to red: found",
+        "white: requested; green to red: measured",
     )
     _draw_paths(sheet, measured)
     for rows, name, least, color in (

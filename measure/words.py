@@ -9,7 +9,7 @@ from ..camera.path import CameraPath
 from .found import LEAST_TURN_DEG, VideoCamera
 from .measurement import Measurement, Pair, median_errors_deg
 
-HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
+HEADER = "  frames      tracks   turn:  path   found     off   direction off   parallax"
 FLAT = (
     "All that is seen lies on one plane, which two motions fit: the camera's, and one along the wall's normal. "
     "Directions may be off by as much as the wall is slanted."
@@ -18,7 +18,7 @@ PAIR_ANGLES = ("turn_asked_deg", "turn_found_deg", "turn_error_deg", "direction_
 VERDICTS = {
     True: "The video follows its path",
     False: "The video does not follow its path",
-    None: "It cannot be told whether the video follows its path",
+    None: "It is undecided whether the video follows its path",
 }
 
 
@@ -86,7 +86,7 @@ def summary(measured: Measurement) -> list[str]:
     if not any(pair.goes for pair in pairs):
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
         messages.append(
-            "The path stands still: measured is how still the video stands."
+            "The path does not move: the errors are the motion of the video's camera."
             if still
             else "The path only turns: no direction is judged."
         )

@@ -23,17 +23,19 @@ FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
     Field(("ICC profile",), "applied", "RGB, grey, CMYK and Lab, to sRGB. A broken one is reported."),
     Field(("EXIF interoperability R03",), "applied", "Adobe RGB without a profile."),
-    Field(("gAMA", "cHRM", "sRGB"), "applied", "PNG: gamma and primaries, where there is no profile."),
+    Field(("gAMA", "cHRM", "sRGB"), "applied", "PNG: gamma and primaries, in a file without a profile."),
     Field(("cICP", "nclx"), "applied", "PNG, AVIF, HEIF: primaries. PQ, HLG (HDR) and video range are reported."),
-    Field(("alpha", "tRNS", "palette"), "applied", "Transparency is put on white; reported, with --quiet too."),
+    Field(("alpha", "tRNS", "palette"), "applied", "Transparency is composited on white; reported, with --quiet too."),
     Field(("16 bits",), "applied", "Grey in 16 bits is scaled to 8 bits."),
     Field(("PhotometricInterpretation",), "applied", "TIFF: white may be 0."),
-    Field(("NewSubfileType", "DNGVersion"), "refused", "A camera's raw file, whose first picture is a small preview."),
-    Field(("floating point", "32 bits"), "refused", "White may be 1, 255 or a distance."),
-    Field(("CMYK without a profile",), "reported", "Inverted, without a press's colours."),
-    Field(("frames",), "reported", "Of an animated picture or a burst the first is taken."),
+    Field(("NewSubfileType", "DNGVersion"), "refused", "A camera's raw file: its first image is a small preview."),
+    Field(
+        ("floating point", "32 bits"), "refused", "The value of white is unknown: 1, 255, or the file holds distances."
+    ),
+    Field(("CMYK without a profile",), "reported", "Converted by inversion, not to the colours of a printing press."),
+    Field(("frames",), "reported", "Of an animated image or a burst the first frame is used."),
     Field(("JFIF density", "pHYs"), "ignored", "Pixels are square, as browsers show them."),
-    Field(("gain map", "depth map"), "ignored", "The base picture is taken, as programs without HDR show it."),
+    Field(("gain map", "depth map"), "ignored", "The base image is used, as programs without HDR show it."),
 )
 
 

@@ -227,7 +227,7 @@ def _infer(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> UMT5Confi
     except (KeyError, ValueError) as error:
         wanted = sorted({*UMT5Config(0, 0, 0, 0, 0, 1, 0).parameter_shapes()} - {*shapes})
         raise TextError(
-            f"{path}: sizes cannot be told ({error}); missing keys: {', '.join(wanted) or 'none'}"
+            f"{path}: its sizes are unknown ({error}); missing keys: {', '.join(wanted) or 'none'}"
         ) from error
 
 

@@ -23,12 +23,14 @@ DIFFUSERS = {"qk_norm": "rms_norm_across_heads"}
 CONTROL_TYPES = {6: "cam", 7: "act"}
 FIELDS = (
     Field(("num_heads", "num_attention_heads", "text_len", "eps"), "applied", "Numbers that no tensor shows."),
-    Field((*SIZES, "in_channels", "out_channels", "attention_head_dim"), "refused", "Sizes that are not the tensors'."),
+    Field(
+        (*SIZES, "in_channels", "out_channels", "attention_head_dim"), "refused", "Sizes that differ from the tensors'."
+    ),
     Field(tuple(OWN), "refused", f"Anything but {', '.join(f'{key} {value}' for key, value in OWN.items())}."),
     Field(("control_type",), "refused", "`cam` and `act` have to be the camera layers' kind."),
     Field(("local_attn_size", "sink_size"), "ignored", "The window of the causal models is an option of the run."),
     Field(("model_type", "quantization_config"), "ignored", "The tensors show it."),
-    Field(("architectures", "_class_name"), "ignored", "Those of other models: then the whole file is ignored."),
+    Field(("architectures", "_class_name"), "ignored", "The class of another model: the whole file is then ignored."),
 )
 ADVICE = "put the right config.json next to it, or none"
 

@@ -108,7 +108,7 @@ def _load(path: Path) -> object:
         culprit = re.search(r"GLOBAL (\S+)", str(error))
         if culprit:
             raise CheckpointError(
-                f"{path}: cannot be read: refused, because it asks to run {culprit[1]}, and weight files hold tensors "
+                f"{path}: cannot be read: refused, because it would run {culprit[1]}, and weight files hold tensors "
                 "only. Use the safetensors file, or download it from a source that you trust"
             ) from error
         reason = str(error).strip().split("\n")[0][:200]

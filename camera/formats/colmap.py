@@ -32,10 +32,10 @@ POINT = struct.calcsize("<ddq")
 FIELDS = (
     Field(("QW, QX, QY, QZ, TX, TY, TZ",), "applied", "World to camera; the digits decide what is a rounding error."),
     Field(("NAME",), "applied", "The frames' order; gaps in the numbers are refused."),
-    Field(("POINTS2D[]",), "ignored", "Told by its triples of numbers; the line may be missing."),
-    Field(("WIDTH, HEIGHT, fx, fy, cx, cy",), "applied", "The lens. `--fov_deg` stands in for a missing cameras file."),
+    Field(("POINTS2D[]",), "ignored", "Recognised by its triples of numbers; the line may be missing."),
+    Field(("WIDTH, HEIGHT, fx, fy, cx, cy",), "applied", "The lens. `--fov_deg` replaces a missing cameras file."),
     Field(COLMAP_PINHOLES, "applied", "Pinholes; distortion terms are reported."),
-    Field(OTHER_LENSES, "refused", "No pinholes; `--fov_deg` stands in for the lens."),
+    Field(OTHER_LENSES, "refused", "Not pinholes; `--fov_deg` replaces the lens."),
     Field(("rigs", "frames", "points3D"), "ignored", "images.txt and images.bin hold each image's own pose."),
 )
 

@@ -157,7 +157,7 @@ def read_camera(
     notes, lens = list(recording.notes), recording.intrinsics
     fault = recording.lens_fault or lens_fault(texts, str(path))
     if fault and fov_deg is None:
-        raise CameraError(f"{fault}; or give a field of view (`fov_deg`), which stands in for the lens")
+        raise CameraError(f"{fault}; or give a field of view (`fov_deg`), which replaces the lens")
     if fault:
         notes.append(f"{fault}: a lens that sees {fov_deg:g} degrees across stands in for it.")
     if fov_deg is not None or lens is None:
@@ -177,7 +177,9 @@ def _read_as_it_looks(
     if not path.exists():
         raise CameraError(f"{path}: no such file or folder")
     if format is None:
-        raise CameraError(f"{path}: no camera path that can be told; give `format`, one of {', '.join(FORMATS)}")
+        raise CameraError(
+            f"{path}: the format of the camera file is not recognised; give `format`, one of {', '.join(FORMATS)}"
+        )
     try:
         return read_camera(path, format, convention=convention, image_size=image_size, fov_deg=fov_deg)
     except CameraError as error:

@@ -32,38 +32,38 @@ SCENE = ("black_transparent", "render_aabb", "light_dir", "near", "far", "from_n
 TRANSFORMS_FIELDS = (
     MODEL_FIELD,
     FLAG_FIELDS,
-    Field((*ACROSS, *DOWN, "cx", "cy"), "applied", "The lens. A frame's own field comes before the file's."),
-    Field(("w", "h"), "applied", "The picture's size. Without it twice cx, cy; for an angle alone 832x480. Reported."),
-    Field(DISTORTION, "reported", "Distortion, which a pinhole has not."),
+    Field((*ACROSS, *DOWN, "cx", "cy"), "applied", "The lens. A frame's own field takes precedence over the file's."),
+    Field(("w", "h"), "applied", "The image's size. Without it twice cx, cy; for an angle alone 832x480. Reported."),
+    Field(DISTORTION, "reported", "Distortion: the model's camera is a pinhole."),
     Field(("rolling_shutter", "transform_matrix_start", "transform_matrix_end"), "reported", "The shutter's time."),
     Field(("frames", "transform_matrix"), "applied", "Camera to world, OpenGL axes, 4x4 or 3x4 by row."),
     Field(("file_path",), "applied", "The frames' order: the number or decimal that varies. Gaps are refused."),
     Field(("time", "timestamp"), "applied", "The frames' order where no frame has a file_path. Gaps are refused."),
     Field(("from_mitsuba",), "applied", "Mitsuba's axes: x left, y up, z forward."),
     Field(WORLD, "ignored", "They move or scale the whole world, which the model does not see."),
-    Field((*PICTURES, *SPLITS, *TRAINING, *SCENE), "ignored", "They are about pictures and training."),
+    Field((*PICTURES, *SPLITS, *TRAINING, *SCENE), "ignored", "They describe images and training."),
     Field(("rotation",), "ignored", "Blender's synthetic scenes: the turntable's step, already in the matrices."),
 )
 PATH_FIELDS = (
-    Field(("camera_type",), "refused", "Anything but perspective; `--fov_deg` stands in for the lens."),
+    Field(("camera_type",), "refused", "Every type except perspective; `--fov_deg` replaces the lens."),
     Field(("camera_path", "camera_to_world"), "applied", "Camera to world, OpenGL axes, by row."),
-    Field(("fov",), "applied", "Degrees from top to bottom, one a pose."),
-    Field(("render_width", "render_height", "fps"), "applied", "The lens's picture, and the speed."),
-    Field(("aspect",), "ignored", "render_width and render_height say it."),
+    Field(("fov",), "applied", "Degrees from top to bottom, one for each pose."),
+    Field(("render_width", "render_height", "fps"), "applied", "The image size of the lens, and the frame rate."),
+    Field(("aspect",), "ignored", "It follows from render_width and render_height."),
     Field(("keyframes", "seconds", "smoothness_value", "is_cycle", "crop", "matrix"), "ignored", "Of the editor."),
     Field(("default_fov", "default_transition_sec", "render_time", "timestamp"), "ignored", "Of the editor."),
 )
 BLENDER_KINDS = ("type", "camera_type")
 MATRIX_FIELDS = (
-    Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers; the speed."),
-    Field(("convention",), "applied", "One of `--convention`'s, which comes first."),
+    Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers each; the frame rate."),
+    Field(("convention",), "applied", "A value of `--convention`. The option takes precedence."),
     Field(("fov_deg", "angle_x"), "applied", "Degrees or radians across: one number, or one a frame."),
     Field(("lens", "sensor_width"), "applied", "Blender's millimetres: one number each, or one a frame."),
     Field(("sensor_fit", "sensor_height"), "applied", "VERTICAL: the lens is measured from top to bottom."),
-    Field(("resolution_x", "resolution_y", "shift_x", "shift_y"), "applied", "The picture and the lens's centre."),
+    Field(("resolution_x", "resolution_y", "shift_x", "shift_y"), "applied", "The image's size and the lens's centre."),
     Field(("pixel_aspect_x", "pixel_aspect_y"), "applied", "Pixels that are not square."),
-    Field(BLENDER_KINDS, "refused", "Blender's ORTHO and PANO; `--fov_deg` stands in for the lens."),
-    Field(("resolution_percentage",), "ignored", "It scales the picture and the lens alike."),
+    Field(BLENDER_KINDS, "refused", "Blender's ORTHO and PANO; `--fov_deg` replaces the lens."),
+    Field(("resolution_percentage",), "ignored", "It scales the image and the lens alike."),
 )
 MITSUBA = np.diag([-1.0, 1.0, -1.0, 1.0])
 """The transform from Mitsuba's camera axes (x left, z forward) to OpenGL axes: it reverses x and z."""
@@ -92,7 +92,7 @@ def read_transforms(path: Path) -> CameraFile:
     notes = unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)
     merged = [_merge(data, frame) for frame in frames]
     if any(np.any(frame.get("rolling_shutter") or 0) for frame in merged):
-        notes.append("rolling_shutter is ignored: all of a picture is taken at once.")
+        notes.append("rolling_shutter is ignored: the model's camera exposes the whole image at once.")
     return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(merged, str(path)))
 
 

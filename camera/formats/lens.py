@@ -48,9 +48,9 @@ MODEL_FIELD = Field(
     ("camera_model",),
     "applied",
     f"{', '.join(PINHOLES)} are read as a pinhole, with a note on distortion. Any other model is refused; `--fov_deg` "
-    "stands in for its lens.",
+    "replaces its lens.",
 )
-FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is no pinhole is refused; `--fov_deg` stands in for it.")
+FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is not a pinhole is refused; `--fov_deg` replaces it.")
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:

@@ -23,18 +23,22 @@ INTRINSICS = ("intrinsic", "intrinsics", "K")
 PICTURES = ("images", "image", "depth", "depths", "depth_map")
 LINGBOT_FIELDS = (
     Field(("poses.npy",), "applied", "Camera to world, OpenCV axes, 4x4 or 3x4; rounding counts as standing still."),
-    Field(("intrinsics.npy",), "applied", "fx, fy, cx, cy at 832x480; the first row, others are reported."),
+    Field(("intrinsics.npy",), "applied", "fx, fy, cx, cy at 832x480. The first row counts; others are reported."),
     Field(("action.npy",), "applied", "W, A, S, D of action checkpoints."),
 )
 VIPE_FIELDS = (
-    Field(("data", "inds"), "applied", "Camera to world, OpenCV axes; the frames' numbers, of which gaps are refused."),
+    Field(("data", "inds"), "applied", "Camera to world, OpenCV axes; the frames' numbers. Gaps in them are refused."),
     Field(("intrinsics/<video>.npz",), "applied", "In pixels of `--image_size`; more columns than 4 are reported."),
-    Field(("intrinsics/<video>_camera.txt",), "refused", "Camera types other than a pinhole; `--fov_deg` stands in."),
+    Field(
+        ("intrinsics/<video>_camera.txt",),
+        "refused",
+        "Camera types other than a pinhole; `--fov_deg` replaces the lens.",
+    ),
 )
 _LENS_FIELD = Field(
     (*INTRINSICS, *PICTURES),
     "applied",
-    "The lens, by row or by column, and its picture by the images' shape; else twice cx, cy.",
+    "The lens, by row or by column. Its image size is the shape of the images, else twice cx, cy.",
 )
 MEGASAM_FIELDS = Field(C2W, "applied", "Camera to world, OpenCV axes."), _LENS_FIELD
 VGGT_FIELDS = Field(W2C, "applied", "World to camera, OpenCV axes."), _LENS_FIELD

@@ -62,7 +62,7 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
     """
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
-        notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the picture to the video's shape.")
+        notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the image to the video's shape.")
     if strongest:
         notes.append(f"Lens distortion (up to {strongest:.3g}) is ignored: the model has a pinhole camera.")
     return tuple(notes)

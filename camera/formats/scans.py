@@ -28,7 +28,7 @@ PARTS = tuple(f"t_{row}{column}" for row in range(3) for column in range(4))
 """The keys of the 12 numbers of Polycam's matrix, row by row: t_00, t_01 and so on."""
 ARKIT_FIELDS = (
     Field((*POSES, *PARTS, "frames"), "applied", "Camera to world, ARKit's axes, by row or by column."),
-    Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the place."),
+    Field(("poses", "initPose"), "applied", "Record3D: x, y, z, w of a quaternion, then the position."),
     Field((*LENSES, "perFrameIntrinsicCoeffs", "fx", "fy", "cx", "cy"), "applied", "The lens, by row or by column."),
     Field((*RESOLUTIONS, *(name for pair in SIZES for name in pair)), "applied", "Else twice cx, cy; reported."),
     Field((*TIMES, "frameTimestamps"), "applied", "The order of frames in a list. Gaps are refused."),
@@ -42,7 +42,7 @@ SPLAT_FIELDS = (
     Field(("position", "rotation"), "applied", "Camera to world, x right, y down, z forward."),
     Field(("fx", "fy", "cx", "cy", "width", "height"), "applied", "The lens; without cx, cy its centre is the middle."),
     Field(("img_name",), "applied", "The frames' order; gaps in the numbers are refused."),
-    Field(("id", "is_test"), "ignored", "The order of training and test pictures."),
+    Field(("id", "is_test"), "ignored", "The order of training and test images."),
 )
 
 
@@ -186,7 +186,7 @@ def _pixel_lens(frames: list[Mapping], where: str) -> tuple[np.ndarray, tuple[st
         size = _size(frame, f"{where}: frame {index}")
         if size is None:
             if cx is None or cy is None:
-                raise CameraError(f"{where}: no size of the pictures that the focal length refers to")
+                raise CameraError(f"{where}: no size of the images that the focal length refers to")
             size = 2 * cx, 2 * cy
             notes.append("No image size in the file: taken for twice cx, cy.")
         rows.append([fx, fy, size[0] / 2 if cx is None else cx, size[1] / 2 if cy is None else cy])

@@ -24,7 +24,7 @@ FIELDS = (
         "refused",
         "Where a text states other axes or another direction than the format's: `--convention` names the right one.",
     ),
-    Field(("model", "camera_model", "projection"), "refused", "A fisheye or panorama; `--fov_deg` stands in."),
+    Field(("model", "camera_model", "projection"), "refused", "A fisheye or panorama; `--fov_deg` replaces the lens."),
 )
 
 

@@ -21,7 +21,7 @@ from .scans import check_quaternions
 RE10K_FIELDS = (
     Field(("first column",), "applied", "The time: gaps are refused."),
     Field(("columns 2 to 5",), "applied", "fx, fy, cx, cy as fractions of width and height; pixels are refused."),
-    Field(("columns 6 and 7",), "reported", "Distortion where they are not 0."),
+    Field(("columns 6 and 7",), "reported", "Distortion, if they are not 0."),
     Field(("columns 8 to 19",), "applied", "World to camera, 3x4 by row; the digits decide what is a rounding error."),
     Field(("first line",), "ignored", "The video's address."),
 )
@@ -31,11 +31,19 @@ KITTI_FIELDS = (
     Field(("calib.txt",), "ignored", "No lens in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )
 TUM_FIELDS = (
-    Field(("timestamp",), "applied", "Uneven times, as of keyframes: poses are interpolated at even ones; reported."),
+    Field(
+        ("timestamp",),
+        "applied",
+        "Uneven times, such as those of keyframes: poses are interpolated at even times; reported.",
+    ),
     Field(("tx ty tz qx qy qz qw",), "applied", "Camera to world; quaternions that are not of length 1 are refused."),
     Field(("header",), "applied", "Names of columns, in a comment too: their order, such as w before x in EuRoC's."),
-    Field((";",), "applied", "Separates columns, as space, tab and comma do; beside it a comma is a decimal point."),
-    Field(("lens",), "ignored", "There is none in the file: `--fov_deg`, or 79 degrees, which is reported."),
+    Field(
+        (";",),
+        "applied",
+        "Separates columns, as space, tab and comma do. In a line with semicolons a comma is a decimal point.",
+    ),
+    Field(("lens",), "ignored", "The file has no lens: `--fov_deg`, or 79 degrees, which is reported."),
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 UNEVEN = 1.5

@@ -181,7 +181,7 @@ def _vector(value: Any, parts: str, name: str) -> np.ndarray:
 def _looking_at(position: np.ndarray, target: np.ndarray, name: str) -> np.ndarray:
     back = position - target
     if not back.any():
-        raise CameraError(f"{name}: stands on its own target, so it looks nowhere")
+        raise CameraError(f"{name}: stands at its own target, so it has no viewing direction")
     back = unit(back)
     up = np.array([0.0, 1.0, 0.0]) if abs(back[1]) < 1 - 1e-9 else np.array([0.0, 0.0, -1.0])
     right = unit(np.cross(up, back))

@@ -173,7 +173,7 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         events,
         arguments.stop_when_stuck,
     )
-    arguments.interrupted = "what was walked is kept"
+    arguments.interrupted = "the walk is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
     print(
         f"{size.width}x{size.height} on {opened.plan.device}",

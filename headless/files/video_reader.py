@@ -16,13 +16,17 @@ from ...pipeline.colours import HDR, as_players_take
 from ...pipeline.image_files import over_background
 
 FIELDS = (
-    Field(("display matrix",), "applied", "Quarter turns and mirrors; another angle goes to the nearest, reported."),
+    Field(
+        ("display matrix",),
+        "applied",
+        "Quarter turns and mirrors. Another angle is rounded to the nearest of these, and reported.",
+    ),
     Field(("sample aspect ratio",), "applied", "Frames are widened to square pixels; reported."),
-    Field(("time stamps",), "applied", "A varying frame rate: frames are taken at even times; reported."),
+    Field(("time stamps",), "applied", "A variable frame rate is resampled to a constant one; reported."),
     Field(
         ("colour range", "colour matrix"),
         "applied",
-        "By FFmpeg, by the stream's tags; without any BT.709 from 1280x720 on, else BT.601.",
+        "By FFmpeg, according to the stream's tags. Without tags BT.709 from 1280x720 on, else BT.601.",
     ),
     Field(("edit list", "cropping of the codec"), "applied", "By FFmpeg, as players do."),
     Field(("alpha",), "applied", "Frames are put on white; reported."),
@@ -110,9 +114,9 @@ def video_notes(video: str | Path) -> list[str]:
 def _notes(frame: Any, stream: Any, step: float | None) -> list[str]:
     layout, notes = _layout(frame, stream), []
     if layout.transposed or any(layout.mirrored):
-        notes.append("The video's frames are turned as its display matrix says.")
+        notes.append("The video's frames are rotated by its display matrix.")
     if not layout.exact:
-        notes.append("The video's display matrix is no quarter turn: the nearest one is taken.")
+        notes.append("The video's display matrix is not a quarter turn: the nearest one is used.")
     if layout.wider != 1:
         notes.append(f"The video's pixels are not square: frames are made {layout.wider:.4g} times as wide.")
     if step is not None:

@@ -81,7 +81,7 @@ class Manifest:
         if changed:
             return f"{changed} changed since {file} was made, so it is made again"
         as_written = _digest(file) == row["sha256"]
-        return None if as_written else f"{file} is no longer the file that was written, so it is made again"
+        return None if as_written else f"{file} has changed since it was written, so it is made again"
 
     def begin(self, jobs: Iterable[Job]) -> None:
         """Compute the hashes of the jobs' input files. Call this method before the jobs run, so that a change during

@@ -18,7 +18,7 @@ MODEL = ("image", "prompt", "width", "height", "chunk", "window", "sink", "sched
 def add_mcp_command(commands: Any) -> None:
     """Add the `mcp` command to the subparsers `commands`. The command sets its function as `arguments.run`."""
     parser = commands.add_parser("mcp", help=ABOUT, description=HELP, formatter_class=Help)
-    parser.set_defaults(run=_serve, interrupted="what was walked is kept")
+    parser.set_defaults(run=_serve, interrupted="the walk is kept")
     parser.add_argument("ckpt", metavar="CKPT", type=some_path, help="the folder of a causal model or of a toy package")
     about = "a folder for the walks, each in a folder of its own"
     parser.add_argument("--walks", metavar="FOLDER", type=some_path, default="walks", help=about)
@@ -26,7 +26,7 @@ def add_mcp_command(commands: Any) -> None:
     parser.add_argument("--events", metavar="FILE", type=some_path, help=about)
     add = adder(parser)
     add("image", "the image in which a walk begins if the assistant names none", metavar="FILE")
-    parser.add_argument("--prompt", metavar="TEXT", help="what the world shows if the assistant does not say")
+    parser.add_argument("--prompt", metavar="TEXT", help="what the world shows if the assistant gives no prompt")
     for name in ("width", "height", "chunk", "window", "sink"):
         add(name, "see `live --help`", type=int, metavar="N")
     add("schedule", "see `live --help`", metavar="STEPS")

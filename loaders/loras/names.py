@@ -34,7 +34,7 @@ FIELDS = (
     Field(PREFIXES, "applied", "Prefixes of a layer's name: the official or diffusers' one, or with underscores."),
     Field((*DOWN, *UP), "applied", "Down and up, as matrices or 1x1 convolutions."),
     Field(("lora_B.bias", "lora_up.bias"), "applied", "Added to the layer's bias, with the LoRA's scale."),
-    Field(("alpha",), "applied", "The scale is alpha / rank. It comes before what the header or a side file states."),
+    Field(("alpha",), "applied", "The scale is alpha / rank. It takes precedence over the header and over JSON files."),
     Field(("scale", "scalar"), "applied", "`scale` is the scale, `scalar` a factor of it."),
     Field(tuple(WHOLE), "applied", "Added as they are to weights, norms, biases; `diff_m` to a block's modulation."),
     *(

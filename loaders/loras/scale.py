@@ -28,15 +28,19 @@ REFUSED = (
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """The initializations of a LoRA that also change the weights of the base model; such LoRAs are refused."""
 FIELDS = (
-    Field(ALPHA, "applied", "alpha of the scale alpha / rank, where a layer has no tensor for it."),
-    Field(RANK, "applied", "The rank, which has to be the tensors'."),
+    Field(ALPHA, "applied", "alpha of the scale alpha / rank, for layers without a tensor for it."),
+    Field(RANK, "applied", "The rank, which must equal the tensors' rank."),
     Field(PATTERNS, "applied", "Other values for some layers, by the end of their names or a plain pattern."),
-    Field((TRAINER,), "applied", "With PEFT's names and no tensor of alpha: converted, the scale is in the matrices."),
+    Field(
+        (TRAINER,),
+        "applied",
+        "With PEFT's names and no alpha tensors the file was converted: its matrices already include the scale.",
+    ),
     Field(("use_rslora",), "applied", "The scale is alpha / sqrt(rank)."),
     Field(("lora_bias",), "applied", "Biases of the up matrices, with the same scale."),
     Field((*REFUSED, "peft_type", "init_lora_weights"), "refused", f"All but plain LoRAs; {', '.join(CHANGED_BASE)}."),
-    Field(("modules_to_save", "bias"), "refused", "Whole weights and biases, where the file holds them."),
-    Field(PACKED, "applied", "Of the header: all of these, as JSON; diffusers has the first."),
+    Field(("modules_to_save", "bias"), "refused", "Whole weights and biases, if the file has them."),
+    Field(PACKED, "applied", "All of the fields above as JSON in the header; diffusers writes the first key."),
     Field(("NAME.json", "NAME_config.json", "config.json"), "applied", "With lora_alpha: as adapter_config.json."),
 )
 _PREFIXES = ("transformer.", "unet.", "diffusion_model.")

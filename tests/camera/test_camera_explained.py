@@ -41,9 +41,9 @@ def test_of_a_walk_the_right_convention_is_borne_out_and_a_wrong_one_is_told_wit
 def test_of_a_round_the_axes_are_borne_out_by_what_it_looks_at():
     path = preset_path("arc_left", frames=41).c2w
     assert doubts(read_as(path, "opencv_c2w")) == []
-    assert "it looks at what it goes round" in explained(read_as(path, "opencv_c2w"))[1]
+    assert "it looks at the centre of its orbit" in explained(read_as(path, "opencv_c2w"))[1]
     (doubt,) = doubts(read_as(path, "opengl_c2w"))
-    assert "looks away from what it goes round" in doubt
+    assert "looks away from the centre of its orbit" in doubt
 
 
 def test_a_world_whose_z_axis_is_up_shows_a_camera_on_its_head():
@@ -59,8 +59,8 @@ def test_what_the_path_cannot_tell_is_said_with_what_to_try(move):
     for name in NAMES:
         path = read_as(preset_path(move, frames=17).c2w, name)
         assert doubts(path) == []
-        assert "The path alone cannot tell it from" in explained(path)[1]
-        assert in_short(path).endswith("the path alone cannot tell.")
+        assert "The path alone does not distinguish it from" in explained(path)[1]
+        assert in_short(path).endswith("the path alone does not show it.")
 
 
 def test_a_wrong_convention_is_mended_by_naming_the_right_one(tmp_path):
@@ -69,7 +69,7 @@ def test_a_wrong_convention_is_mended_by_naming_the_right_one(tmp_path):
     (doubt,) = doubts(read_camera(tmp_path / "00.txt")[0])
     named, _ = read_camera(tmp_path / "00.txt", convention=doubt.split()[-1].rstrip("."))
     np.testing.assert_allclose(named.c2w, walk(), atol=1e-9)
-    assert "as you said" in explained(named)[1]
+    assert "as you chose" in explained(named)[1]
 
 
 def test_scale_and_turns_are_those_that_the_model_gets():
@@ -95,7 +95,10 @@ def test_show_says_it_and_the_drawing_does(tmp_path, capsys):
     assert main(["camera", "show", file, "--convention", "opengl_c2w", "--output", png, "-v"]) == 0
     said = capsys.readouterr().out
     assert "Read as matrices: 61 poses" in said
-    assert "! The camera goes backwards for most of its way; read as opencv_c2w it goes where it looks." in said
+    assert (
+        "! The camera moves backwards for most of the path; read as opencv_c2w it moves in its viewing direction."
+        in said
+    )
     read = read_as(walk(), "opencv_c2w")
     drawn = [np.asarray(render_preview(path)) for path in (read, read.relative())]
     assert (drawn[0] != drawn[1]).any()

@@ -191,7 +191,7 @@ def test_keys_that_no_reader_knows_are_named(tmp_path):
     _, notes = read_camera(write(tmp_path / "t.json", json.dumps(data)))
     assert notes == [
         "Not read, since this reader does not know them: zoom.",
-        "rolling_shutter is ignored: all of a picture is taken at once.",
+        "rolling_shutter is ignored: the model's camera exposes the whole image at once.",
     ]
 
 

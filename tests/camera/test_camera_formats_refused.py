@@ -147,7 +147,9 @@ def test_bad_colmap_in_binary_is_refused(tmp_path, name, change, complaint):
 
 
 def test_what_cannot_be_told_or_was_told_wrong_names_the_option(tmp_path):
-    with pytest.raises(CameraError, match="no camera path that can be told; give `format`, one of lingbot, vipe"):
+    with pytest.raises(
+        CameraError, match="the format of the camera file is not recognised; give `format`, one of lingbot, vipe"
+    ):
         read_camera(write(tmp_path / "a.txt", "milk"))
     with pytest.raises(CameraError, match=r"line 2 has 3 columns, .* \(read as kitti; `format` names another one\)"):
         read_camera(write(tmp_path / "a.txt", "1 0 0 0 0 1 0 0 0 0 1 0\n1 2 3"))

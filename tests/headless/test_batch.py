@@ -224,7 +224,7 @@ def test_a_file_that_is_no_longer_what_was_written_is_made_again(jobs, run, tmp_
     with video.open("ab") as file:
         file.write(b"x")
     code, said, rows = run(path, *ONE_STEP)
-    assert f"one: {video} is no longer the file that was written, so it is made again\n" in said.out
+    assert f"one: {video} has changed since it was written, so it is made again\n" in said.out
     assert said.out.splitlines()[-1].startswith("1 done, 0 were done before")
     assert digest(video) == before == rows[-1]["sha256"]
 

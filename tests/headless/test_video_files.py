@@ -78,7 +78,7 @@ def test_display_matrices(tmp_path, name):
         grey = first if first.ndim == 2 else first[..., 1]
         assert np.abs(grey.astype(int) - picture())[8:40, 8:72].max() < 12
         assert np.abs(grey.astype(int) - picture())[56:72, 88:150].max() < 12
-    assert "turned as its display matrix says" in video_notes(tmp_path / "a.mp4")[0]
+    assert "rotated by its display matrix" in video_notes(tmp_path / "a.mp4")[0]
 
 
 def test_pixels_that_are_not_square(tmp_path):

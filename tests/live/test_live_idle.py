@@ -144,7 +144,7 @@ def test_who_comes_back_is_no_longer_idle(idle_server):
 
 
 def test_a_walk_in_which_nobody_is_ends(idle_server, tmp_path):
-    """It stops first; what was walked is kept."""
+    """It stops first; the walk is kept."""
     client = idle_server.client(lingbot_world=True)
     client.chunk()
     hush(idle_server, 2 * IDLE)

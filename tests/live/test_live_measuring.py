@@ -60,6 +60,6 @@ def test_ctrl_c_twice_ends_a_bench_whose_walk_is_kept(toy_package, tmp_path):
         process.kill()
         process.communicate()
     assert process.returncode == 130
-    assert said.strip().endswith("interrupted; what was walked is kept")
+    assert said.strip().endswith("interrupted; the walk is kept")
     assert "Traceback" not in said
     assert next(tmp_path.glob("*/walk.state")).is_file()

@@ -21,7 +21,7 @@ INTRODUCTION = """\
 # Files: what is read, applied and refused
 
 Every field of a format that changes the meaning of the rest is in one of these tables. *Applied*: the result follows
-the field. *Refused*: an error names the field and the way out. *Reported*: the field has no effect, and a note says so.
+the field. *Refused*: an error names the field and a remedy. *Reported*: the field has no effect, and a note names it.
 *No effect*: the field cannot change the result. Keys and tensors that no table has are an error or a note.
 
 This page is written from the readers' own lists by `python tools/formats/make_formats_page.py`; a test compares both.
@@ -40,30 +40,30 @@ SECTIONS = [
     Section(
         "Cameras",
         "`lingbot-world camera show FILE` reads all of these, and so does *Import LingBot-World Camera*. `--fov_deg` "
-        "stands in for a lens that is missing, unreadable or no pinhole. Poses that differ by the rounding of the "
-        "file's numbers, and no more, are a camera that stands still.",
+        "replaces a lens that is missing, unreadable or not a pinhole. A camera stands still if its poses differ only "
+        "by the rounding of the file's numbers.",
         {f"`{name}`: {format.description}": format.fields for name, format in FORMATS.items()}
         | {"Texts in any JSON or .npz": stated.FIELDS},
     ),
     Section(
-        "Pictures",
+        "Images",
         "First frames, frames in folders, and images that a live client sends. HEIC needs the package `pillow-heif`.",
-        {"PNG, JPEG, WebP, TIFF, AVIF, HEIC and what else Pillow reads": image_files.FIELDS},
+        {"PNG, JPEG, WebP, TIFF, AVIF, HEIC and other formats that Pillow reads": image_files.FIELDS},
     ),
     Section(
         "Videos",
         "Read by `camera from-video`, `camera measure` and `measure`, through FFmpeg.",
-        {"MP4, MOV, MKV, WebM and what else FFmpeg reads": video_reader.FIELDS},
+        {"MP4, MOV, MKV, WebM and other formats that FFmpeg reads": video_reader.FIELDS},
     ),
     Section(
         "Model weights",
-        "Experts, causal models, text encoders and VAEs are read by one opener, so each may have any of these forms. "
-        "They keep their form in memory and are decoded where they are used; LoRAs are added to the decoded weight. "
+        "Experts, causal models, text encoders and VAEs are read by the same code, so each may have any of these "
+        "forms. They keep their form in memory and are decoded at each use; LoRAs are added to the decoded weight. "
         "GGUF needs the package `gguf`. nvfp4, mxfp8 and rotated int8 go through `comfy-kitchen`, to ComfyUI's bits. "
-        "`quantize` takes every form but bitsandbytes' own, and writes nf4, `comfy-fp8`, int8 and nvfp4.",
+        "`quantize` reads every form except bitsandbytes' own, and writes nf4, `comfy-fp8`, int8 and nvfp4.",
         {
             "safetensors, .pt, .pth: plain values": fields.SAFETENSORS,
-            "config.json beside them": config_json.FIELDS,
+            "config.json next to the weights": config_json.FIELDS,
             "bitsandbytes' 4 bits, and formats of the same kind": fields.BITSANDBYTES,
             "ComfyUI's quantized layers": fields.COMFYUI,
             "GGUF, as ComfyUI-GGUF's converter and llama.cpp write it": fields.GGUF,
@@ -73,11 +73,12 @@ SECTIONS = [
     ),
     Section(
         "LoRAs",
-        "Files of `--lora`, of `quantize --lora`, and of ComfyUI's LoRA loaders on our models. A folder of PEFT "
-        "will do too. On the canvas, the parts that ComfyUI's loader of one LoRA leaves out are applied, with a note.",
+        "Files of `--lora`, of `quantize --lora`, and of ComfyUI's LoRA loaders on our models. A folder "
+        "written by PEFT works too. On the canvas, parts of a LoRA that ComfyUI's own loader leaves out are applied, "
+        "with a note.",
         {"Keys": names.FIELDS, "Scale, in the header or adapter_config.json": scale.FIELDS},
     ),
-    Section("Names", "Names of files and folders show what they hold.", {"": release.FIELDS}),
+    Section("Names", "The names of files and folders show the kind of a model.", {"": release.FIELDS}),
 ]
 
 
