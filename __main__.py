@@ -1,5 +1,4 @@
-"""The `lingbot-world` command, for `python -m lingbot_world`. If the package is not installed, `python FOLDER` runs it
-from a folder of any name."""
+"""The `lingbot-world` command, for `python -m lingbot_world`, or `python FOLDER` if the package is not installed."""
 
 import signal
 import sys

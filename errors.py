@@ -1,5 +1,4 @@
-"""The errors that a user can fix. A message names the file or option, the value found, the value expected, and the
-remedy.
+"""The errors that a user can fix. A message names the file or option, what was found and expected, and the remedy.
 
 The command exits with code 2 after such an error, and ComfyUI shows it on the node. In a message an option has its
 Python name in backticks, such as `action_path`. The command shows it as a flag, such as --action_path.
@@ -36,8 +35,7 @@ class InputError(LingBotError):
 
 
 class DependencyError(LingBotError):
-    """The error for a package that is missing or broken. The message names the Python interpreter and the package to
-    install."""
+    """The error for a missing or broken package. The message names the interpreter and the package to install."""
 
 
 def describe_os_error(error: OSError | ValueError) -> str:
@@ -55,8 +53,7 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return `module`. Raises DependencyError, which names the interpreter and the `package` to install, if
-    that fails.
+    """Import and return `module`. Raises DependencyError, with the interpreter and the `package` to install.
 
     A broken installation may raise any exception at import (a missing shared library: OSError; a mismatched torch:
     RuntimeError or AttributeError). So every exception is converted.

@@ -31,8 +31,7 @@ class Reported(str):
 
 
 def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
-    """Return a list with one note on the `names` of a file that are missing in `fields`. The list is empty if `fields`
-    has all of them."""
+    """Return a list with a note on the `names` that are not in `fields`; an empty list without any."""
     known = {name for field in fields for name in field.names}
     strange = sorted({str(name) for name in names} - known)
     if not strange:

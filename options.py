@@ -18,8 +18,7 @@ T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """The signature progress(done, total), a callback for long operations."""
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-"""The signature show(name, unit). It returns a context manager that yields a Progress callback, and is open while the
-stage `name` runs."""
+"""The signature show(name, unit) of a context manager that yields the Progress callback of a stage."""
 
 SolverName = Literal["unipc", "dpmpp"]
 CameraCacheMode = Literal["auto", "off", "gpu"]
@@ -33,8 +32,7 @@ AttentionMode = Literal["auto", "exact", "8bit"]
 """The arithmetic of the blocks' self-attention. "exact" is the compute dtype, "8bit" an approximation with 8-bit
 products. "auto" means "exact"."""
 QuantizeFormat = Literal["nf4", "comfy-fp8", "int8", "nvfp4"]
-"""The formats that `quantize` writes. nf4 is the 4-bit format of bitsandbytes; ComfyUI's own loaders can read the
-others."""
+"""The formats that `quantize` writes: bitsandbytes' 4-bit nf4, and others that ComfyUI's own loaders read too."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
 """The dtype in which the VAE decodes. "auto" lets the program choose."""
@@ -48,8 +46,7 @@ ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 
 BOUNDARY = 0.947
-"""The boundary between the two experts, as a fraction of the noise range. The high-noise expert predicts from this
-level upwards."""
+"""The fraction of the noise range from which upwards the high-noise expert predicts."""
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
 """The height and width of the official videos in pixels. Their product is the default area."""
@@ -64,8 +61,7 @@ BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 CAUSAL_SHIFT = 10.0
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
-"""The official denoising steps, as indices of a schedule of 1,000 steps. FAST_INDICES: LingBot-World Fast (v1).
-V2_INDICES: 2.0."""
+"""The official denoising steps of LingBot-World Fast (v1) and 2.0, as indices of a schedule of 1,000 steps."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +124,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LoraFile:
-    """The file and the strength of a LoRA. `expert` is "high" or "low" if the LoRA is for only one expert, else
-    None."""
+    """A LoRA's file and strength. `expert` is "high" or "low" if it is for only one expert, else None."""
 
     path: Path
     strength: float = 1.0
@@ -166,8 +161,7 @@ SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:
-    """Return the torch.dtype called `name`. torch is imported here, because the command's --help uses this file without
-    torch."""
+    """Return the torch.dtype called `name`. Only here is torch imported, because --help needs this file without it."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]

@@ -1,8 +1,7 @@
 """A script that ComfyUI runs before it imports torch. If ComfyUI was started with `--cpu`, it sets OpenMP's waiting
 threads to sleep.
 
-By default each waiting thread spins for milliseconds, which slows everything else on its core. A setting in the
-environment takes precedence.
+By default each waiting thread spins for milliseconds, which slows its core. The environment takes precedence.
 """
 
 import os

@@ -23,8 +23,7 @@ _WORDS = {
     type(None): "None",
 }
 _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
-"""The class that is accepted for an annotation: numpy's numbers for int and float, other path types for Path, and text
-for a Literal."""
+"""The class accepted for an annotation: numpy's numbers for int and float, other paths for Path, text for Literal."""
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -39,8 +38,7 @@ def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a wrapper of the function that first checks the arguments by `check_types`. Raises InputError at a call
-    with a wrong type."""
+    """Return the function with its arguments checked by `check_types`, so that a wrong type raises InputError."""
     shape = signature(function)
 
     @wraps(function)

@@ -21,8 +21,7 @@ FIELDS_DEG = 5.0, 150.0  # the range of plausible horizontal fields of view
 def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
     """Return warnings about a path for a video of `frames` frames; an empty list if there are none.
 
-    The warnings are about too few or unused poses, jumps, fast turns, a camera that stands still, and an implausible or
-    changing lens.
+    They concern too few or unused poses, jumps, fast turns, a still camera, and an implausible or changing lens.
     """
     c2w, lens = path.c2w, path.intrinsics
     try:
@@ -41,8 +40,7 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
 def motion_warnings(poses: np.ndarray) -> list[str]:
     """Return warnings about jumps, fast turns, or a camera that stands still.
 
-    `poses` [f, 4, 4] are the model's input: each pose relative to the one before it. For a new video the first pose is
-    the identity.
+    `poses` [f, 4, 4] are the model's input: each relative to the one before; the first of a new video is the identity.
     """
     steps, turns_deg = _motion(poses)
     if not steps.any() and turns_deg.max() <= 1e-3:
@@ -51,11 +49,9 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a list with a warning if the lens is implausible for an 832x480 image. The list is empty for a plausible
-    lens.
+    """Return a list with a warning if the lens is implausible for an 832x480 image, else an empty list.
 
-    `lens` [4] is fx, fy, cx, cy in pixels. If the numbers seem to be for another image size, the warning states the
-    values for 832x480.
+    `lens` [4] is fx, fy, cx, cy in pixels. If it seems to be for another size, the warning states it for 832x480.
     """
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2

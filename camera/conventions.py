@@ -13,8 +13,7 @@ from .rounding import make_rigid, remove_rounding
 
 @dataclass(frozen=True)
 class Convention:
-    """A matrix convention of a program: camera-to-world or world-to-camera, OpenCV or OpenGL axes, and 16 numbers by
-    row or by column."""
+    """A matrix convention: camera-to-world or world-to-camera, OpenCV or OpenGL axes, numbers by row or column."""
 
     description: str
     camera_to_world: bool = True

@@ -28,8 +28,7 @@ EASINGS: dict[str, Curve] = {
 
 
 def eased(name: str, time: np.ndarray) -> np.ndarray:
-    """Return the progress [n], from 0 to 1, at each `time` [n] from 0 to 1. `name` is an easing curve in EASINGS.
-    Raises CameraError for an unknown name."""
+    """Return the progress [n] at each `time` [n], both 0 to 1. Raises CameraError for a `name` not in EASINGS."""
     if not isinstance(name, str) or name not in EASINGS:
         raise CameraError(f"easing {name!r}: expected one of {', '.join(EASINGS)}")
     return EASINGS[name](np.asarray(time, dtype=np.float64))

@@ -38,8 +38,7 @@ class _Comparison(NamedTuple):
 
 
 class _Score(NamedTuple):
-    """The result of a plausibility test: a score from -1 to 1, and messages for a path that passes (`yes`) or fails
-    (`no`)."""
+    """A test's result: a score from -1 to 1, and messages for a path that passes (`yes`) or fails (`no`)."""
 
     value: float
     yes: str
@@ -56,8 +55,7 @@ def explained(path: CameraPath, frames: int | None = None) -> list[str]:
 
 
 def in_short(path: CameraPath) -> str:
-    """Return a one-line summary of the convention for the preview. The string is empty for a path that was not read
-    from a file (`origin` is None)."""
+    """Return a line on the convention for the preview; empty for a path that was not read from a file."""
     if path.origin is None:
         return ""
     verdicts = {
@@ -70,8 +68,7 @@ def in_short(path: CameraPath) -> str:
 
 
 def doubts(path: CameraPath) -> list[str]:
-    """Return a list with a warning if the path is more plausible under another convention; otherwise the list is
-    empty."""
+    """Return a list with a warning if the path is more plausible under another convention, else an empty list."""
     if path.origin is None:
         return []
     better = {name: each for name, each in _compare_conventions(path).items() if each.verdict < 0}
@@ -101,8 +98,7 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Return the comparison of the path's convention with every other convention, by name. Every fourth pose is
-    used."""
+    """Return the path's convention, by every fourth pose, compared with each other convention by name."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]
@@ -168,8 +164,7 @@ def _meets(c2w: np.ndarray) -> float:
 
 
 def _scale(path: CameraPath, frames: int) -> list[str]:
-    """Return a message on the length, in the file's units, that becomes 1 in the model's input. The list is empty for a
-    path with too few poses."""
+    """Return a message on the length, in the file's units, that becomes 1 for the model; none for too few poses."""
     assert path.origin is not None
     try:
         steps, turns_deg = motion(path, frames)

@@ -84,8 +84,7 @@ class CameraPath:
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """Return this path followed by `other`, which is moved so that its first pose is this path's last pose. The
-        shared pose occurs once."""
+        """Return this path followed by `other`, which is moved to this path's last pose. That pose occurs once."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
         moved, actions = other.starting_at(self.c2w[-1]), None
@@ -127,13 +126,11 @@ class CameraPath:
         return self.starting_at(np.eye(4))
 
     def reversed(self) -> CameraPath:
-        """Return the path with its frames in reverse order. The camera moves backwards; each frame keeps its
-        orientation."""
+        """Return the path in reverse order. The camera moves backwards; each frame keeps its orientation."""
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at the fractional frame numbers `times` [m]. Positions are interpolated linearly, rotations
-        by slerp.
+        """Return the path at fractional frame numbers `times` [m]: positions linearly, rotations by slerp.
 
         Times outside the path are clamped to its ends. Actions are taken from the last frame at or before each time.
         """
@@ -154,8 +151,7 @@ class CameraPath:
         return self.resampled(frame_count(frames))
 
     def eased(self, easing: str) -> CameraPath:
-        """Return the path with its timing changed by the easing curve `easing`, a name in EASINGS. Raises CameraError
-        for another name."""
+        """Return the path with its timing changed by a curve in EASINGS. Raises CameraError for another name."""
         last = len(self) - 1
         return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
 
@@ -168,8 +164,7 @@ class CameraPath:
         return replace(self, c2w=c2w)
 
     def smoothed(self, radius: float) -> CameraPath:
-        """Return the path smoothed over time by a Gaussian with a sigma of `radius` frames. With 0 the path is
-        unchanged."""
+        """Return the path smoothed over time by a Gaussian with a sigma of `radius` frames (0: unchanged)."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
         reach = min(int(np.ceil(3 * radius)), len(self) - 1)

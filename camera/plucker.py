@@ -20,8 +20,7 @@ STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
-    """Return the camera-to-world pose of each latent frame, [f, 4, 4], for a path [n, 4, 4] and a video of `frames`
-    frames.
+    """Return the camera-to-world poses [f, 4, 4] of latent frames for a path [n, 4, 4] and a video of `frames` frames.
 
     `frame_count` limits the video's length to 4k+1 frames and to the path's length. The result is the first pose and
     every fourth pose after it. If f must be reduced to a multiple of `chunk`, poses are instead interpolated at even
@@ -43,8 +42,7 @@ def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
 
 
 def framewise_relative(c2w: np.ndarray) -> np.ndarray:
-    """Return each pose of a camera-to-world path [f, 4, 4] in the axes of the pose before it, [f, 4, 4]. The first
-    result is the identity."""
+    """Return each pose of a path [f, 4, 4] in the axes of the pose before it; the first becomes the identity."""
     relative = np.tile(np.eye(4), (len(c2w), 1, 1))
     to_previous = np.swapaxes(c2w[:-1, :3, :3], 1, 2)
     relative[1:, :3, :3] = to_previous @ c2w[1:, :3, :3]
@@ -53,8 +51,7 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return the step length, in world units, up to which a step between poses [n, 4, 4] is a rounding error. A camera
-    with no longer step stands still."""
+    """Return the length, in world units, up to which steps between poses [n, 4, 4] are rounding: the camera stands."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
@@ -124,8 +121,7 @@ def _scale(relative: np.ndarray, longest: float, scale: float | None) -> np.ndar
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return fx, fy, cx, cy [4] in pixels of a height x width image, from the first row of `intrinsics` in pixels of an
-    832x480 image."""
+    """Return fx, fy, cx, cy [4] in pixels of a height x width image, from the first row of `intrinsics` at 832x480."""
     across, down = width / LENS_WIDTH, height / LENS_HEIGHT
     return intrinsics[0] * [across, down, across, down]
 
@@ -175,8 +171,7 @@ def camera_embedding(
     longest step known in advance: pass the distance of four frames at full speed as `scale`.
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError for
-    invalid arrays, a path or `frames` that is too short, a size that is not a multiple of 8, and a `scale` that is not
-    above 0.
+    invalid arrays, too few poses or `frames`, a size that is no multiple of 8, and a `scale` of 0 or less.
     """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)
@@ -201,11 +196,9 @@ def pose_embedding(
 
 
 def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
-    """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] in host
-    memory.
+    """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] on the host.
 
-    `rays` is the result of `pixel_rays`. A live session reuses `out` and `rays`, because allocating `out` takes longer
-    than filling it.
+    `rays` come from `pixel_rays`. A live session reuses both, because allocating `out` takes longer than filling it.
     """
     embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
@@ -215,8 +208,7 @@ def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> N
 def action_embedding(
     c2w: ArrayLike, intrinsics: ArrayLike, actions: ArrayLike, *, frames: int, height: int, width: int
 ) -> torch.Tensor:
-    """Return the camera input of an action model: ray directions (3 values per pixel) and W, A, S, D flags (4 values
-    per pixel).
+    """Return the camera input of an action model: for each pixel a ray direction (3) and W, A, S, D flags (4).
 
     `actions` [n, 4] has one row per frame, of which every fourth is used. The other arguments are those of
     `camera_embedding`. Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError as `camera_embedding` does,

@@ -32,8 +32,7 @@ class PoseFolder:
 
 
 def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the camera-to-world poses float64 [n, 4, 4] and the lens float64 [n, 4] or [1, 4] in a folder: see
-    `read_pose_folder`."""
+    """Return poses float64 [n, 4, 4] and lens float64 [n, 4] or [1, 4] of a folder: see `read_pose_folder`."""
     folder = read_pose_folder(path, actions=False)
     return folder.c2w, folder.intrinsics
 
@@ -46,8 +45,7 @@ def read_pose_folder(
     `lens` replaces intrinsics.npy by another file or by an array [n, 4]. `actions` is None to read action.npy if it
     exists, True to require it, and False to skip it. If the number of lens rows is neither 1 nor the number of poses,
     only the first row is kept, because the model uses no other. If the numbers of poses and of actions differ, the
-    longer array is cut. `notes` report both. Raises CameraError for a missing or invalid file, and for fewer than five
-    poses.
+    longer array is cut. `notes` report both. Raises CameraError for an invalid file or fewer than five poses.
     """
     path = Path(path)
     if path.suffix.lower() == ".zip":
@@ -71,8 +69,7 @@ def read_pose_folder(
 
 
 def _read_zipped(path: Path, lens: Path | np.ndarray | None, actions: bool | None) -> PoseFolder:
-    """Read a zip file of a pose folder, such as the camera.zip of a live session. Errors and notes name the zip
-    file."""
+    """Read a zip file of a pose folder, such as a live session's camera.zip. Errors and notes name it."""
     check_file(path)
     with TemporaryDirectory() as folder:
         try:
@@ -106,8 +103,7 @@ def _lens_rows(lens: Path | np.ndarray, n_poses: int, notes: list[str]) -> np.nd
 
 
 def load_array(path: str | Path) -> np.ndarray:
-    """Return the array in an .npy file of at most 64 MiB. Raises CameraError for any other file, and for pickled
-    objects."""
+    """Return the array in an .npy file of at most 64 MiB. Raises CameraError for other files and pickled objects."""
     path = Path(path)
     check_file(path)
     try:

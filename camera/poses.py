@@ -17,9 +17,8 @@ RIGID_TOLERANCE = 1e-3
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
     """Return the number of frames of a video: `requested`, rounded down to 4n+1 and limited by the number of poses.
 
-    Such a video has n + 1 latent frames. Their number is rounded down to a multiple of `chunk`, the chunk size of a
-    causal model. Raises CameraError for fewer than five poses (two latent frames), for `requested` below 1, and for
-    less than one chunk.
+    Such a video has n + 1 latent frames. Their number is rounded down to a multiple of `chunk`. Raises CameraError for
+    fewer than five poses (two latent frames), `requested` below 1, and less than one chunk.
     """
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
@@ -78,15 +77,13 @@ def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndar
 
 
 def lens_change(rows: np.ndarray) -> list[str]:
-    """Return a list with a note for the user if a focal length in lens rows [n, 4] differs from the first row's by more
-    than 0.1 %. Otherwise the list is empty."""
+    """Return a list with a note if a focal length in lens rows [n, 4] differs by over 0.1 % from the first, else []."""
     change = np.abs(rows[:, :2] / rows[0, :2] - 1).max() if rows[0, :2].all() else 0
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """Return `values` as a float64 array. Raises CameraError, which begins with `name`, for rows of unequal length and
-    for dtypes not in numpy's `kinds`."""
+    """Return `values` as float64. Raises CameraError, with `name`, for ragged rows and other dtypes than `kinds`."""
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -42,11 +42,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
-    """Return right-handed rotations [n, 3, 3] by `degrees` [n] about one axis ("X", "Y" or "Z"), or by `degrees` [n, k]
-    about k axes.
+    """Return right-handed rotations [n, 3, 3] by `degrees` [n] about an axis "X", "Y" or "Z", or [n, k] about k axes.
 
-    "YX" is the product Y @ X. In OpenCV axes a positive X looks up, Y turns right, and Z rolls clockwise from the
-    camera's view.
+    "YX" is Y @ X. In OpenCV axes a positive X looks up, Y turns right, and Z rolls clockwise as the camera sees it.
     """
     angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
     rotations = np.tile(np.eye(3), (len(angles), 1, 1))
@@ -61,8 +59,7 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
 
 def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
-    """Return the angles in degrees about Y, X (-90 to 90) and Z of a rotation [3, 3]: the inverse of
-    `from_angles("YXZ", ...)`.
+    """Return the degrees about Y, X (-90 to 90) and Z of a rotation [3, 3], the inverse of `from_angles("YXZ", ...)`.
 
     The angle about Z is 0 for a camera that looks straight up or down.
     """
@@ -78,24 +75,21 @@ def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
 
 
 def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
-    """Return rotations [..., 3, 3] from quaternions [..., 4] in the order x, y, z, w. Their lengths need not be 1, but
-    above 0."""
+    """Return rotations [..., 3, 3] from quaternions [..., 4] in the order x, y, z, w, of any length above 0."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_quat(quaternions).as_matrix()
 
 
 def from_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Return rotations [n, 3, 3] from rotation vectors [n, 3]: the direction is the axis, the length the angle in
-    radians."""
+    """Return rotations [n, 3, 3] from rotation vectors [n, 3], whose length is the angle in radians."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_rotvec(vectors).as_matrix()
 
 
 def to_vectors(rotations: np.ndarray) -> np.ndarray:
-    """Return the rotation vector [n, 3] of each rotation [n, 3, 3], the axis times an angle from 0 to pi: the inverse
-    of `from_vectors`."""
+    """Return the rotation vectors [n, 3] of rotations [n, 3, 3], the axis times an angle from 0 to pi."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_matrix(rotations).as_rotvec()
@@ -107,15 +101,13 @@ def angle_deg(rotations: np.ndarray) -> np.ndarray:
 
 
 def slerp(start: np.ndarray, end: np.ndarray, fraction: np.ndarray) -> np.ndarray:
-    """Return rotations [n, 3, 3] on the shortest arcs from `start` [n, 3, 3] to `end`, at `fraction` [n] from 0 to
-    1."""
+    """Return rotations [n, 3, 3] on the shortest arcs from `start` [n, 3, 3] to `end`, at `fraction` [n], 0 to 1."""
     turn = to_vectors(np.swapaxes(start, -1, -2) @ end)
     return start @ from_vectors(fraction[:, None] * turn)
 
 
 def interpolate(c2w: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return poses [m, 4, 4] at the fractional frame numbers `times` [m] of poses [n, 4, 4]. Positions are interpolated
-    linearly, rotations by slerp."""
+    """Return poses [m, 4, 4] at fractional frame numbers `times` [m]: positions linearly, rotations by slerp."""
     before = np.minimum(times.astype(int), len(c2w) - 1)
     after = np.minimum(before + 1, len(c2w) - 1)
     fraction = times - before

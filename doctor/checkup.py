@@ -1,5 +1,4 @@
-"""The doctor's checkup: facts about the machine, trials of kernels, their rates in TFLOP/s, and the expected speed of
-each release."""
+"""The doctor's checkup: facts about the machine, trials of kernels, their rates, and each release's expected speed."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class Checkup:
 
     @property
     def presets(self) -> dict[str, Row]:
-        """The recommended setting of each model, by the model's name. Models that do not fit on the card are left
-        out."""
+        """The recommended setting of each model that fits on the card, by the model's name."""
         found = {model: preset(self.rows, model) for model in dict.fromkeys(row.model for row in self.rows)}
         return {model: row for model, row in found.items() if row is not None}
 
@@ -109,8 +107,7 @@ def check(device: torch.device, folder: Path | None = None) -> Checkup:
 
 
 def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, Any]) -> tuple[list[Row], list[Row]]:
-    """Return the expected speed of the causal releases and of the base model. Each model uses rates that were measured
-    at its own matrix sizes."""
+    """Return the expected speed of causal releases and base model, by rates measured at each model's matrix sizes."""
     unknown = Rates(SLOWEST, SLOWEST, SLOWEST, SLOWEST, SLOWEST, bandwidth(device), bus(device), facts["memory_total"])
     small = large = _with_rates(unknown, device, found)
     with suppress(torch.OutOfMemoryError):  # the matrices of the 14B take 2 GB
@@ -119,8 +116,7 @@ def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, An
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return `known` with the measured rates `found` in place of its own. A kind of work without a measured rate keeps
-    its rate in `known`."""
+    """Return `known` with the measured rates `found` in place of its own, where there are some."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)
@@ -136,8 +132,7 @@ def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> 
 
 
 def bandwidth(device: torch.device) -> float:
-    """Return the bandwidth of a GPU's memory in GB/s. A copy within this memory is timed, and both the reading and the
-    writing count."""
+    """Return the bandwidth of a GPU's memory in GB/s: reading and writing of a timed copy."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
     return 2 * x.nbytes / _timed(lambda: y.copy_(x), device) / 1e9

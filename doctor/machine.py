@@ -44,8 +44,7 @@ COMFYUI_ARGUMENTS = (
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return facts about a machine as JSON values, by name. `folder`: a folder on the disk to measure, by default the
-    cache folder."""
+    """Return a machine's facts as JSON values. `folder`: where the disk is timed; None: the cache folder."""
     card = card_of(device)
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -72,8 +71,7 @@ def _build() -> str:
 
 
 def _driver_package() -> str | None:
-    """Return the version of NVIDIA's driver from the package nvidia-ml-py or from Linux's /proc. Return None if neither
-    is available."""
+    """Return the version of NVIDIA's driver from the package nvidia-ml-py or from Linux's /proc, or None."""
     with suppress(Exception):
         nvml = import_module("pynvml")
         nvml.nvmlInit()
@@ -115,8 +113,7 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
 
 
 def _host_memory() -> dict[str, Any]:
-    """Return the total and free bytes of host memory and the size of the page file. Without psutil, return only the
-    free bytes."""
+    """Return host memory's total and free bytes and the page file's size; only the free bytes without psutil."""
     with suppress(ImportError):
         psutil = import_module("psutil")
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
@@ -126,8 +123,7 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return the speed of writing and reading a file in `folder`, in MB/s. If no file can be written there, the dict
-    has the `reason` instead."""
+    """Return the speed, in MB/s, of writing and reading a file in `folder`, or the `reason` why none can be."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)

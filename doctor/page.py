@@ -110,8 +110,7 @@ def _presets(found: Checkup) -> str:
 
 
 def row(found: Checkup) -> str:
-    """Return a checkup as a line of the Markdown table in docs/cards.md. The line has the card, versions, rates, and
-    the frames per second of each preset."""
+    """Return a checkup as a row of docs/cards.md: the card, versions, rates, and frames per second of each preset."""
     rates = " / ".join(f"{rate.tflops:.3g}" for rate in found.rates.values() if rate.tflops) or "-"
     made = "; ".join(
         f"{model} {setting_words(each)}: {each.frames_a_second:.1f}" for model, each in found.presets.items()

@@ -86,8 +86,7 @@ laptop and on Strix Halo used the tiny decoder."""
 
 
 def rates_of(card: Published) -> Rates:
-    """Return the estimated rates of kernels on a card. They are the published figures times the fractions in
-    `card.shares`."""
+    """Return the estimated rates of kernels on a card: published figures times the fractions in `card.shares`."""
     shares = card.shares
     return Rates(
         card.half * shares.linear,

@@ -1,5 +1,4 @@
-"""A test of whether an attention function works in a CUDA graph. The replayed graph must compute the right result for
-new input values."""
+"""A test of an attention function in a CUDA graph, whose replay must compute the right result for new values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The tables of docs/cards.md: speeds estimated from published figures, and measurements by other people next to the
-estimates."""
+"""The tables of docs/cards.md: speeds estimated from published figures, and other people's measurements."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ def parts_table() -> str:
 
 
 def measured_table() -> str:
-    """Return the Markdown table of measurements by other people of the 1.3B model. Each row also has the estimate for
-    the same setting."""
+    """Return the Markdown table of other people's measurements of the 1.3B model, next to our estimates."""
     lines = ["| card, code | setting | model, all: theirs | worked out | off by |", "|---|---|---|---|---|"]
     config = MODELS["1.3B"][1]
     for each in OTHERS:

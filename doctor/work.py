@@ -158,8 +158,7 @@ def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) ->
     """Return the placement of a model on a card for a `setting`, or None if the model does not fit. `weight`: the bytes
     of each stored weight. `memory`: the bytes of the card's memory.
 
-    Placements are tried in this order: all on the card, keys and values in 8 bits, keys and values in host memory, and
-    finally also the weights in host memory.
+    Tried in order are: all on the card, keys and values in 8 bits, these in host memory, the weights there too.
     """
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))

@@ -1,5 +1,4 @@
-"""Sparse coloured points of an exported scene. Corners are tracked through the frames and triangulated by pycolmap,
-with the camera poses held fixed."""
+"""Sparse coloured points of a scene: corners, tracked and triangulated by pycolmap with the camera poses held fixed."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ LEAST_ANGLE_DEG = 0.5
 """The smallest angle in degrees between two rays that may determine a point. pycolmap's default of 1.5 suits
 photographs, because their cameras are further apart than those of successive frames."""
 APART = (1, 2, 4, 8)
-"""The distances between two frames with matched points. The points tracked in an exported frame are matched with those
-in the 1st, 2nd, 4th and 8th exported frame after it."""
+"""An exported frame is matched with the 1st, 2nd, 4th and 8th exported frame after it."""
 FEWEST_VIEWS = 3
 TOGETHER = 240
 """The number of exported frames through which points are tracked at a time. It limits the memory."""
@@ -76,8 +74,7 @@ def check_points(left_out: bool = False) -> None:
 
 
 def add_points(made: Exported, fps: float) -> Points:
-    """Triangulate the points of an exported scene, write them in the scene's format, and return them. `fps`: the frame
-    rate of the video.
+    """Triangulate a scene's points, write them in its format, and return them. `fps`: the frame rate of the video.
 
     For nerfstudio, `points.ply` is written in the coordinates of the poses and listed in transforms.json. For colmap,
     the points are written into the model in sparse/0. For ply, `Points.cloud` is written as `points.ply` and the frames
@@ -137,8 +134,7 @@ def _triangulate(made: Exported, folder: Path) -> tuple[Any, np.ndarray]:
 
 
 def _write_scene(database: Any, model: Any) -> None:
-    """Write the cameras and images of `model` into the database under the same ids. The first exported frame is image
-    1."""
+    """Write cameras and images of `model` into the database under the same ids. The first frame is image 1."""
     for camera in model.cameras.values():
         database.write_camera(camera, use_camera_id=True)
     for rig in model.rigs.values():
@@ -167,8 +163,7 @@ def _write_tracks(database: Any, made: Exported, begin: int) -> np.ndarray:
 
 
 def _write_pair(database: Any, images: tuple[int, int], seen: np.ndarray) -> None:
-    """Write the matches of two images, named by their ids. `seen`, bool [2, n], marks the tracked points that are
-    visible in each image."""
+    """Write the matches of two images, given by their ids. `seen`, bool [2, n]: the points visible in each image."""
     colmap, both = pycolmap(), seen.all(0)
     numbers = np.cumsum(seen, 1) - 1  # the index of each point within its image
     matches = numbers[:, both].T.astype(np.uint32)

@@ -1,5 +1,4 @@
-"""The preview of an exported scene for a 3D viewer. It is one point cloud with the scene's points and its cameras,
-which are drawn in red."""
+"""The preview of a scene for a 3D viewer: one point cloud with its points and its cameras, which are drawn in red."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ DEPTH, BACK = 0.08, 0.75
 """Two lengths, as fractions of the median distance from the first camera to the points. DEPTH: the depth of a drawn
 camera. BACK: the distance from the first camera back to the viewpoint of the preview."""
 EDGES = ((0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (2, 3), (3, 4), (4, 1))
-"""The edges of a drawn camera as pairs of points. Point 0 is the camera's centre, and 1 to 4 are the corners of its
-image."""
+"""The edges of a drawn camera as pairs of points: 0 is its centre, and 1 to 4 are the corners of its image."""
 ALONG = np.linspace(0, 1, 16)[:, None]
 """The positions of the points that draw an edge, from 0 to 1 along the edge, [16, 1]."""
 RED = (255, 0, 0)
@@ -36,8 +34,7 @@ class Preview(NamedTuple):
 
 
 def draw_preview(points: np.ndarray, colours: np.ndarray, path: CameraPath) -> Preview:
-    """Return the preview of a scene. `points`: [n, 3], with y up. `colours`: uint8 [n, 3]. `path`: the cameras to draw,
-    in OpenCV axes."""
+    """Return a scene's preview. `points`: [n, 3], with y up. `colours`: uint8 [n, 3]. `path`: the cameras to draw."""
     away = np.linalg.norm(points - OPENGL_TO_OPENCV[:3, :3] @ path.c2w[0, :3, 3], axis=1)
     unit, chosen = float(np.median(away)), np.unique(np.linspace(0, len(path) - 1, CAMERAS).astype(int))
     drawn = [_draw_camera(path.c2w[at], path.intrinsics[at], DEPTH * unit) for at in chosen]

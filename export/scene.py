@@ -1,5 +1,4 @@
-"""Export of a folder with a scene for nerfstudio or COLMAP, or for a point cloud: frames as PNG files, camera poses and
-intrinsics."""
+"""Export of a scene's folder for nerfstudio, COLMAP or a point cloud: PNG files, camera poses and intrinsics."""
 
 from __future__ import annotations
 

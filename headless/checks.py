@@ -1,5 +1,4 @@
-"""Checks of a run's options before weights are loaded, for every kind of model. The module also has the base class of
-plans, Plan."""
+"""Checks of a run's options before weights are loaded, for every kind of model, and Plan, the base class of plans."""
 
 import math
 import re
@@ -40,8 +39,7 @@ MOST_FPS = 1000
 @dataclass(frozen=True, kw_only=True)
 class RunInputs:
     """The options of a run and its open files, except those of the model. Weights are memory-mapped, so open files use
-    little memory. `tokenizer` is only a path if the prompt's embedding is in the cache `known`, because the tokenizer
-    may not be needed."""
+    little memory. `tokenizer` is only a path if the cache `known` has the prompt's embedding."""
 
     options: GenerateOptions
     tokenizer: Tokenizer | Path
@@ -73,8 +71,7 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the dtype, the arithmetic and the attention mode of a forward. `processes`: the number of processes
-        that compute the forward together."""
+        """Return the dtype, arithmetic and attention mode of a forward that so many `processes` compute together."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
@@ -107,8 +104,7 @@ class Plan(RunInputs):
 
 
 def many(count: int, thing: str) -> str:
-    """Return a count with its noun in the singular or plural, such as `1 step` or `2 steps`. `thing`: the noun in the
-    singular."""
+    """Return a count with its noun, such as `1 step` or `2 steps`. `thing`: the noun in the singular."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
@@ -122,8 +118,7 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
 
 
 def check_settings(options: GenerateOptions) -> None:
-    """Check the options against their choices and ranges, and that the LoRA files exist. Raises InputError for the
-    first invalid option."""
+    """Raise InputError for the first option outside its choices or its range, and for a missing LoRA file."""
     for name, choices in CHOICES.items():
         found = getattr(options, name)
         if found not in choices and not (found is None and name == "dtype"):
@@ -154,8 +149,7 @@ def check_settings(options: GenerateOptions) -> None:
 
 
 def find_device(name: str | None) -> torch.device:
-    """Return the torch device called `name`; None means the GPU if there is one, or else the CPU. Raises InputError for
-    a device that torch cannot use."""
+    """Return the torch device `name`; None: the GPU, or else the CPU. Raises InputError if torch cannot use it."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -272,8 +266,7 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings about a prompt that is empty, looks like a file's name, or has no effect. `guided`: whether the
-    model uses the negative prompt."""
+    """Return warnings about an empty, useless or file-like prompt. `guided`: the model uses the negative prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")

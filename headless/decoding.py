@@ -1,5 +1,4 @@
-"""Decoding by several processes. Each process decodes a stripe of every frame, and the first process joins the
-stripes."""
+"""Decoding by several processes: each decodes a stripe of every frame, and the first one joins the stripes."""
 
 import logging
 from contextlib import suppress

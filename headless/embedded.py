@@ -1,8 +1,6 @@
-"""A cache on the disk for the embeddings of recent prompts. A run with a cached prompt does not need the text encoder
-(11 GB for umt5-xxl).
+"""A cache of recent prompts' embeddings on the disk. With a cached prompt a run needs no text encoder (11 GB).
 
-The environment variable LINGBOT_WORLD_PROMPTS names the cache's folder, by default one in the user's cache folder. An
-empty value disables the cache.
+The environment variable LINGBOT_WORLD_PROMPTS names another folder than the user's cache; empty means no cache.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ EMBEDDING = "embedding"
 @dataclass(frozen=True)
 class KnownPrompts:
     """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `folder`: the cache's
-    folder, None for no cache. `maker`: a text that identifies the encoder, the tokenizer, the dtype and the kind of
-    device."""
+    folder, None for no cache. `maker`: a text that identifies these four."""
 
     folder: Path | None
     maker: str
@@ -48,8 +45,7 @@ class KnownPrompts:
         return file is not None and file.is_file()
 
     def find(self, text: str) -> Tensor | None:
-        """Return the prompt's embedding, float32 [1, L, D] on the CPU. Return None if it is not in the cache or cannot
-        be read."""
+        """Return the prompt's embedding, float32 [1, L, D] on the CPU; None if it is not cached or cannot be read."""
         from safetensors.torch import load_file
 
         file = self._file(text)

@@ -14,6 +14,7 @@ import torch
 
 from ..model.choice.kept import in_user_cache, read_json, write_json
 from .checks import Plan
+from .options import CAMERAS
 from .process.profile import Stage
 from .rollout_plan import RolloutPlan
 
@@ -23,29 +24,14 @@ the new frames. PER_FRAME_BEFORE: the stage for the frames of the continued stat
 VARIABLE, NAME = "LINGBOT_WORLD_TIMES", "times.json"
 MOST_KINDS = 200
 _OF_NO_MATTER = (
-    "prompt",
-    "negative",
-    "image",
-    "output",
-    "overwrite",
-    "action_path",
-    "preset",
-    "keys",
-    "seed",
-    "fps",
-    "save_state",
-    "continue_from",
-    "events",
-    "frame_num",
-    "max_area",
-    "width",
-    "height",
+    *CAMERAS,
+    *("prompt", "negative", "image", "output", "overwrite", "seed", "fps", "save_state", "continue_from", "events"),
+    *("frame_num", "max_area", "width", "height"),  # the geometry has them
 )
 
 
 def expected(plan: Plan) -> str:
-    """Return the estimated duration as text, such as "about 3 min, by the last run of this kind". Return an empty text
-    if there was no such run."""
+    """Return the estimate, such as "about 3 min, by the last run of this kind"; empty without such a run."""
     with suppress(KeyError, TypeError):
         found = read_json(in_user_cache(VARIABLE, NAME))[_kind(plan)]
         again = found.get("per_frame_before", 0) * plan.frames_before

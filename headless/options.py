@@ -57,16 +57,8 @@ GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 FEW_STEPS_ONLY = ("schedule",)
 """The options that the release causal-pretrain does not use, unlike other causal models."""
 CAUSAL_ONLY = (
-    "release",
-    "chunk",
-    "window",
-    "sink",
-    "decoder_device",
-    "schedule",
-    "kv_cache",
-    "save_state",
-    "continue_from",
-    "events",
+    *("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache"),
+    *("save_state", "continue_from", "events"),
 )
 """The options that only causal models use."""
 

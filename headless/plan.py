@@ -29,20 +29,8 @@ from ..text.encoder import check_vocabulary
 from ..text.tokenizer import find_tokenizer
 from ..text.weights import UMT5Weights, open_weights
 from ..vae import read_vae
-from .checks import (
-    Plan,
-    RunInputs,
-    camera_of,
-    check_settings,
-    find_device,
-    frame_notes,
-    geometry_of,
-    lora_notes,
-    many,
-    refuse_options,
-    text_dtype,
-    text_notes,
-)
+from . import checks
+from .checks import Plan, RunInputs
 from .embedded import KnownPrompts
 from .files.pictures import image_notes, read_image
 from .files.target import check_new, check_target, find_target
@@ -67,11 +55,10 @@ class SamplingPlan(Plan):
     @property
     def work(self) -> str:
         """The number of steps as text, such as "40 steps"."""
-        return many(self.options.sampling_steps, "step")
+        return checks.many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return the properties of the run that determine the memory of its steps. `together`: how processes divide
-        each forward."""
+        """Return what determines the memory of the run's steps. `together`: how processes divide each forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )
@@ -100,8 +87,8 @@ def make_plan(
     early. `open_file(opener, path, *loras)` opens a file, or returns it from a cache. Raises a LingBotError for the
     first invalid option or file."""
     options = with_state(options)
-    check_settings(options)
-    device = find_device(options.device)
+    checks.check_settings(options)
+    device = checks.find_device(options.device)
     target = find_target(options.output, options.overwrite)
     if target.pattern is None and target.kept is None:
         require("av", '"lingbot-world[cli]"')
@@ -111,7 +98,7 @@ def make_plan(
     paths = _parts(package, options.ckpt_dir)
     text_encoder = open_file(open_weights, paths["text_encoder"])
     tokenizer_file = find_tokenizer(paths["tokenizer"])
-    known = KnownPrompts.made_by(paths["text_encoder"], tokenizer_file, text_dtype(options), device)
+    known = KnownPrompts.made_by(paths["text_encoder"], tokenizer_file, checks.text_dtype(options), device)
     tokenizer = None if known.has(options.prompt) else open_file(load_tokenizer, tokenizer_file)
     if tokenizer is not None:
         check_vocabulary(tokenizer, text_encoder)
@@ -180,7 +167,7 @@ def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
 
 def _plan_sampling(inputs: RunInputs, experts: PerExpert[Checkpoint], image: np.ndarray | None) -> SamplingPlan:
     options = inputs.options
-    refuse_options(options, CAUSAL_ONLY, "the base model makes a video as a whole; causal models take it")
+    checks.refuse_options(options, CAUSAL_ONLY, "the base model makes a video as a whole; causal models take it")
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
     assumed = base_release(experts.high.names)[2]
@@ -188,14 +175,14 @@ def _plan_sampling(inputs: RunInputs, experts: PerExpert[Checkpoint], image: np.
     notes = (
         *([] if assumed is None else [assumed]),
         *image_notes(options.image),
-        *lora_notes(options, two_experts=True),
-        *text_notes(options, any(scale != 1 for scale in guide_scales(options.guide_scale))),
+        *checks.lora_notes(options, two_experts=True),
+        *checks.text_notes(options, any(scale != 1 for scale in guide_scales(options.guide_scale))),
         *eight_bit,
     )
     if inputs.device.type == "cpu" and options.residency != "auto":
         notes = (*notes, f"`residency` {options.residency} has no effect on a CPU: experts are their mapped files.")
-    camera = camera_of(options, experts.high)
-    geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
+    camera = checks.camera_of(options, experts.high)
+    geometry = checks.geometry_of(options, image, None if camera is None else len(camera.c2w))
     warned = [] if camera is None else warnings(camera, geometry.frames)
     return SamplingPlan(
         **vars(inputs),
@@ -204,7 +191,7 @@ def _plan_sampling(inputs: RunInputs, experts: PerExpert[Checkpoint], image: np.
         frame=first_frame(image, geometry),
         geometry=geometry,
         shift=SHIFT if options.shift is None else options.shift,
-        notes=tuple(dict.fromkeys((*notes, *frame_notes(options, geometry, camera), *warned))),
+        notes=tuple(dict.fromkeys((*notes, *checks.frame_notes(options, geometry, camera), *warned))),
     )
 
 

@@ -1,5 +1,4 @@
-"""The work of a causal run before its first chunk. It encodes the prompts and the image, and loads the decoder and the
-model."""
+"""The work of a causal run before its first chunk: encoding of prompts and image, loading of decoder and model."""
 
 import logging
 import threading
@@ -50,8 +49,7 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
     """Return the inputs of the run's chunks. `prompts()` returns the embeddings of the prompts. Each process loads its
     own model. Raises InputError if memory is too small.
 
-    The text encoder, the VAE encoder and the model use the GPU one after the other, or at the same time if they all
-    fit.
+    Text encoder, VAE encoder and model use the GPU one after the other, or at the same time if they all fit.
     """
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
@@ -77,8 +75,7 @@ def _all_at_once(
     plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
     """Encode the prompts while one thread loads the model and another encodes the image. Unless `image_too`, the image
-    is encoded before the prompts, because GPU memory is too small for all three. After an error the threads end within
-    0.1 s."""
+    comes before the prompts, because memory is too small for all. After an error the threads end in 0.1 s."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
     with _Aside(run.stages, gpu) as aside:
         loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))
@@ -94,8 +91,7 @@ def _all_at_once(
 
 
 class _Aside(AbstractContextManager["_Aside"]):
-    """Two background threads of a run, which end with this context. `gpu`: the index of their CUDA device, None on a
-    CPU."""
+    """Two background threads that end with this context. `gpu`: the index of their CUDA device, None on a CPU."""
 
     def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
         self._stages, self._gpu = stages, gpu
@@ -135,8 +131,7 @@ class _Aside(AbstractContextManager["_Aside"]):
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
-    """Return the free bytes on the GPU and in host memory. Both are the minimum over all processes, so that all
-    processes make the same choices."""
+    """Return the free bytes of GPU and host, the minimum over all processes, so that all make the same choices."""
     return Free(processes.least(free_memory(plan.device)), processes.least(available_host_memory()))
 
 
@@ -144,8 +139,7 @@ def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
 ) -> tuple[RolloutMemory | None, bool]:
     """Return (memory plan, whether both encoders fit at the same time). The plan has the whole model on the GPU. It is
-    None if the text encoder or the VAE encoder does not fit next to the model, on a CPU, and if processes divide the
-    weights."""
+    None on a CPU, if an encoder does not fit next to the model, and if processes divide the weights."""
     if plan.device.type != "cuda" or run.together.weights is not None:
         return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
@@ -161,8 +155,7 @@ def _with_room_for_all(
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
-    """Return the processes that decode, each a stripe of every frame. If the VAE decodes in tiles, return ALONE: only
-    one process decodes."""
+    """Return the processes that decode, each a stripe of every frame, or ALONE if the VAE decodes in tiles."""
     return ALONE if memory.vae_tiling else processes
 
 
@@ -170,8 +163,7 @@ def _encode(
     plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
     """Return the latent of the image, None except in the first process, and the decoder, None in processes that do not
-    decode. `alone`: whether nothing else uses the GPU. In that case the image is encoded in tiles if memory is
-    short."""
+    decode. `alone`: nothing else uses the GPU, so tiles are used if memory is short."""
     processes = run.processes
     if memory.vae_tiling and not processes.first:
         return None, None

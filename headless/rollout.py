@@ -143,8 +143,7 @@ class _Frames:
             raise
 
     def _replay(self, latents: Iterator[Tensor]) -> None:
-        """Restore the caches of a continued state. The model computes one forward for each of the state's chunks, and
-        the decoder decodes the last chunks."""
+        """Restore a state's caches: one forward of the model for each chunk, and the last chunks for the decoder."""
         state = self._plan.spec.state
         if state is None:
             return
@@ -179,8 +178,7 @@ class _Frames:
         return self._decoder.decode(latent)
 
     def _decode_in_fp32(self, reason: str) -> None:
-        """Replace the decoder by one in fp32, which decodes in tiles if memory is short. It decodes the preceding
-        chunks first, to restore its state."""
+        """Replace the decoder by one in fp32, in tiles if memory is short, and restore its state by the last chunks."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
         vae = load_vae(plan.vae, device=plan.decoding_device)

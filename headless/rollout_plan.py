@@ -21,17 +21,8 @@ from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import records, vae_width
-from .checks import (
-    Plan,
-    RunInputs,
-    camera_of,
-    find_decoding_device,
-    geometry_of,
-    lora_notes,
-    many,
-    refuse_options,
-    text_notes,
-)
+from . import checks
+from .checks import Plan, RunInputs
 from .files.existing import refuse_existing
 from .files.pictures import image_notes
 from .files.target import Target, check_folder, check_name
@@ -61,11 +52,11 @@ class RolloutPlan(Plan):
 
     @property
     def decoding_device(self) -> torch.device:
-        return find_decoding_device(self.options.decoder_device, self.device)
+        return checks.find_decoding_device(self.options.decoder_device, self.device)
 
     @property
     def work(self) -> str:
-        return many(self.spec.geometry.lat_f // self.spec.chunk, "chunk")
+        return checks.many(self.spec.geometry.lat_f // self.spec.chunk, "chunk")
 
     @property
     def chunk_geometry(self) -> Geometry:
@@ -74,8 +65,7 @@ class RolloutPlan(Plan):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames of the continued state, 0 without one. It is also the number of the first new PNG
-        file."""
+        """The number of frames of the continued state (0: none), and of the first new PNG file."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:
@@ -96,11 +86,11 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
     options, release = inputs.options, checkpoint.release
     assert release is not None  # a causal model has a release
     if release.guided:
-        refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
+        checks.refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
     of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
-    refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
+    checks.refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
     eight_bit = check_8_bits(options.arithmetic, options.attention, inputs.device, checkpoint.config)
-    find_decoding_device(options.decoder_device, inputs.device)  # raises
+    checks.find_decoding_device(options.decoder_device, inputs.device)  # raises
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
@@ -120,8 +110,8 @@ def plan_causal(inputs: RunInputs, checkpoint: Checkpoint, image: np.ndarray | N
         notes=(
             *checkpoint.release_lines,
             *image_notes(options.image),
-            *lora_notes(options),
-            *text_notes(options, release.guided),
+            *checks.lora_notes(options),
+            *checks.text_notes(options, release.guided),
             *eight_bit,
             *own,
             *spec.notes,
@@ -164,9 +154,8 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
-    """Return the camera path of the options, or None without one. Raises CameraError if the path has fewer poses than a
-    chunk needs."""
-    camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
+    """Return the options' camera path, or None. Raises CameraError for fewer poses than a chunk needs."""
+    camera, fewest = checks.camera_of(options, checkpoint), 4 * chunk - 3
     if camera is not None and len(camera.c2w) < fewest:
         given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
         raise CameraError(
@@ -180,7 +169,7 @@ def _frame(options: GenerateOptions, image: np.ndarray | None, chunk: int, state
     """Return the image as the first frame, [3, H, W], in the requested size, or None if the run continues a state.
     Raises InputError if the requested size is not that of the state."""
     if state is None:
-        return None if image is None else first_frame(image, geometry_of(options, image, None, chunk))
+        return None if image is None else first_frame(image, checks.geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
     if (options.width, options.height) not in ((None, None), (width, height)):
         raise InputError(f"`width` and `height`: the state is of {width}x{height}; leave them out")

@@ -111,8 +111,7 @@ def take_outputs(plan: AnyPlan) -> Iterator[None]:
 
 @contextmanager
 def _alone(plan: AnyPlan, processes: Processes) -> Iterator[None]:
-    """Lock the output files (see `take_outputs`) in the first process. If that fails, raise the InputError in all
-    processes."""
+    """Lock the output files (see `take_outputs`) in the first process; raise its InputError in all processes."""
     with ExitStack() as stack:
         refusal = ""
         if processes.first:
@@ -155,8 +154,7 @@ def _run_stages(plan: AnyPlan, stages: StageRecorder, seed: int, processes: Proc
 
 
 def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
-    """Return the embeddings of the prompts, [1, L, D] each, in the process that encodes them, and None in the
-    others."""
+    """Return the prompts' embeddings, [1, L, D] each, in the process that encodes them, None in the others."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):
             return None

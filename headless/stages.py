@@ -1,5 +1,4 @@
-"""The stages of a run with the base model: encoding of the prompts and the image, sampling with both experts, and
-decoding."""
+"""The stages of a run with the base model: encoding of prompts and image, sampling with both experts, decoding."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -43,8 +42,7 @@ class RunContext:
 
 
 def prompts_of(plan: AnyPlan) -> list[str]:
-    """Return the texts that a run encodes, in this order: the first prompt, the negative prompt if guidance is used,
-    and the prompts of later chunks."""
+    """Return the texts that a run encodes: the first prompt, the negative one if guided, those of later chunks."""
     first, *later = [text for _, text in plan.spoken]
     if not plan.guided:
         return [first, *later]
@@ -91,8 +89,7 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False) -> Tensor:
     """Return the frames, uint8 [F, H, W, 3], of a latent [1, 16, f, h, w]. The VAE decodes in the plan's 16-bit dtype.
-    It uses fp32 if `exact`, or if a value is too large for 16 bits. `vae`: a loaded VAE, by default the plan's VAE is
-    loaded."""
+    It uses fp32 if `exact`, or if a value is too large for 16 bits. `vae`: a loaded VAE; None loads the plan's."""
     made = vae or load_vae(plan.vae, device=plan.device)
     if plan.half is not None and not exact:
         made = made.decoding_in_half(plan.half)
@@ -140,8 +137,7 @@ def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Co
 
 
 Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
-"""The type of a function keep(plan, name, load). It returns the plan's expert "high" or "low" from a cache, or else
-from `load()`."""
+"""A function keep(plan, name, load) that returns the expert "high" or "low" from a cache, or else `load()`."""
 
 
 def run_steps(

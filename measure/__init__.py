@@ -1,5 +1,4 @@
-"""Measurement of finished videos: how well a video's camera follows a path (`measurement`), and how its look drifts
-over time (`drift`)."""
+"""Measurement of finished videos: how well the camera follows a path (`measurement`), how the look drifts (`drift`)."""
 
 from .found import VideoCamera, find_camera, video_path
 from .mapping import pycolmap

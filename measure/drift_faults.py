@@ -8,8 +8,7 @@ import numpy as np
 from .drift_figures import STRIDE, Figures
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The thresholds of drift, compared with the median of the first second. Drift is reported if more than 90 % of the
-remaining frames exceed a threshold.
+"""The thresholds of drift from the median of the first second, which over 90 % of the remaining frames must exceed.
 
 BLURRED and PALE: the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER: the
 largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255. They apply to the full
@@ -21,18 +20,15 @@ BLURRED_PLACES = 0.35
 BLURRED, because content loses some detail as the camera comes closer."""
 SURE_S = 5.0
 """The time in seconds after which the threshold of tracked content has doubled, because its accumulated changes grow
-less exact. At t seconds the threshold is multiplied by 1 + t / SURE_S, unless the full image exceeds its own threshold
-as well."""
+less exact. At t seconds the threshold is multiplied by 1 + t / SURE_S, unless the full image exceeds its own."""
 STILL = 0.02
-"""The fraction of the video's usual difference between consecutive frames (the third quartile). A frame with a smaller
-difference is frozen."""
+"""A frame is frozen below this fraction of the usual (third quartile) difference between consecutive frames."""
 FROZEN_S = 0.4
 FLICKER = 1.0
 """The alternation of brightness from frame to frame that counts as flicker, in grey levels from 0 to 255."""
 JERK, UNLIKE = 2.0, 1.8
-"""The thresholds of a seam between chunks. JERK: the difference, in pixels, of a frame's motion from the motion in
-neighbouring frames. UNLIKE: the ratio of the residual after motion compensation to the residual in neighbouring
-frames."""
+"""The thresholds of a seam between chunks. JERK: the difference of a frame's motion from its neighbours', in pixels.
+UNLIKE: the ratio of their residuals after motion compensation."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The chunk lengths, in video frames, at which seams are searched for."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
@@ -161,8 +157,7 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Return a fault if regularly spaced frames differ from their neighbours in motion, or in the residual after motion
-    compensation."""
+    """Return a fault if regularly spaced frames differ from their neighbours in motion or in the residual after it."""
     if len(figures) < 8:
         return []
     around = [

@@ -1,5 +1,4 @@
-"""Metrics of each frame of a video, and its changes from earlier frames in scene content that is tracked by optical
-flow."""
+"""Metrics of each frame of a video, and its changes in scene content that is tracked by optical flow."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -137,8 +136,7 @@ def colourfulness(colours: np.ndarray) -> float:
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return a frame's change of brightness, its motion (columns, rows) in pixels, and the residual after motion
-    compensation."""
+    """Return a frame's change of brightness, its motion (columns, rows) in pixels, and the residual after it."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < SEEN:
@@ -159,11 +157,9 @@ def _shared(one: _Frame, two: _Frame) -> np.ndarray:
 
 
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the changes [3] of `_shared` from the frame `onto` to `other`. `other` is warped onto `onto` by the
-    optical flow `there` [h, w, 2].
+    """Return the changes [3] of `_shared` from the frame `onto` to `other`. The flow `there` [h, w, 2] warps `other`.
 
-    A pixel is skipped if the flow `back`, in the opposite direction, leads from its target to a point more than half a
-    pixel away from it.
+    A pixel is skipped if the opposite flow `back` leads from its target to a point more than half a pixel away.
     """
     cv2 = opencv()
     returned, inside = _warp(back, there)
@@ -182,8 +178,7 @@ def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> 
 
 
 def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Return the optical flow, float32 [h, w, 2] in columns and rows, from the grey image `one` to `two`, uint8 [h,
-    w]."""
+    """Return the optical flow, float32 [h, w, 2] in columns and rows, from `one` to `two`, grey uint8 [h, w]."""
     cv2 = opencv()
     if min(one.shape) < 16:
         return np.zeros((*one.shape, 2), np.float32)
@@ -191,8 +186,7 @@ def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 
 def _warp(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image float32 [h, w, ...] warped by a flow [h, w, 2], and a mask [h, w] of the pixels with a source
-    inside the image."""
+    """Return an image float32 [h, w, ...] warped by a flow [h, w, 2], and a mask [h, w] of sources inside the image."""
     cv2 = opencv()
     rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
     x, y = columns + flow[..., 0], rows + flow[..., 1]

@@ -20,8 +20,7 @@ def words(figures: Figures, faults: list[Fault]) -> list[str]:
 
 
 def table(figures: Figures) -> list[str]:
-    """Return the lines of a table: a header and one row per second with the means over its frames. Sharpness is
-    relative to the first second."""
+    """Return a table's lines: a header, and the means of each second. Sharpness is relative to the first second."""
     values = np.stack([values for _, values in _series(figures)], 1)
     seconds = (np.arange(len(figures)) / figures.fps).astype(int)
     rows = [values[seconds == second].mean(0) for second in range(seconds[-1] + 1)]

@@ -1,5 +1,4 @@
-"""Estimation of a video's camera. A camera that only rotates is fitted directly, a moving one by the mapper of
-mapping.py."""
+"""Estimation of a video's camera: a fit for one that only rotates, the mapper of mapping.py for a moving one."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -36,8 +35,7 @@ FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """The conditions for using an estimated lens. FOCALS: the range of the focal length, in image widths (fields of view
 from 118 to 19 degrees). LEAST_TURN_DEG: the smallest rotation of the camera.
 
-Translation alone does not determine the lens. On known clips the error of the focal length is 0.3 to 3.6 %, and 50 %
-without rotation.
+Translation alone does not determine the lens: on known clips the error is 0.3 to 3.6 %, and 50 % without rotation.
 """
 ON_A_PLANE = 0.9
 """The fraction of the tracked points on one plane above which the whole scene counts as flat."""
@@ -79,8 +77,7 @@ class VideoCamera:
 
     @property
     def turned_deg(self) -> float:
-        """The largest angle, in degrees, between the viewing direction of the first camera found and that of any other.
-        Roll does not count."""
+        """The largest angle, in degrees, between the viewing direction of the first camera and any other."""
         views = self.c2w[self.registered, :3, 2]
         return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
 
@@ -95,8 +92,7 @@ class VideoCamera:
         """Return how well `motion` [4, 4], a camera motion from the keyframe `first` to `last`, fits the tracked
         points: the quantile `share` of their residuals, in pixels.
 
-        A point's residual is its distance from the rotated point if `motion` is a pure rotation, otherwise its distance
-        from the epipolar plane.
+        A point's residual is its distance from the rotated point for a pure rotation, else from the epipolar plane.
         """
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
@@ -107,9 +103,8 @@ class VideoCamera:
 
     @property
     def flat(self) -> bool:
-        """True if the camera moves and most tracked points lie on one plane. For such a scene the motion is ambiguous:
-        a second motion, along the plane's normal, explains the tracked points as well (Faugeras and Lustman, 1988).
-        False for a camera that only rotates."""
+        """True if the camera moves and most tracked points lie on one plane. The motion is then ambiguous: a second
+        motion, along the plane's normal, explains the points as well (Faugeras and Lustman, 1988)."""
         apart, shares = min(FAR_APART, len(self.c2w) - 1), []
         for first in range(0, len(self.c2w) - apart, 4):
             before, after = self.tracks.points[[first, first + apart]][:, self.tracks.both(first, first + apart)]
@@ -120,11 +115,9 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
-        """Return how badly the estimated motion fits the tracked points: their residual, in pixels, between pairs of
-        keyframes FAR_APART apart.
+        """Return the residual of the tracked points, in pixels, between keyframes FAR_APART apart.
 
-        The residual is the third quartile over points and the median over pairs. The result is infinity if no pair has
-        enough points.
+        It is the third quartile over points and the median over pairs; infinity if no pair has enough points.
         """
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
@@ -271,8 +264,7 @@ def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tup
 
 
 def video_path(found: VideoCamera) -> CameraPath:
-    """Return the estimated camera as a path with one pose per frame. The first pose is the identity, and the longest
-    step between latent frames has length 1.
+    """Return the estimated camera as a path of one pose per frame, from the identity, with a longest latent step of 1.
 
     Raises CameraError if a camera was found for fewer than half of the keyframes.
     """

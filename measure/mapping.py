@@ -25,8 +25,7 @@ NEAR = 1.0
 def pycolmap() -> ModuleType:
     """Return the module pycolmap, with its log silenced.
 
-    SIGTERM is handled after the current pycolmap call, usually within seconds. Raises DependencyError, with the install
-    command, if pycolmap is missing.
+    SIGTERM is handled after the current call, usually within seconds. Raises DependencyError if pycolmap is missing.
     """
     module = require("pycolmap")
     module.logging.minloglevel = 3
@@ -36,12 +35,10 @@ def pycolmap() -> ModuleType:
 
 
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4] (fx, fy,
-    cx, cy in pixels of the tracked frames).
+    """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4].
 
-    The argument `lens` [4] is returned unchanged if `known`. Otherwise it is the initial value, and the mapper refines
-    the focal length. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV
-    2024.
+    `lens` [4] is fx, fy, cx, cy in pixels of the tracked frames. If it is not `known`, the mapper refines its focal
+    length. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

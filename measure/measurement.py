@@ -34,8 +34,7 @@ ALIKE = 3.0
 """The largest ratio of two residuals at which a pair with a fault is ambiguous, so that it is not judged. The residuals
 are those of the tracked points under the path's motion and under the measured motion."""
 FOLLOWING = 0.75
-"""The fraction of pairs with a measured motion that must have no fault, if the video is to count as following its
-path."""
+"""The fraction of pairs with a measured motion that must have no fault in a video that follows its path."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,7 @@ class Pair:
 
     @property
     def direction_error_deg(self) -> float:
-        """The angle between the measured direction of motion and the path's, in degrees; NaN if the direction is not
-        judged."""
+        """The angle between the measured direction of motion and the path's, in degrees; NaN if not judged."""
         if not self.goes or self.found is None or not self.found[:3, 3].any():
             return np.nan
         cosine = unit(self.asked[:3, 3]) @ unit(self.found[:3, 3])
@@ -89,8 +87,7 @@ class Pair:
 
     @property
     def fault(self) -> str:
-        """A message on how the measured motion differs from the path; empty if the differences are accepted or no
-        motion was found."""
+        """A message on how the measured motion differs from the path; empty if it is accepted or not found."""
         if self.found is None:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
@@ -162,11 +159,9 @@ class Measurement:
 
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Three arrays: the frame numbers [m] of the keyframes for which a camera was found, the path's poses [m, 4, 4]
-        there, and the measured poses [m, 4, 4].
+        """The frame numbers [m] of keyframes with a camera, and the path's and the measured poses there, [m, 4, 4].
 
-        Both are relative to their first pose. The measured ones are scaled to the path's unit of length by least
-        squares.
+        Both are relative to their first pose. The measured ones are scaled to the path's unit by least squares.
         """
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
@@ -188,15 +183,13 @@ class Measurement:
 
     @cached_property
     def translation_errors(self) -> np.ndarray:
-        """The TransErr [m] of each frame in `poses`: the distance between the measured position and the path's, in the
-        path's world units."""
+        """The TransErr [m] of each frame in `poses`: the distance from the path's position, in world units."""
         _, asked, found = self.poses
         return np.linalg.norm(asked[:, :3, 3] - found[:, :3, 3], axis=1)
 
 
 def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
-    """Return the median error of the rotation and of the direction of motion over `pairs`, in degrees; NaN if no pair
-    has that error."""
+    """Return the median errors of rotation and of direction of motion over `pairs`, in degrees; NaN for no error."""
     errors = np.array([(pair.turn_error_deg, pair.direction_error_deg) for pair in pairs]).reshape(-1, 2).T
     turn, direction = (float(np.median(known)) if len(known := each[~np.isnan(each)]) else np.nan for each in errors)
     return turn, direction

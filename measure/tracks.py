@@ -9,11 +9,9 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The shorter side, in pixels, to which frames are resized before tracking. Unless stated otherwise, pixels in this
-package are those of the resized frames."""
+"""The shorter side of frames resized for tracking. Unless stated otherwise, pixels in this package are theirs."""
 MOST_POINTS, APART = 500, 6
-"""MOST_POINTS is the largest number of points tracked at a time. APART is the smallest distance of a new point from
-other points, in pixels."""
+"""The largest number of points tracked at a time, and the smallest distance between them in pixels."""
 LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
 """The largest error, in pixels, between a point and its position after tracking forwards and back again."""
@@ -53,8 +51,7 @@ def resize(frame: np.ndarray) -> np.ndarray:
 
 
 def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
-    """Return points tracked through `frames`, uint8 [H, W], all of one size. Every `stride`-th frame and the last one
-    are keyframes.
+    """Return points tracked through `frames`, uint8 [H, W] of one size. Every `stride`-th and the last are keyframes.
 
     Points are tracked from frame to frame, and then refined between keyframes, forwards and back. Points with a
     forward-backward error above FARTHEST_BACK are dropped. At every keyframe new points are added, at least APART

@@ -23,8 +23,7 @@ VERDICTS = {
 
 
 def error_words(measured: Measurement) -> str:
-    """Return a message with the mean and the sum of RotErr and TransErr over all keyframes for which a camera was
-    found."""
+    """Return a message with the mean and the sum of RotErr and TransErr over all keyframes with a camera."""
     known = measured.camera.registered
     coverage = f"The camera was found in {known.sum()} of {len(known)} keyframes"
     if not known.any():
@@ -35,8 +34,7 @@ def error_words(measured: Measurement) -> str:
 
 
 def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """Return messages on the estimated camera as a path: how many keyframes it covers, its scale, its axes and its
-    lens.
+    """Return messages on the estimated camera as a path: its keyframes, its scale, its axes and its lens.
 
     `path` is the estimated path. `lens_given` is True if the user stated the lens.
     """

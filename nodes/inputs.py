@@ -13,8 +13,7 @@ from ..options import CHUNKS, FRAMES, KEY_VALUE_MODES
 CATEGORY = "LingBot-World/camera"
 Camera, State = io.Custom("LINGBOT_CAMERA"), io.Custom("LINGBOT_STATE")
 AS_TRAINED, UNSET = "as the model was trained", -1
-"""Values that select the model's own setting. AS_TRAINED is a choice of a chunk input, and UNSET a number in a window
-or sink input."""
+"""Values for the model's own setting: AS_TRAINED of a chunk input, UNSET of a window or sink input."""
 
 
 def whole(name: str, bounds: tuple[int, int, int], tooltip: str, **more: Any) -> io.Int.Input:
@@ -61,8 +60,7 @@ def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.
 
 
 def seed_input(tooltip: str, most: int = 2**64 - 1, **more: Any) -> io.Int.Input:
-    """Return a seed input with a value that stays the same from run to run. `most` is the largest seed, and `more` are
-    further options of the input."""
+    """Return a seed input that keeps its value from run to run. `most`: the largest seed. `more`: further options."""
     return whole("seed", (0, 0, most), tooltip, **{"control_after_generate": io.ControlAfterGenerate.fixed, **more})
 
 
@@ -76,8 +74,7 @@ def drawing_size() -> list[io.Int.Input]:
 
 
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
-    """Return an input for the horizontal field of view in degrees. `least` is its minimum, and `more` is added to the
-    tooltip."""
+    """Return an input, of at least `least`, for the horizontal field of view in degrees. `more` extends the tooltip."""
     tooltip = f"Horizontal field of view in degrees. 79 is the lens of the official examples.{more}"
     return number("fov_deg", (least, default, 170.0), tooltip, display_name="field of view", step=0.5, advanced=True)
 

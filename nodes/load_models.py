@@ -1,5 +1,4 @@
-"""The nodes LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE. They load files as MODELs and a
-VAE."""
+"""The nodes LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE, which load MODELs and a VAE."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -243,8 +242,7 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
     """Check the headers of the files of both experts, or of a causal model.
 
-    `modes` are `arithmetic` and `attention`. `version`, the fingerprint of the files, makes the cache of results miss
-    after a change of a file.
+    `modes` are `arithmetic` and `attention`. `version`, the files' fingerprint, keeps cached results apart.
     """
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
@@ -255,8 +253,7 @@ def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> 
 
 
 def _find_experts(names: dict[str, str]) -> dict[str, Path]:
-    """Return the path of each expert in `names`, except for names that are FROM_PACKAGE. Raises one InputError that
-    names all missing files."""
+    """Return the path of each expert that is not FROM_PACKAGE. Raises one InputError for all missing files."""
     found, missing = {}, []
     for role, name in names.items():
         if name != FROM_PACKAGE:

@@ -1,5 +1,4 @@
-"""The node LingBotWorldRollout. It generates the video of a causal model chunk by chunk, and another run can continue
-it."""
+"""The node LingBotWorldRollout. It makes a causal model's video chunk by chunk, and another run can continue it."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +37,7 @@ THE_RELEASES = 0.0
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
     """Return the RolloutRequest of a node's inputs.
 
-    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None. `others` are further fields of the
-    RolloutRequest.
+    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None. `others` are further fields.
     """
     from ..pipeline.spec import RolloutRequest
 

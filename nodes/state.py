@@ -1,5 +1,4 @@
-"""The nodes LingBotWorldSaveState and LingBotWorldLoadState. They write and read the state of a causal model, so that a
-later session can continue its video."""
+"""The nodes LingBotWorldSaveState and LingBotWorldLoadState, for a causal video that a later session continues."""
 
 from comfy_api.latest import io
 

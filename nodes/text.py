@@ -51,8 +51,7 @@ def _check_files(text_encoder: str) -> None:
 
 
 class _WithFiles:
-    """A mixin of both text nodes. It rejects invalid files before the prompt runs, and makes ComfyUI run the node again
-    after a file has changed."""
+    """A mixin of both text nodes that rejects invalid files early, and runs the node again after a file has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder) -> bool | str:

@@ -71,8 +71,7 @@ def taken(file: Path, parts: str = "") -> Iterator[None]:
 
 
 def _followed(file: Path) -> Path:
-    """Return the target of a symbolic link; other paths are returned unchanged. Raises InputError for a circle of
-    links."""
+    """Return the target of a symbolic link, or the path itself. Raises InputError for a circle of links."""
     if not file.is_symlink():
         return file
     followed = Path(os.path.realpath(file))
@@ -88,8 +87,7 @@ def _own_name(_process: int) -> str:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder and its parents. Return the new folders, the deepest first. Raises InputError if a folder cannot
-    be created."""
+    """Create a folder and its parents; return the new ones, the deepest first. Raises InputError on failure."""
     folder = _followed(folder)
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:

@@ -1,5 +1,4 @@
-"""Writing of ComfyUI's quantized formats: the tensors that each weight is stored as, and the metadata that names the
-format."""
+"""Writing of ComfyUI's quantized formats: the tensors of a weight, and the metadata that names its format."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -14,19 +13,15 @@ from ..model.quantized.parameters import LayoutParameter, load_layouts
 from ..weights.comfy import E4M3, INT8, METADATA, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
-"""The quantized formats of ComfyUI that can be written. The key is this project's name of a format, the value
-ComfyUI's."""
+"""The quantized formats of ComfyUI that can be written: this project's name and ComfyUI's."""
 _ROWS = 1024
-"""The number of rows that are quantized to nvfp4 at a time. It is a multiple of 128, because block scales are stored in
-tiles of 128 rows."""
+"""The number of rows quantized to nvfp4 at a time, a multiple of 128 because block scales come in tiles of 128 rows."""
 _LARGEST = 448 * 6
-"""The largest absolute value of nvfp4 before the weight's own scale: the largest block scale (448) times the largest
-value (6)."""
+"""The largest nvfp4 value before the weight's own scale: the largest block scale (448) times the largest value (6)."""
 
 
 class Encoded(NamedTuple):
-    """A quantized matrix: its values, its scales keyed by the suffix of their names, and the sum of the squared
-    errors."""
+    """A quantized matrix: its values, its scales by suffix of their names, and the sum of squared errors."""
 
     values: Tensor
     scales: dict[str, Tensor]
@@ -42,8 +37,7 @@ def encode(weight: Tensor, quant_type: str) -> Encoded:
 
 
 def _nvfp4(weight: Tensor) -> Encoded:
-    """Return a matrix in nvfp4: two values per byte, a float8 scale for each 16 values, and one scale for the matrix.
-    Both sizes must be multiples of 16."""
+    """Return a matrix, of sizes that are multiples of 16, in nvfp4: two values a byte, and scales of 16 and of all."""
     layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
     scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
     values, blocks, error = [], [], 0.0

@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 
 class WrittenParameter(NamedTuple):
-    """A parameter that has been written to the file: the SHA-256 of its tensors by key, its quant_state, and its
-    relative error.
+    """A written parameter: the SHA-256 of its tensors by key, its quant_state, and its relative error.
 
-    The error is the RMS of the differences divided by the RMS of the weight. It is None if the parameter is stored
-    unchanged.
+    The error is the RMS of the differences over the RMS of the weight, None if the parameter is unchanged.
     """
 
     sha256: dict[str, str]
@@ -20,11 +18,9 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file that records the written parameters: a first line that identifies the task, and one JSON line for each
-    parameter.
+    """A file of written parameters: a first line that identifies the task, and one JSON line for each parameter.
 
-    If the process is killed, the last line may be incomplete; it is then ignored. A journal of another task is
-    overwritten.
+    A last line that a killed process left incomplete is ignored. A journal of another task is overwritten.
     """
 
     def __init__(self, path: Path, task: dict) -> None:

@@ -1,5 +1,4 @@
-"""Quantization of a whole model or package: a plan, a check of the disk space, and writing to a folder that gets its
-final name when it is complete."""
+"""Quantization of a model or package: a plan, a check of disk space, and a folder that gets its name when complete."""
 
 import os
 import shutil
@@ -58,8 +57,7 @@ class QuantizePlan:
 
 
 def meta_of(file: Path) -> Path:
-    """Return the path of the checksums for a quantized file: quantization_meta.json for model.safetensors,
-    NAME_meta.json for other files."""
+    """Return the path of a file's checksums: quantization_meta.json for model.safetensors, else NAME_meta.json."""
     return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
 
 
@@ -128,8 +126,7 @@ def _text_job(path: Path, options: QuantizeOptions) -> Job:
 
 
 def is_text_encoder(path: Path) -> bool:
-    """Return whether `path` is a text encoder's file or folder, judged by its tensors. Raises CheckpointError for a
-    file that cannot be read."""
+    """Return whether a file or folder has a text encoder's tensors. Raises CheckpointError if it cannot be read."""
     weights = path.is_file() or is_expert_folder(path)
     return weights and any(wan_key(name) == EMBEDDING for name in read_tensors(path))
 
@@ -148,8 +145,7 @@ def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], li
 
 
 def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
-    """Run a plan. Return the content of each quantization_meta.json, keyed by its path. `show` displays the progress of
-    each stage.
+    """Run a plan, and return the content of each quantization_meta.json by its path. `show` displays the progress.
 
     A run that was stopped or killed is resumed by running the same plan again. The destination appears when all files
     are written and verified. Raises InputError if the disk is full or not writable. Raises CheckpointError for weights

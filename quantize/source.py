@@ -17,8 +17,7 @@ from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
 _PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
-"""The generic names of model folders inside a package, in diffusers' and 2.0's layout. They do not show which model it
-is."""
+"""The generic names of model folders in diffusers' and 2.0's packages, which do not show the model."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the downloaded folder. If the model is in a sub-folder such as `transformer`, this is the name of
-        the folder around it."""
+        """The name of the downloaded folder, which is around a sub-folder such as `transformer`."""
         folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
         return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 

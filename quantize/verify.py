@@ -1,5 +1,4 @@
-"""Verification of a package's files: checksums, finite scales, tensor shapes, and whether each model is of the expected
-kind."""
+"""Verification of a package's files: checksums, finite scales, tensor shapes, and the kind of each model."""
 
 import hashlib
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,4 @@
-"""Conversion of prompts to embeddings: text cleaning, token ids, and a umt5 encoder that holds at most two blocks in
-memory."""
+"""Conversion of prompts to embeddings: text cleaning, token ids, and a umt5 encoder with two blocks in memory."""
 
 from .encoder import encode
 from .prompts import NEGATIVE_PROMPT, clean_prompt

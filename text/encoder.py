@@ -20,8 +20,7 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
-"""The upload settings, with 64 MB of pinned memory. There are several threads, because a single one copies pages of a
-mapped file at only a few GB/s."""
+"""The upload settings, with 64 MB of pinned memory, and threads because one copies only a few GB/s of mapped pages."""
 
 
 def encode(
@@ -33,8 +32,7 @@ def encode(
     progress: Progress | None = None,
     warn: Callable[[str], None] = log.warning,
 ) -> list[Tensor]:
-    """Return the embedding of each prompt, float32 [tokens, dim] on `device`. It has at most 512 tokens, including the
-    eos, and no padding.
+    """Return each prompt's embedding, float32 [tokens, dim] on `device`: at most 512 tokens with the eos, no padding.
 
     `encoder` and `tokenizer` are the results of `open_weights` and `load_tokenizer`, or paths for these functions. Each
     block of the encoder processes all prompts, and is freed before the next but one is loaded. Matrix products run in
@@ -69,8 +67,7 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Return the embeddings of `encode` for token ids, one list for each prompt. Raises TextError for an embedding that
-    contains NaN or infinity."""
+    """Return `encode`'s embeddings for lists of token ids. Raises TextError for an embedding with NaN or infinity."""
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers
@@ -97,8 +94,7 @@ def encode_ids(
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
-    """Yield the tensors of each encoder block on `device`, by name. While the caller uses a block, the next one is
-    uploaded."""
+    """Yield each encoder block's tensors on `device`, by name, while the next block is uploaded."""
     with Uploader(device, SETTINGS) as uploader:
         ahead = uploader.upload(weights.block(0))
         for index in range(1, weights.config.num_layers + 1):

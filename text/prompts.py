@@ -7,8 +7,7 @@ from pathlib import Path
 from ..errors import require
 
 NEGATIVE_PROMPT = Path(__file__).with_name("negative_prompt.txt").read_text(encoding="utf-8").strip()
-"""The default negative prompt. It is our own list, in Chinese, of the flaws that negative prompts for Wan models
-usually name."""
+"""The default negative prompt: our own list, in Chinese, of the flaws that negative prompts for Wan usually name."""
 
 
 def clean_prompt(text: str) -> str:

@@ -19,8 +19,7 @@ MAX_TOKENS = 512
 EOS = "</s>"
 
 _PANIC = "PanicException"
-"""The name of the exception that a panic in the Rust code of tokenizers raises. It is a BaseException and cannot be
-imported."""
+"""The name of the exception for a panic in tokenizers' Rust code, a BaseException that cannot be imported."""
 
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
@@ -50,8 +49,7 @@ class Tokenizer:
 
 
 def cut_warning(count: int, text: str) -> str:
-    """Return the warning for a prompt `text` of `count` tokens, including the eos, that is longer than the encoder
-    accepts."""
+    """Return the warning for a too long prompt `text` of `count` tokens, including the eos."""
     return (
         f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
         f"off. It begins {text[:60]!r}."

@@ -19,8 +19,7 @@ MAX_DISTANCE = 128
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """Return T5's RMS norm of x, float32 [..., dim]. It has a `weight` [dim], but subtracts no mean and adds no
-    bias."""
+    """Return T5's RMS norm of x, float32 [..., dim], with a `weight` [dim] but neither mean nor bias."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * _float(weight)
 
 
@@ -44,8 +43,7 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
     """Return each prompt [len, in] multiplied in `dtype` by the weight `name` [out, in] of the block, as [len, out].
 
-    All prompts share one conversion of the weight to `dtype`, which is freed afterwards. So only one converted weight
-    is in memory at a time.
+    All prompts share one conversion of the weight to `dtype`, and only one converted weight is in memory.
     """
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)

@@ -1,5 +1,4 @@
-"""The tensors of a umt5 encoder under Wan's key names, checks of their shapes, and the encoder's sizes inferred from
-the shapes."""
+"""The tensors of a umt5 encoder under Wan's key names, checks of their shapes, and the encoder's sizes."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -29,8 +28,7 @@ _PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
-"""The tensors in ComfyUI's files that are not weights: the tokenizer, and a marker of the fp8 format that is not
-needed."""
+"""The tensors in ComfyUI's files that are no weights: the tokenizer, and a marker of the fp8 format."""
 _GGUF_LAYERS = {
     "attn_norm": "norm1",
     "attn_rel_b": "pos_embedding.embedding",
@@ -58,8 +56,7 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes that follow from shapes under Wan's key names. The number of heads is the number of columns
-        of the position embedding."""
+        """Return the sizes that follow from shapes under Wan's key names, the heads from the position bias."""
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -132,8 +129,7 @@ class UMT5Weights:
         return f"{len(self.unread)} of its tensors are not the encoder's and are not read: {some}"
 
     def entries(self, name: str) -> list[TensorEntry]:
-        """Return the entries of the weight `name`: one tensor for a plain weight; values, scales and tables for a
-        quantized one."""
+        """Return the entries of the weight `name`: one tensor, or values, scales and tables if quantized."""
         return self.quantized[name].entries if name in self.quantized else [self.tensors[name]]
 
     def block(self, index: int) -> list[TensorEntry]:
@@ -144,8 +140,7 @@ class UMT5Weights:
         """Return a block's weights by name as `umt5.encoder_block` needs them. `tensors` are the block's tensors on
         `device`.
 
-        The names lack the prefix `blocks.N.`. Quantized weights become DecodedParameters, which are decoded at each
-        use.
+        The names lack `blocks.N.`. Quantized weights become DecodedParameters, decoded at each use.
         """
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
@@ -153,8 +148,7 @@ class UMT5Weights:
         return {name.split(".", 2)[2]: tensor for name, tensor in parameters.items()}
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the embedding's rows for the token ids [len], float32 [len, dim]. Only these rows are read from the
-        file."""
+        """Return the embedding of token ids [len], float32 [len, dim], whose rows alone are read."""
         if EMBEDDING in self.quantized:
             return self.quantized[EMBEDDING].rows(ids)
         return self.tensors[EMBEDDING].view()[ids].float()
@@ -179,8 +173,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
 
 
 def wan_key(name: str) -> str | None:
-    """Return Wan's name of an encoder tensor. `name` is Wan's, Hugging Face's or llama.cpp's. Return None for other
-    tensors."""
+    """Return Wan's name of an encoder tensor from Wan's, Hugging Face's or llama.cpp's; None for other tensors."""
     name = _PREFIXES.sub("", name).removeprefix("encoder.")
     for theirs, ours in (_HF_ROOTS | _GGUF_ROOTS).items():
         if name.startswith(theirs):
@@ -208,8 +201,7 @@ def huggingface_key(name: str) -> str:
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
     """Raise TextError if the tensors are not those of a umt5 encoder.
 
-    The embedding and the position bias show the kind. Names with `blocks.` do not, because an expert has such names
-    too.
+    The embedding and the position bias show the kind, but not `blocks.`, which an expert has too.
     """
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return

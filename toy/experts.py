@@ -1,5 +1,4 @@
-"""Writing of model files from tensors in memory, in the quantizer's formats. The toy packages, their training and the
-tests use these functions."""
+"""Writing of model files from tensors in memory, in the quantizer's formats, for toys, their training and tests."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase

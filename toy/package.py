@@ -24,8 +24,7 @@ PLACES = (CAUSAL, *EXPERTS, "low_noise_model_bnb_nf4")
 TOY = "toy"
 """The name of the lock file in a toy's folder, without suffix."""
 LARGEST = 2**26
-"""A size in bytes that separates toys from real models: every file of a toy is smaller, every file of a real model
-larger."""
+"""A size in bytes above that of every file of a toy, and below that of every file of a real model."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
@@ -80,8 +79,7 @@ def _write_models(folder: Path, seed: int) -> None:
 
 
 def write_example(folder: Path) -> None:
-    """Write an image, its prompt, and the poses and intrinsics of a short camera path into a folder. The folder is
-    created if it is missing."""
+    """Write an image, its prompt, and a short camera path into a folder, which is created if it is missing."""
     folder.mkdir(exist_ok=True)
     poses, intrinsics = scene.camera_path()
     scene.landscape().save(folder / "image.png")

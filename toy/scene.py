@@ -10,8 +10,7 @@ PROMPT = "The camera moves slowly along the road, past the trees, to the distant
 
 
 def landscape() -> Image.Image:
-    """Return a drawn landscape, RGB 832x480: sky, sun, three ridges, a road to the vanishing point, and trees along
-    the road."""
+    """Return a drawn landscape, RGB 832x480: sky, sun, three ridges, and a road with trees to the vanishing point."""
     scale = np.linspace(0, 1, HORIZON)[:, None]
     sky = (1 - scale) * np.array([70, 110, 190]) + scale * np.array([250, 205, 150])
     ground_scale = np.linspace(0, 1, HEIGHT - HORIZON)[:, None]
@@ -38,8 +37,7 @@ def _ridge(index: int) -> list[tuple[int, int]]:
 
 
 def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
-    """Draw a tree, `x` units to the right of the middle of the road and `depth` units ahead. The viewpoint is 1 unit
-    above the ground."""
+    """Draw a tree, `x` units right of the road's middle and `depth` ahead of a viewpoint 1 unit above the ground."""
     unit = FOCAL / (2 * depth)
     foot, centre = HORIZON + unit, WIDTH / 2 + x * unit
     draw.rectangle((centre - 0.08 * unit, foot - unit, centre + 0.08 * unit, foot), fill=(80, 60, 45))

@@ -21,15 +21,13 @@ def text_config(vocab_size: int) -> UMT5Config:
 
 
 class Weights:
-    """A generator of random tensors. They are uniform numbers from PCG64, which gives the same numbers on every
-    machine."""
+    """A generator of tensors of uniform random numbers from PCG64, which are the same on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
 
     def uniform(self, shape: tuple[int, ...], std: float, mean: float = 0.0) -> Tensor:
-        """Return uniform random numbers, float32 in this shape, with the standard deviation `std` and the mean
-        `mean`."""
+        """Return uniform random float32 numbers of this shape, standard deviation `std` and `mean`."""
         values = self._random.random(shape, dtype=np.float32) * 2 - 1
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
@@ -68,8 +66,7 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """Return the weights of a random VAE, fp32, by official name. Its decoded frames have medium contrast. The same
-    `seed` gives the same numbers."""
+    """Return the fp32 weights of a random VAE, whose frames have medium contrast, by name; the same for a `seed`."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)

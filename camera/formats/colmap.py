@@ -41,8 +41,7 @@ FIELDS = (
 
 
 class _Camera(NamedTuple):
-    """A camera of COLMAP: its model, the image size (width, height), `lens` (fx, fy, cx, cy in pixels of that image)
-    and distortion terms."""
+    """A camera of COLMAP: model, image (width, height), `lens` (fx, fy, cx, cy in its pixels), distortion terms."""
 
     model: str
     size: tuple[float, float]
@@ -51,8 +50,7 @@ class _Camera(NamedTuple):
 
 
 def read_colmap(path: Path) -> CameraFile:
-    """Read a camera path from COLMAP's images and cameras files, .bin or .txt. `path` is a file or folder. The frames
-    are ordered by image name.
+    """Read a path, ordered by image name, from COLMAP's images and cameras, .bin or .txt. `path` is a file or folder.
 
     In a project's folder the files are searched for in sparse/0, sparse, colmap/sparse/0, colmap and 0. Raises
     CameraError if the files are missing or invalid.
@@ -73,8 +71,7 @@ def read_colmap(path: Path) -> CameraFile:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the folder with COLMAP's files: `folder`, or its subfolder sparse/0, sparse, colmap/sparse/0, colmap or 0.
-    Return `folder` if none has such files."""
+    """Return the folder with COLMAP's files: sparse/0, sparse, colmap/sparse/0, colmap or 0 in `folder`, or itself."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
@@ -138,8 +135,7 @@ def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
 
 
 def _is_points(fields: Sequence[str]) -> bool:
-    """Return whether a line of images.txt lists 2D points, each as x, y and the integer id of a 3D point. It is False
-    for any other line."""
+    """Return whether a line of images.txt lists 2D points, each as x, y and the integer id of a 3D point."""
     if len(fields) % 3:
         return False
     try:
@@ -194,8 +190,7 @@ def _binary_images(path: Path) -> list[tuple[str, list[float], list[float], str]
 
 
 def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
-    """Read numbers from a binary file, little-endian, in the struct format `form`. Raises CameraError at the end of the
-    file."""
+    """Read little-endian numbers in the struct format `form`. Raises CameraError at the end of the file."""
     data = file.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)

@@ -128,8 +128,7 @@ def read_camera(
     image_size: tuple[int, int] | None = None,
     fov_deg: float | None = None,
 ) -> tuple[CameraPath, list[str]]:
-    """Read a camera path from a file or folder. Returns the path, and notes on content that the model cannot use, such
-    as distortion or a varying lens.
+    """Return the camera path in a file or folder, and notes on content that the model cannot use, such as distortion.
 
     `format` is a name in FORMATS; None detects it. `convention` is a name in CONVENTIONS. It is required for the format
     "matrices", and overrides the convention of other formats. `image_size` (width, height) is the image size in pixels

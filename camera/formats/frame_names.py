@@ -52,8 +52,7 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 
 
 def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
-    """Return the frames sorted by the first of the `keys` that all frames have. Without such a key their order is
-    unchanged.
+    """Return the frames sorted by the first of the `keys` that all have; unchanged without such a key.
 
     If `even`, raises CameraError for a gap between the times (see `refuse_gaps`). The message names the file `path`.
     """

@@ -22,8 +22,7 @@ DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
 """The fields of view in transforms.json, with the factor that converts each to radians."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
-"""The fields of transforms.json that give the focal length, in order of preference. ACROSS: the horizontal one. DOWN:
-the vertical one."""
+"""The fields of transforms.json with the horizontal (ACROSS) and vertical (DOWN) focal length, the preferred first."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
 PICTURES = ("depth_file_path", "mask_path", "sharpness", "exposure", "ply_file_path", "semantics_path", "normal_path")
 SPLITS = ("train_filenames", "val_filenames", "test_filenames", "n_frames", "colmap_im_id", "camera_id", "frame_id")
@@ -142,16 +141,14 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
 
 
 def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels of a lens with a field of view of `angle` radians across `side` pixels. `where`
-    names the field in errors."""
+    """Return the focal length in pixels for `angle` radians across `side` pixels. `where` names the field in errors."""
     if not 0 < angle < np.pi:
         raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
     return float(side / 2 / np.tan(angle / 2))
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the width and height of the image in pixels. If the file has neither, the size is twice cx, cy, or 832x480
-    for a lens that is stated as an angle."""
+    """Return the width and height in pixels; without them twice cx, cy, or 832x480 for a lens stated as an angle."""
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))
@@ -186,8 +183,7 @@ def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> tuple[np.nd
 
 
 def read_matrices(path: Path, convention: Convention) -> CameraFile:
-    """Read a JSON list of matrices, each 4x4, 3x4 or 16 numbers, or an object {"matrices": [...], "fps": ...} with an
-    optional lens.
+    """Read a JSON list of matrices of 4x4, 3x4 or 16 numbers, or {"matrices": [...], "fps": ...} with an optional lens.
 
     The lens is `lens` and `sensor_width` in millimetres as in Blender, `angle_x` in radians, or `fov_deg` in degrees.
     `convention` is the convention of the matrices. Raises CameraError for a missing or invalid file.
@@ -205,8 +201,7 @@ def read_matrices(path: Path, convention: Convention) -> CameraFile:
 
 
 def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the lens [frames, 4] in pixels of an 832x480 image, from Blender's camera and render settings, and notes
-    for the user."""
+    """Return the lens [frames, 4] in pixels of an 832x480 image, from Blender's settings, and notes for the user."""
 
     def row(key: str, default: float) -> np.ndarray:
         values = as_float64(data.get(key, default), f"{where}: {key}")

@@ -54,15 +54,13 @@ FLAG_FIELDS = Field(FLAGS, "refused", "A lens that is not a pinhole is refused; 
 
 
 def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
-    """Raise CameraError if the camera model `model` is not a pinhole. `where` and `field` name its source in the
-    message."""
+    """Raise CameraError unless the camera model is a pinhole. `where` and `field` name its source."""
     if str(model).upper() not in PINHOLES:
         raise CameraError(f"{where}: {field} {model!r:.60} is no pinhole camera, and the model takes no other")
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError if the JSON object `data` has a true value under one of FLAGS, so that its lens is not a
-    pinhole. `where` begins the message."""
+    """Raise CameraError, which begins with `where`, if one of FLAGS is set in `data`, so that it is no pinhole."""
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):

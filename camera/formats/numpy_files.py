@@ -154,8 +154,7 @@ def _predicted_lens(
 
 
 def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the width and height of an array of images with the shape [..., h, w], [..., h, w, channels] or [..., 3,
-    h, w]."""
+    """Return width and height of images of the shape [..., h, w], [..., h, w, channels] or [..., 3, h, w]."""
     height, width = shape[-3:-1] if shape[-1] in (1, 3, 4) else shape[-2:]
     return width, height
 

@@ -34,8 +34,7 @@ class CameraFile:
     lens_fault: str = ""
 
     def with_lens(self, read: Callable[[], tuple[np.ndarray, tuple[str, ...]]]) -> "CameraFile":
-        """Return this content with the lens and notes that `read()` returns. If `read()` raises CameraError, its
-        message becomes `lens_fault`."""
+        """Return this content with the lens and notes from `read()`; its CameraError becomes `lens_fault`."""
         try:
             lens, notes = read()
             return replace(self, intrinsics=check_intrinsics(lens), notes=self.notes + notes)
@@ -45,8 +44,7 @@ class CameraFile:
 
 def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
     """Return fx, fy, cx, cy [n, 4] in pixels of an 832x480 image, scaled from `pixels` [n, 4] of a width x height
-    image. The x and y axes are scaled separately. Raises CameraError, which begins with `name`, for a width or height
-    below 1."""
+    image. Raises CameraError, which begins with `name`, for a side below 1."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")
     across, down = LENS_WIDTH / width, LENS_HEIGHT / height
@@ -57,8 +55,7 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
     """Return notes for the user about a lens that varies, is for an image of another aspect ratio than 832:480, or has
     distortion.
 
-    `rows` [n, 4] is the lens in pixels of an 832x480 image. `width` and `height` are those of the file's images.
-    `distortion` holds the distortion terms.
+    `rows` [n, 4] is the lens in pixels of an 832x480 image. `width`, `height` and `distortion` are the file's.
     """
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
@@ -69,8 +66,7 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a UTF-8 text file. Raises CameraError for a missing file, for other encodings, and above 64
-    MiB."""
+    """Return the content of a UTF-8 file. Raises CameraError for a missing file, other encodings, and above 64 MiB."""
     check_file(path)
     try:
         return path.read_text("utf-8-sig")
@@ -79,8 +75,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raises CameraError for a missing file, for content that is not JSON, and above
-    64 MiB."""
+    """Return the content of a JSON file. Raises CameraError for a missing or invalid file, and above 64 MiB."""
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -88,8 +83,7 @@ def read_json(path: Path) -> Any:
 
 
 def float_fields(fields: Sequence[str], where: str) -> list[float]:
-    """Return the columns of a line as floats. Raises CameraError, which begins with `where`, for text that is not a
-    number."""
+    """Return a line's columns as floats. Raises CameraError, which begins with `where`, for any other text."""
     try:
         return [float(value) for value in fields]
     except ValueError as error:

@@ -149,8 +149,7 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return "row" or "column" if the key of the poses or the form of the lens matrices shows how the file orders
-    numbers; else an empty string."""
+    """Return "row" or "column", as the poses' key or the lens matrices order numbers; "" if neither shows it."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)
@@ -178,8 +177,7 @@ def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
 
 
 def _pixel_lens(frames: list[Mapping], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the lens [n, 4] in pixels of an 832x480 image, from each frame's fx, fy, cx, cy or 3x3 matrix, and notes
-    for the user."""
+    """Return the lens [n, 4] in pixels of 832x480, from each frame's fx, fy, cx, cy or 3x3 matrix, and notes."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
         fx, fy, cx, cy = _pixels(frame, f"{where}: frame {index}")

@@ -32,14 +32,12 @@ FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"
 
 
 def looks_like_poses(path: Path) -> bool:
-    """Return True if a file is an .npy of matrices, [n, 4, 4] or [n, 3, 4]. It is False for other shapes and for
-    unreadable files."""
+    """Return whether a file is a readable .npy of matrices, [n, 4, 4] or [n, 3, 4]."""
     return _array_shape(path)[1:] in ((4, 4), (3, 4))
 
 
 def looks_like_lens(path: Path) -> bool:
-    """Return True if a file is an .npy with the shape of a lens (fx, fy, cx, cy), [n, 4] or [4]. It is False for other
-    shapes and for unreadable files."""
+    """Return whether a file is a readable .npy with the shape of a lens (fx, fy, cx, cy), [n, 4] or [4]."""
     shape = _array_shape(path)
     return len(shape) in (1, 2) and shape[-1] == 4
 
@@ -103,8 +101,7 @@ def _archive(path: Path) -> str | None:
 
 
 def _zipped(path: Path) -> str | None:
-    """Return "lingbot" for a zip file that contains poses.npy, such as the camera.zip of a live session; otherwise
-    None."""
+    """Return "lingbot" for a zip file with poses.npy, such as a live session's camera.zip; otherwise None."""
     with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
         return "lingbot" if "poses.npy" in {Path(name).name for name in archive.namelist()} else None
     return None

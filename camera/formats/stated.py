@@ -29,8 +29,7 @@ FIELDS = (
 
 
 def stated_texts(path: Path) -> dict[str, str]:
-    """Return the texts in the header of a camera file and in its first frame, by key. The dict is empty for formats
-    other than JSON and .npz."""
+    """Return the texts in a JSON or .npz file's header and first frame, by key; {} for other formats."""
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
@@ -49,8 +48,7 @@ def _is_frames(value: object) -> bool:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the convention that the file's `texts` state. Parts that they do not state are taken from `own`, the
-    convention of the format.
+    """Return the convention that the file's `texts` state, with what they omit from `own`, the format's convention.
 
     Raises CameraError, which begins with `where`, if the stated convention differs from `own`. The user must then
     choose, because such a text may also describe the axes of the images.
@@ -72,8 +70,7 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:
-    """Return a message if one of the `texts` states a lens other than a pinhole, else an empty string. `where` begins
-    the message."""
+    """Return a message, which begins with `where`, if one of the `texts` states a lens that is no pinhole, else ""."""
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""
 

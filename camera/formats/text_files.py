@@ -47,8 +47,7 @@ TUM_FIELDS = (
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
 UNEVEN = 1.5
-"""Poses are resampled at constant time steps if any step is above UNEVEN times the median step, or below the median
-divided by UNEVEN."""
+"""Poses are resampled at constant steps if the factor between a time step and the median step exceeds UNEVEN."""
 
 
 def read_realestate10k(path: Path) -> CameraFile:
@@ -143,8 +142,7 @@ UPSIDE_DOWN = (
 
 
 class Columns(NamedTuple):
-    """The columns of a trajectory file: the total number, and the indices of time, position x, y, z and quaternion x,
-    y, z, w."""
+    """A trajectory file's columns: how many, and the indices of time, position x, y, z, quaternion x, y, z, w."""
 
     total: int
     columns: list[int]
@@ -181,8 +179,7 @@ def _column_of(name: str) -> str:
 
 
 def split_columns(line: str) -> list[str]:
-    """Return the columns of a line, which white space, semicolons or commas separate. In a line with semicolons a comma
-    is a decimal point."""
+    """Return a line's columns between spaces, semicolons or commas. Next to semicolons a comma is a decimal point."""
     return line.replace(",", "." if ";" in line else " ").replace(";", " ").split() or [""]
 
 

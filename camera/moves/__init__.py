@@ -1,5 +1,4 @@
-"""Builders of camera paths: preset moves, scripts of held keys, keyframes, and the state of the graphical camera
-editor."""
+"""Builders of camera paths: preset moves, scripts of held keys, keyframes, and the camera editor's state."""
 
 from .editor import path_from_editor
 from .keyframes import path_from_load3d

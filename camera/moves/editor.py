@@ -29,8 +29,7 @@ MOST_KEYFRAMES, MOST_FRAMES, LONGEST_STATE = 1000, 10_001, 2**20
 
 
 def path_from_editor(state: str | Mapping) -> CameraPath:
-    """Return the path of an editor state, a JSON text or its object. Raises CameraError, which names the field, if a
-    field is missing or invalid."""
+    """Return the path of an editor state, JSON or its object. Raises CameraError, with the missing or invalid field."""
     state = _parse(state)
     if state.get("version") != VERSION:
         raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")

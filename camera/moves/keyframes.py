@@ -16,8 +16,7 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Return the cubic spline [n, d] at `times` [n] through `values` [k, d] at the times `knots` [k], k > 1.
 
-    All `times` are between the first and the last knot. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at
-    the ends (Catmull-Rom).
+    All `times` are within the knots. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends.
     """
     from scipy.interpolate import CubicHermiteSpline
 
@@ -72,8 +71,7 @@ def path_through(
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
     """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at positions [k, 3].
 
-    The interval between two keyframes is proportional to the square root of their distance (centripetal
-    parametrization).
+    The interval between two keyframes is proportional to the root of their distance (centripetal parametrization).
     """
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
@@ -149,8 +147,7 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Return the horizontal field of view, in degrees, of an 832x480 image. It is computed from the camera's vertical
-    field of view and zoom."""
+    """Return the horizontal field of view of 832x480, in degrees, from the camera's vertical one and its zoom."""
     down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG

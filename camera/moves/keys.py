@@ -55,8 +55,7 @@ def path_from_keys(
     """Return the path of a key script with its actions, one pose per frame.
 
     `fov_deg` is the horizontal field of view; `step` and `turn_deg` are as in `poses_from_keys`. That function returns
-    one pose more than there are frames, so the poses are resampled to the number of frames, as in the official
-    pipeline.
+    one pose too many, so poses are resampled, as officially.
     """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
@@ -77,8 +76,7 @@ def _part_keys(part: str, script: str) -> list[list[bool]]:
 
 
 def _pitch_deg(turns_deg: np.ndarray) -> np.ndarray:
-    """Return the pitch in degrees after each rotation in `turns_deg`. A rotation that would cross the limit is
-    skipped."""
+    """Return the pitch in degrees after each of `turns_deg`, of which those beyond the limit are skipped."""
     pitch_deg, reached = 0.0, []
     for turn_deg in turns_deg:
         if abs(pitch_deg + turn_deg) <= PITCH_LIMIT_DEG:

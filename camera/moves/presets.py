@@ -31,8 +31,7 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 class Preset:
     """A preset camera move: its description, the unit of its amount, the default amount, and the function `move`.
 
-    `move(progress, amount, subject)` returns c2w [n, 4, 4] for progress [n] from 0 to 1. `subject` [3] is the point
-    that orbits and cranes keep in view.
+    `move(progress, amount, subject)` returns c2w [n, 4, 4] for progress [n], 0 to 1. `subject` [3]: the point in view.
     """
 
     description: str
@@ -63,8 +62,7 @@ def preset_path(
     `name` is the preset, `amount` its size in the preset's unit (None: its default), `easing` a name in EASINGS, and
     `fov_deg` the horizontal field of view. `radius` is the distance, in world units, to the point straight ahead that
     orbits and cranes keep in view. `shake` is the size in degrees of an added handheld shake with the random `seed`.
-    Raises CameraError for an unknown `name` or `easing`, for too many frames, and for numbers that are not finite or
-    out of range.
+    Raises CameraError for an unknown `name` or `easing`, and for numbers out of range.
     """
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
@@ -82,11 +80,9 @@ def preset_path(
 
 
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """Return the path with a handheld shake of about `degrees`. The first frame is unchanged. Equal values of `seed`
-    give equal shakes.
+    """Return the path with a handheld shake of about `degrees`, by `seed`. The first frame is unchanged.
 
-    The shake only rotates the camera. Small translations would be enlarged, because the model's input is scaled so that
-    the longest step is 1.
+    The shake only rotates, because the model's input is scaled to a longest step of 1, which enlarges small steps.
     """
     if degrees == 0:
         return path

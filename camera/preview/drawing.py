@@ -31,8 +31,7 @@ def color_at(fraction: float) -> Color:
 
 
 def in_light(image: Image.Image) -> Image.Image:
-    """Return an RGB image with inverted lightness and the same hues, for a light page. A second call restores the
-    image."""
+    """Return an RGB image with inverted lightness and the same hues, for a light page; its own inverse."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))
@@ -58,8 +57,7 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class View:
-    """A parallel projection of the world into the rectangle `box` of the image `canvas`, scaled so that all `points`
-    [n, 3] are visible.
+    """A parallel projection into the rectangle `box` of the image `canvas`, in which all `points` [n, 3] are visible.
 
     The rows of `axes` [2, 3] are the world directions that point right and down in the image. `margin` is the free
     space inside the rectangle's edges, in pixels.

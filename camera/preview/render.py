@@ -28,8 +28,7 @@ def render_preview(
     size: tuple[int, int] = (800, 500),
     light: bool = False,
 ) -> Image.Image:
-    """Return a drawing, RGB, of the path from above, from the side and at an angle, the path as the model receives it,
-    and warnings.
+    """Return an RGB drawing of the path from three sides, of the path as the model receives it, and of warnings.
 
     `first_frame` is drawn at the first camera. `frames` is the video's length (None: the full path). `size` is width
     and height in pixels, 400x250 to 4096x4096. `light` draws dark lines for a light page. Raises CameraError for fewer

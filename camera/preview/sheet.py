@@ -21,8 +21,7 @@ LINES = 4
 class Sheet:
     """A canvas with a header, panels, and text below them.
 
-    `size` is the width and height of the finished image in pixels. Raises CameraError for a size below 400x250 or above
-    4096x4096.
+    `size`: its width and height in pixels. Raises CameraError below 400x250 or above 4096x4096.
     """
 
     def __init__(self, size: tuple[int, int]) -> None:
@@ -58,8 +57,7 @@ class Sheet:
         draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
 
     def words(self, messages: list[tuple[str, Color]], more: str) -> None:
-        """Draw messages below the panels, each in its colour. If they need more than LINES lines, `more` replaces the
-        last ones."""
+        """Draw messages below the panels, each in its colour. Beyond LINES lines, `more` replaces the rest."""
         columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
         lines = [
             (line, color)
@@ -81,8 +79,7 @@ class Sheet:
         most: float,
         color: Color,
     ) -> None:
-        """Draw a panel (see `panel`) with a column chart of `values`. A column of the value `most` has the full
-        height."""
+        """Draw a panel (see `panel`) with a column chart of `values`, of which `most` has the full height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
         drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
@@ -114,8 +111,7 @@ class Sheet:
 
 
 def tick_seconds(seconds: float) -> int:
-    """Return the number of seconds between two dots on a path of this duration, so that there are at most
-    MOST_TICKS."""
+    """Return the seconds between two dots on a path of this duration, so that there are at most MOST_TICKS."""
     return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
 
 
@@ -127,6 +123,5 @@ def ground(points: np.ndarray) -> list[np.ndarray]:
 
 
 def camera_depth(positions: np.ndarray) -> float:
-    """Return the depth of the frusta drawn along a path: 0.16 of the extent of its `positions` [n, 3], or 1 if the
-    camera stands still."""
+    """Return the depth of drawn frusta: 0.16 of the extent of the `positions` [n, 3], or 1 for a still camera."""
     return max(0.16 * float(np.ptp(positions, axis=0).max()), 1e-6) if np.ptp(positions, axis=0).any() else 1.0

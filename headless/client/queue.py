@@ -68,8 +68,7 @@ def queue(options: argparse.Namespace) -> None:
 
 
 def load_workflow(path: Path) -> dict:
-    """Return a workflow as a dict of its nodes by id. Raises InputError for a file that is not a workflow in API
-    format."""
+    """Return a workflow's nodes by id. Raises InputError for a file that is not a workflow in API format."""
     try:
         workflow = json.loads(text_of(path))
     except OSError as error:
@@ -144,8 +143,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes that have a plain value, and not a link, as the input `name`. `kinds`: the classes of nodes to
-    search, by default all."""
+    """Return the nodes, of the classes `kinds` (None: all), whose input `name` is a plain value and not a link."""
     return [
         node
         for node in workflow.values()
@@ -155,8 +153,7 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into the input `name` of every node that has it. Raises InputError, which names `option`, if no
-    node has it."""
+    """Write a value into the input `name` of every node that has it. Raises InputError, with `option`, if none has."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
@@ -165,9 +162,8 @@ def _put(workflow: dict, option: str, value: object, name: str, kinds: Collectio
 
 
 def _put_text(workflow: dict, option: str, text: str) -> None:
-    """Write a text into LingBot-World's text node. Without such a node, write the text into the CLIPTextEncode node
-    with "positive" or "negative" in its title. `option`: "prompt" or "negative". Raises InputError if there is neither
-    node."""
+    """Write a text into LingBot-World's text node, or else into the CLIPTextEncode node with "positive" or "negative"
+    in its title. `option`: "prompt" or "negative". Raises InputError if there is neither node."""
     if _with_value(workflow, option, TEXT_NODES):
         return _put(workflow, option, text, option, TEXT_NODES)
     word = "negative" if option == "negative" else "positive"
@@ -179,8 +175,7 @@ def _put_text(workflow: dict, option: str, text: str) -> None:
 
 
 def _put_setting(workflow: dict, setting: str) -> None:
-    """Apply a setting `NODE.INPUT=VALUE` to the workflow. NODE is a node's title, id or class. VALUE is JSON, or else a
-    plain text."""
+    """Apply a setting `NODE.INPUT=VALUE`. NODE is a node's title, id or class. VALUE is JSON, or else plain text."""
     place, equals, text = setting.partition("=")
     owner, dot, name = place.partition(".")
     if not (equals and dot):

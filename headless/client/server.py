@@ -29,8 +29,7 @@ class Server:
         self.client = uuid.uuid4().hex
 
     def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
-        """Return the body of the server's response to a GET request. With `data`, send a POST request. `kind`: the
-        media type of `data`."""
+        """Return the body of the response to a GET request, or to a POST request with `data` of media type `kind`."""
         request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
@@ -53,8 +52,7 @@ class Server:
         )
 
     def post(self, path: str, body: dict) -> dict:
-        """Send `body` as JSON in a POST request, and return the JSON object in the response, {} if the response is
-        empty."""
+        """Return the JSON object in the response to a POST request with `body` as JSON; {} if it is empty."""
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
@@ -69,8 +67,7 @@ class Server:
         return answer["prompt_id"]
 
     def connect(self) -> Any:
-        """Return a websocket that receives the events of this client's prompts. Raises DependencyError without
-        websocket-client."""
+        """Return a websocket with the events of this client. Raises DependencyError without websocket-client."""
         websocket = require("websocket", "websocket-client")
         try:
             address = f"{self.url.replace('http', 'ws', 1)}/ws?clientId={self.client}"
@@ -92,8 +89,7 @@ class Server:
                 yield kind, data
 
     def upload(self, path: Path) -> str:
-        """Upload a file into ComfyUI's input folder and return its name in that folder. The name contains a hash of the
-        content."""
+        """Upload a file into ComfyUI's input folder and return its name there, which contains a hash of the content."""
         stem = re.sub(r"[^\w.-]+", "_", path.stem, flags=re.ASCII)
         return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
 
@@ -134,8 +130,7 @@ class Server:
 
 
 def _event(message: str | bytes) -> tuple[str, dict]:
-    """Return (kind, data) of a message from the server. Return ("", {}) for a binary preview and for messages of custom
-    nodes in other formats."""
+    """Return (kind, data) of a message; ("", {}) for a binary preview and for other formats of custom nodes."""
     with suppress(ValueError):
         event = None if isinstance(message, bytes) else json.loads(message)
         if isinstance(event, dict) and isinstance(event.get("data"), dict):
@@ -144,8 +139,7 @@ def _event(message: str | bytes) -> tuple[str, dict]:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Return the first 16 hex digits of a hash of the files' contents. For several files the hash also covers their
-    names."""
+    """Return 16 hex digits of a hash of the files' contents. For several files it also covers their names."""
     digest = hashlib.sha256()
     for file in files:
         content = file.read_bytes()

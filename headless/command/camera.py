@@ -31,8 +31,7 @@ from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Add the `camera` command with its five actions to `subparsers`. Each action sets its function as
-    `arguments.run`."""
+    """Add the `camera` command, whose actions set their function as `arguments.run`, to `subparsers`."""
     parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for add in (_add_show, _add_convert, _add_make, _add_measure, _add_from_video):
@@ -73,9 +72,8 @@ def _add_make(actions: Any) -> None:
     presets.add_argument("--frames", type=int, default=FRAMES, help="length of the path, rounded down to 4n+1")
     presets.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
     presets.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
-    presets.add_argument(
-        "--radius", type=float, default=DEFAULT_RADIUS, help="distance of the point that orbits circle"
-    )
+    about = "distance of the point that orbits circle"
+    presets.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help=about)
     presets.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
     presets.add_argument("--seed", type=seed, default=0, help="of the shake")
 
@@ -135,12 +133,8 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", type=some_path, help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: recognized; {formats}")
-    parser.add_argument(
-        "--convention",
-        choices=CONVENTIONS,
-        metavar="NAME",
-        help=f"meaning of the matrices; left out: the format's; {conventions}",
-    )
+    about = f"meaning of the matrices; left out: the format's; {conventions}"
+    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=about)
     parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="horizontal field of view in degrees, instead of the file's")
 
@@ -229,13 +223,8 @@ def _report(path: CameraPath, frames: int, notes: Sequence[str] = (), verbose: b
 
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
-    return read_camera(
-        arguments.input,
-        arguments.format,
-        convention=arguments.convention,
-        image_size=arguments.image_size,
-        fov_deg=arguments.fov_deg,
-    )
+    options = {name: getattr(arguments, name) for name in ("convention", "image_size", "fov_deg")}
+    return read_camera(arguments.input, arguments.format, **options)
 
 
 @contextmanager

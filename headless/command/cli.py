@@ -1,5 +1,4 @@
-"""The command `lingbot-world`. Each subcommand imports its own modules when it runs, so that `--help` does not import
-torch."""
+"""The command `lingbot-world`. A subcommand imports its modules when it runs, so `--help` does not import torch."""
 
 import argparse
 import logging
@@ -38,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code. `argv`: the arguments, by default those of this process.
 
     The code is 0 for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader
-    of standard output has closed the pipe. With default arguments, SIGTERM and SIGHUP end the command like Ctrl-C, with
-    codes 143 and 129.
+    of standard output has closed it. With default arguments, SIGTERM and SIGHUP act like Ctrl-C, with 143 and 129.
     """
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -64,8 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
-    """Parse `argv` into the namespace `arguments`, run the command and return its exit code. Raises KeyboardInterrupt
-    after Ctrl-C."""
+    """Parse `argv` into `arguments`, run the command, return its exit code. Raises KeyboardInterrupt on Ctrl-C."""
     try:
         build_parser(argv).parse_args(argv, arguments)
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
@@ -89,8 +86,7 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 def _is_output_broken() -> bool:
     """Print an empty line to standard output. Return whether printing fails, for instance on a full disk.
 
-    After a failure, standard output is redirected to the null device, because Python writes the rest of its buffer at
-    exit.
+    After a failure, standard output becomes the null device, because Python writes the rest of its buffer at exit.
     """
     try:
         if sys.stdout is not None:
@@ -139,10 +135,8 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _add_batch(commands: Any) -> None:
-    usage = "%(prog)s JOBS OUT --ckpt_dir FOLDER [options]"
-    parser = commands.add_parser(
-        "batch", help="make many videos from a file of jobs", usage=usage, formatter_class=Help
-    )
+    about, usage = "make many videos from a file of jobs", "%(prog)s JOBS OUT --ckpt_dir FOLDER [options]"
+    parser = commands.add_parser("batch", help=about, usage=usage, formatter_class=Help)
     parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
     add = partial(parser.add_argument, type=some_path)
     add(
@@ -151,13 +145,8 @@ def _add_batch(commands: Any) -> None:
         "or keys, and other options of `generate`",
     )
     add("out", help="folder for the videos and manifest.jsonl; jobs that are done are skipped")
-    parser.add_argument(
-        "--ray",
-        nargs="?",
-        const="local",
-        metavar="ADDRESS",
-        help="use the GPUs of a Ray cluster; without an address, the GPUs of this machine",
-    )
+    about = "use the GPUs of a Ray cluster; without an address, the GPUs of this machine"
+    parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=about)
     parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
     parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one per GPU")
     parser.add_argument("--dry_run", action="store_true", help="check every job and print what would be made")
@@ -184,9 +173,8 @@ def _add_toy(commands: Any) -> None:
     parser.add_argument("folder", type=some_path, help="the folder to write")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--maze", action="store_true", help="accepted for older commands: the toy is a maze")
-    kind.add_argument(
-        "--random", action="store_true", help="random weights for every kind of model instead of trained ones"
-    )
+    about = "random weights for every kind of model instead of trained ones"
+    kind.add_argument("--random", action="store_true", help=about)
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of the random weights; left out: 0")
 
 
@@ -239,20 +227,8 @@ def _inspect(arguments: argparse.Namespace) -> None:
         raise InputError("`width` and `height` go together; name both or neither")
     if arguments.width is not None:
         height, width = arguments.height, arguments.width
-    print(
-        describe(
-            arguments.path,
-            width,
-            height,
-            arguments.frame_num,
-            arguments.dtype,
-            arguments.arithmetic,
-            arguments.window,
-            arguments.sink,
-            assets=arguments.assets_dir,
-            release=arguments.release,
-        )
-    )
+    options = {name: getattr(arguments, name) for name in ("dtype", "arithmetic", "window", "sink", "release")}
+    print(describe(arguments.path, width, height, arguments.frame_num, assets=arguments.assets_dir, **options))
 
 
 def _toy(arguments: argparse.Namespace) -> None:

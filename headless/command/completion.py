@@ -1,5 +1,4 @@
-"""The command `lingbot-world completion`. It prints a script, made by shtab, that completes commands and options in a
-shell."""
+"""The command `lingbot-world completion`. It prints shtab's script that completes commands and options in a shell."""
 
 import argparse
 from typing import Any
@@ -28,8 +27,7 @@ def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> No
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Set the completion of file names for every option of `parser` that has neither choices nor a numeric type.
-    `file`: shtab's rule for file names."""
+    """Set `file`, shtab's rule for file names, for every option of `parser` without choices and numeric type."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

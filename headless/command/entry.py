@@ -4,8 +4,7 @@ import signal
 
 
 def main() -> int:
-    """Run the command and return its exit code. While `cli` is being imported, Ctrl-C ends the process without a
-    traceback."""
+    """Run the command and return its exit code. Ctrl-C during the import of `cli` prints no traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from .cli import main as run

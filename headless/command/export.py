@@ -1,5 +1,4 @@
-"""The command `lingbot-world export VIDEO|WALK DEST`. It writes frames, camera poses, intrinsics and points for
-nerfstudio, COLMAP and 3D viewers."""
+"""The command `lingbot-world export VIDEO|WALK DEST`: frames, cameras and points for nerfstudio, COLMAP and viewers."""
 
 import argparse
 from pathlib import Path
@@ -27,9 +26,8 @@ def add_export_command(commands: Any) -> None:
     parser.add_argument("video", metavar="VIDEO|WALK", type=some_path, help="a walk's folder, a video, or its frames")
     parser.add_argument("dest", metavar="DEST", type=some_path, help="a folder that is new or empty")
     parser.add_argument("--format", choices=("nerfstudio", "colmap", "ply"), default="nerfstudio", help="what to write")
-    parser.add_argument(
-        "--action_path", metavar="PATH", type=some_path, help="a video's camera path; a walk has its own"
-    )
+    about = "a video's camera path; a walk has its own"
+    parser.add_argument("--action_path", metavar="PATH", type=some_path, help=about)
     parser.add_argument("--every", type=count, default=4, metavar="N", help="export the sharpest of each N frames")
     parser.add_argument("--no_points", action="store_true", help="leave the points out: seconds in place of a minute")
 
@@ -69,9 +67,8 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _points(made: "Exported", fps: float) -> None:
-    """Triangulate points, add them to the export, and print their mean reprojection error. If that fails, print the
-    reason. For a point cloud raise the InputError or DependencyError instead, because a point cloud has no other
-    content."""
+    """Triangulate points, add them to the export, and print their mean reprojection error, or the reason of a failure.
+    For a point cloud raise the InputError or DependencyError, because it has no other content."""
     from ...export import add_points
 
     try:

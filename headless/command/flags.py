@@ -17,8 +17,7 @@ from ..options import AN_ADDRESS, CHOICES, LORA, PARTS, GenerateOptions, is_addr
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that also accepts dashes in place of underscores in the names of options. It prints errors in
-    one line."""
+    """An argument parser that accepts dashes for underscores in names of options, and prints errors in one line."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         words = sys.argv[1:] if args is None else list(args)
@@ -41,16 +40,14 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
-    """Add the options --prompt and --prompt_file. `about`: the help text of --prompt. `given_prompt` reads the
-    values."""
+    """Add --prompt, with the help text `about`, and --prompt_file. `given_prompt` reads the values."""
     parser.add_argument("--prompt", metavar="TEXT", help=about)
     of_file = "a UTF-8 text file with the prompt, in place of --prompt"
     parser.add_argument("--prompt_file", type=some_path, metavar="FILE", help=of_file)
 
 
 def given_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return the prompt from --prompt or --prompt_file, or None if neither is set. Raises InputError if both are set or
-    the file cannot be read."""
+    """Return --prompt or the text of --prompt_file, or None. Raises InputError for both or an unreadable file."""
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:
@@ -130,8 +127,7 @@ def _add_causal(add: Callable[..., None]) -> None:
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
     """Return a function `add(name, help, **settings)` that adds a field of GenerateOptions to `parser` as an option.
-    The field determines its default, type and choices. An option that is a tuple, such as --lora, may be repeated on
-    the command line."""
+    The field determines its default, type and choices. An option that is a tuple, such as --lora, may be repeated."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
     hints = get_type_hints(GenerateOptions)
 
@@ -179,9 +175,8 @@ def with_flags(message: str, options: Collection[str] = ()) -> str:
 def add_measuring(
     commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """Add a command that analyses a video to the subparsers `commands`, and return its parser. `name` and `help`: the
-    command's name and its line in the list of commands. `description` is printed with its own line breaks. `run`: the
-    command's function."""
+    """Add a command that analyses a video to the subparsers `commands`, and return its parser. `name` and `help`: its
+    name and its line in the list of commands. `description` keeps its line breaks. `run`: its function."""
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
@@ -207,8 +202,7 @@ def seed(text: str) -> int:
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return the whole number in `text`, which must be at least `least`. Raises ArgumentTypeError for any other
-    text."""
+    """Return the whole number in `text`. Raises ArgumentTypeError for any other text and below `least`."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {least}")
     return int(text)

@@ -100,9 +100,8 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
 
 
 def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[str]:
-    """Set torch's number of threads to the number of idle cores. With `--like`, use the number of threads of the
-    recorded run, because the order of additions, and so the result, depends on it. Return a note if other programs
-    leave few idle cores."""
+    """Set torch's number of threads to that of idle cores, or with `--like` to that of the recorded run, because the
+    order of additions depends on it. Return a note if other programs leave few idle cores."""
     import torch
 
     from ...pipeline.threads import use_idle_cores
@@ -116,8 +115,7 @@ def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[st
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt, or an empty text to use the last prompt of the continued state. Raises InputError if there is
-    neither a prompt nor a state."""
+    """Return the prompt, or an empty text for that of the continued state. Raises InputError without both."""
     prompt = given_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")

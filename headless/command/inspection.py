@@ -1,5 +1,4 @@
-"""The command `lingbot-world inspect`. It describes a model file or a package and estimates the memory of a run, from
-the headers of files."""
+"""The command `lingbot-world inspect`: a model's or package's description and memory, from the headers of files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,8 +33,7 @@ CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action
 
 @dataclass(frozen=True)
 class Report:
-    """The description of a file or package as `lines` of text. `stages`: the memory of the stages of a run that use the
-    model."""
+    """The description of a file or package as `lines` of text. `stages`: the memory of a run's stages."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -111,8 +109,7 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _kind(path: Path) -> str:
-    """Return "vae", "text encoder" or "expert" according to the names of a file's tensors. If these names are unknown,
-    the file's name decides."""
+    """Return "vae", "text encoder" or "expert" by the names of a file's tensors, or else by the file's name."""
     name = path.name.lower()
     keys = read_tensors(path, hint="t5" if "text_encoder" in name else "")
     if is_vae(keys) or any(wan_key(key) == EMBEDDING for key in keys):
@@ -160,9 +157,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """Return a report on a causal model. It has the memory of a run with the key and value cache on the GPU, on the GPU
-    in 8 bits, and in host memory. It also has the memory of optional caches. `width`: the number of base channels of
-    the VAE."""
+    """Return a report on a causal model. It has the memory of a run with keys and values on the GPU, there in 8 bits,
+    and in host memory, and that of optional caches. `width`: the number of base channels of the VAE."""
     release, config = checkpoint.release, checkpoint.config
     assert release is not None  # a causal model has a release
     window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
@@ -191,8 +187,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
-    """Return a report on the memory of one expert's steps, once with all of its blocks on the GPU and once with none.
-    The report also has the memory of the camera cache."""
+    """Return the memory of an expert's steps, with all or none of its blocks on the GPU, and of the camera cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
     cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:

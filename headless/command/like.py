@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from ..options import CAMERAS
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
-"""Groups of options that replace each other. If the command line sets an option of a group, all of the video's options
-in that group are ignored."""
+"""Groups of options that replace each other: an option on the command line replaces the video's whole group."""
 
 
 def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """The command `lingbot-world live`: walk through a world in the browser while the world is generated."""
 
 import argparse
+import asyncio
 import json
 import secrets
 import sys
@@ -20,78 +21,38 @@ from .flags import Help, add_prompt, add_size, adder, count, given_prompt, secon
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `live` command to the subparsers `commands`. The command sets its function as `arguments.run`. `show`
-    makes progress bars."""
+    """Add the `live` command, with its function as `arguments.run`. `show` makes progress bars."""
     about = "walk through a world in the browser while it is made"
     parser = commands.add_parser("live", help=about, usage="%(prog)s FOLDER [options]", formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
-    parser.add_argument(
-        "ckpt",
-        metavar="CKPT",
-        nargs="?",
-        type=some_path,
-        help="the folder of a causal model (Fast, 2.0) or of a toy package; left out: list the walks",
-    )
+    place = partial(parser.add_argument, type=some_path)
+    about = "the folder of a causal model (Fast, 2.0) or of a toy package; left out: list the walks"
+    place("ckpt", metavar="CKPT", nargs="?", help=about)
     parser.add_argument("--port", type=int, default=8765, metavar="N", help="0 picks a free one")
     parser.add_argument("--no_open", action="store_true", help="do not open a browser")
-    parser.add_argument(
-        "--host", default="", help="listen to this address, such as ::1; other machines' addresses have a token"
-    )
+    about = "listen to this address, such as ::1; other machines' addresses have a token"
+    parser.add_argument("--host", default="", help=about)
     keep = partial(count, least=0)
     parser.add_argument("--keep", type=keep, metavar="N", help="remove all old walks but the last N")
     parser.add_argument("--lan", action="store_true", help="let other machines connect, by an address with a token")
-    parser.add_argument(
-        "--allow_origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        type=lambda text: text.rstrip("/"),  # as a browser sends an origin
-        help="let a page of this address connect, such as http://localhost:8000; may be repeated",
-    )
-    parser.add_argument(
-        "--walks",
-        metavar="FOLDER",
-        type=some_path,
-        help="keep the state, camera path and video of each walk in a folder of this one; left out: walks, "
-        "and with --bench none",
-    )
-    parser.add_argument(
-        "--bench",
-        nargs="?",
-        const=20.0,
-        type=seconds,
-        metavar="SECONDS",
-        help="walk a fixed path for this time and print the measurements as JSON",
-    )
-    parser.add_argument("--moving", action="store_true", help="make frames also while no key is pressed")
-    parser.add_argument(
-        "--restart_on_drift", action="store_true", help="restart from the image when the video degrades"
-    )
-    parser.add_argument(
-        "--stop_when_stuck", action="store_true", help="end a step when the frames no longer move, as before a wall"
-    )
-    parser.add_argument(
-        "--speed",
-        type=_speed,
-        default=0.5,
-        metavar="X",
-        help="speed of W, as a fraction of the longest step that the model knows, 0.05 to 1; Shift doubles it",
-    )
-    parser.add_argument(
-        "--decoder",
-        metavar="FILE",
-        type=some_path,
-        help="show frames by a tiny decoder: a file, or taew2_1 of models/vae_approx; the VAE decodes walk.mp4 later",
-    )
-    parser.add_argument(
-        "--events",
-        metavar="FILE",
-        type=some_path,
-        help="JSON: sentences that extend the prompt by a key or a time; left out: example/events.json of the package",
-    )
-    parser.add_argument(
-        "--replay", metavar="FOLDER", type=some_path, help="repeat the walk of this folder to the same bits, and end"
-    )
+    about = "let a page of this address connect, such as http://localhost:8000; may be repeated"
+    add_origin = partial(parser.add_argument, "--allow_origin", action="append", default=[], metavar="ORIGIN")
+    add_origin(type=lambda text: text.rstrip("/"), help=about)  # as a browser sends an origin
+    about = "keep the state, camera path and video of each walk in a folder of this one; left out: walks, "
+    place("--walks", metavar="FOLDER", help=about + "and with --bench none")
+    about = "walk a fixed path for this time and print the measurements as JSON"
+    parser.add_argument("--bench", nargs="?", const=20.0, type=seconds, metavar="SECONDS", help=about)
+    switch = partial(parser.add_argument, action="store_true")
+    switch("--moving", help="make frames also while no key is pressed")
+    switch("--restart_on_drift", help="restart from the image when the video degrades")
+    switch("--stop_when_stuck", help="end a step when the frames no longer move, as before a wall")
+    about = "speed of W, as a fraction of the longest step that the model knows, 0.05 to 1; Shift doubles it"
+    parser.add_argument("--speed", type=_speed, default=0.5, metavar="X", help=about)
+    about = "show frames by a tiny decoder: a file, or taew2_1 of models/vae_approx; the VAE decodes walk.mp4 later"
+    place("--decoder", metavar="FILE", help=about)
+    about = "JSON: sentences that extend the prompt by a key or a time; left out: example/events.json of the package"
+    place("--events", metavar="FILE", help=about)
+    place("--replay", metavar="FOLDER", help="repeat the walk of this folder to the same bits, and end")
     add_prompt(parser, "what the world shows; left out: the prompt of the example or of the state")
     add = adder(parser)
     add("image", "the image in which a walk begins; left out: the package's example", metavar="FILE")
@@ -145,9 +106,8 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         from ...pipeline.threads import use_idle_cores
         from ..live.opening import LiveSettings, Opened, find_events, plan_live
 
-        require("aiohttp", '"lingbot-world[live]"')
-        require("msgpack", '"lingbot-world[live]"')
-        require("av", '"lingbot-world[live]"')
+        for module in ("aiohttp", "msgpack", "av"):
+            require(module, '"lingbot-world[live]"')
         from ..files.target import check_folder
         from ..live.running import check_port, is_here, serve
 
@@ -165,23 +125,12 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     plan = plan_live(GenerateOptions(**values))
     fewer = use_idle_cores(plan.device) if arguments.own_process else ""
     opened = Opened(plan, show)
-    opened.settings = LiveSettings(
-        arguments.speed,
-        arguments.moving,
-        arguments.decoder,
-        arguments.restart_on_drift,
-        events,
-        arguments.stop_when_stuck,
-    )
+    names = ("speed", "moving", "decoder", "restart_on_drift", "stop_when_stuck")
+    opened.settings = LiveSettings(events=events, **{name: getattr(arguments, name) for name in names})
     arguments.interrupted = "the walk is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are pure JSON
-    print(
-        f"{size.width}x{size.height} on {opened.plan.device}",
-        *opened.plan.notes,
-        *filter(None, [fewer]),
-        sep="\n",
-        file=out,
-    )
+    lines = [f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, *filter(None, [fewer])]
+    print(*lines, sep="\n", file=out)
     if arguments.bench is not None:
         from ..live.measuring import measure
 
@@ -193,20 +142,12 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
         print(replay(opened, Path(arguments.replay), folder))
         return
     token = secrets.token_urlsafe(16) if everywhere else ""
-    serve(
-        opened,
-        folder,
-        port=arguments.port,
-        token=token,
-        origins=tuple(arguments.allow_origin),
-        show_page=not arguments.no_open,
-        host=arguments.host,
-    )
+    origins = tuple(arguments.allow_origin)
+    asyncio.run(serve(opened, folder, arguments.port, token, origins, not arguments.no_open, arguments.host))
 
 
 def _as_replayed(arguments: argparse.Namespace) -> None:
-    """Set `arguments` to the options of the saved walk that `--replay` names. Raises InputError for a folder that is
-    not a walk."""
+    """Set `arguments` to the options of the walk that `--replay` names. Raises InputError for any other folder."""
     from ...live.replay import Replay
     from ...options import CELL
 

@@ -28,14 +28,7 @@ def add_measure_command(subparsers: Any) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    from ...measure.drift import (  # drawing imports torch
-        as_values,
-        find_faults,
-        measure_frames,
-        render_drift,
-        table,
-        words,
-    )
+    from ...measure import drift  # drawing imports torch
     from ..files.drawing import check_drawing, save_drawing
     from ..files.pictures import colour_frames, frame_rate, naming_video
     from ..files.video_reader import video_notes
@@ -46,10 +39,10 @@ def _measure(arguments: argparse.Namespace) -> None:
     if not 0 < fps < 1000:
         raise InputError(f"`fps` {fps}: expected more than 0 and less than 1000 frames a second")
     with naming_video(arguments.video):
-        figures = measure_frames(colour_frames(arguments.video), fps)
-    faults = find_faults(figures)
+        figures = drift.measure_frames(colour_frames(arguments.video), fps)
+    faults = drift.find_faults(figures)
     notes = [f"note: {note}" for note in video_notes(arguments.video)]
-    lines = [*notes, *words(figures, faults), "", *table(figures)]
-    print(json.dumps(as_values(figures, faults), indent=1) if arguments.json else "\n".join(lines))
+    lines = [*notes, *drift.words(figures, faults), "", *drift.table(figures)]
+    print(json.dumps(drift.as_values(figures, faults), indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
-        save_drawing(render_drift(figures, faults), arguments.drawing)
+        save_drawing(drift.render_drift(figures, faults), arguments.drawing)

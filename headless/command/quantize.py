@@ -1,5 +1,4 @@
-"""The commands `lingbot-world quantize` and `verify`. They make 4-bit files from official weights and compare files
-with their checksums."""
+"""The commands `lingbot-world quantize` and `verify`: smaller files of official weights, and checks of checksums."""
 
 import argparse
 from functools import partial
@@ -11,26 +10,17 @@ from .flags import some_path
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `quantize` command to the subparsers `commands`. The command sets its function as `arguments.run`. `show`
-    makes progress bars."""
+    """Add the `quantize` command, with its function as `arguments.run`. `show` makes progress bars."""
     parser = commands.add_parser("quantize", help="make a 4-bit or fp8 package out of official weights")
     parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
     add = parser.add_argument
     place = partial(add, type=some_path)
     place("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
     place("dest", help="the folder to make; after a stop the same command continues")
-    add(
-        "--format",
-        default="nf4",
-        choices=QUANTIZE_FORMATS,
-        help="4-bit weights, or float8, int8 or nvfp4 that ComfyUI's own loaders read too; a text encoder is always "
-        "4-bit (default: nf4)",
-    )
-    add(
-        "--search",
-        action="store_true",
-        help="search for the best scales: 9 %% less error at the same size, several times the time",
-    )
+    about = "4-bit weights, or float8, int8 or nvfp4 that ComfyUI's own loaders read too; a text encoder is always "
+    add("--format", default="nf4", choices=QUANTIZE_FORMATS, help=about + "4-bit (default: nf4)")
+    about = "search for the best scales: 9 %% less error at the same size, several times the time"
+    add("--search", action="store_true", help=about)
     add("--t5", action="store_true", help="quantize the package's text encoder too: 11.4 GB become 3.2 GB")
     several = partial(add, nargs="+", default=[], action="extend")
     several("--keep", metavar="LAYER", help="linear layers that stay bf16, such as head.head or blocks.0.*")
@@ -41,8 +31,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
 
 
 def add_verify_command(commands: Any, show: ShowProgress) -> None:
-    """Add the `verify` command to the subparsers `commands`. The command sets its function as `arguments.run`. `show`
-    makes progress bars."""
+    """Add the `verify` command, with its function as `arguments.run`. `show` makes progress bars."""
     parser = commands.add_parser("verify", help="check a package's files against their checksums")
     parser.set_defaults(run=lambda arguments: _verify(arguments, show))
     parser.add_argument("package", type=some_path, help="a package's folder, a model or a text encoder")

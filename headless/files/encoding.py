@@ -18,9 +18,8 @@ RECIPE = "lingbot_world"
 
 
 class WholeVideo:
-    """An encoder that writes a video to `file` at `fps` frames per second. `suffix`: the suffix that determines the
-    container, because the name of `file` may end in .part. `recipe`: the record of the run, as JSON. Raises
-    DependencyError without PyAV."""
+    """An encoder that writes a video to `file` at `fps` frames per second. `suffix` determines the container, because
+    `file` may end in .part. `recipe`: the record of the run, as JSON. Raises DependencyError without PyAV."""
 
     def __init__(self, file: Path, suffix: str, fps: int, recipe: str = "") -> None:
         av = require("av", '"lingbot-world[cli]"')
@@ -63,7 +62,7 @@ class VideoParts:
         av = require("av", '"lingbot-world[cli]"')
         self._new_encoder = av.CodecContext.create
         self._options = {**_encoding(), "preset": preset}
-        self._pipe, self._made, self._fps, self.frames = pipe, BytesIO(), fps, 0
+        self.pipe, self._made, self._fps, self.frames = pipe, BytesIO(), fps, 0
         flags = "+frag_every_frame+empty_moov+default_base_moof+skip_trailer+use_metadata_tags"
         options = {"movflags": flags, "flush_packets": "1"}
         self._container = av.open(_WriteOnly(self._made), "w", format="mp4", options=options)
@@ -94,10 +93,9 @@ class VideoParts:
         self._send()
 
     def _send(self) -> None:
-        """Write the muxer's output to the pipe. The muxer does not write to the pipe itself, because it would hide the
-        reason for a broken pipe."""
-        self._pipe.write(self._made.getvalue())
-        self._pipe.flush()
+        """Write the muxer's output to the pipe. The muxer itself would hide the reason for a broken pipe."""
+        self.pipe.write(self._made.getvalue())
+        self.pipe.flush()
         self._made.seek(0)
         self._made.truncate()
 

@@ -6,8 +6,7 @@ from ...errors import InputError
 
 
 def refuse_existing(file: Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Check that `file` may be written. Raises InputError if `file` is the input `image`, or if `file` exists and
-    `overwrite` is false."""
+    """Raise InputError if `file` is the input `image`, or if it exists and `overwrite` is false."""
     if not file.exists():
         return
     if image is not None and Path(image).exists() and file.samefile(image):

@@ -15,8 +15,7 @@ from ...pipeline.image_files import Picture, open_picture, picture_of, read_pixe
 from .video_reader import even_rate, video_frames
 
 FRAME_SUFFIXES = ((".png",), (".jpg", ".jpeg"), (".webp",), (".tif", ".tiff"), (".bmp",), (".jp2",), (".avif",))
-"""The file suffixes of frames in a folder, in groups for each format. Only the files of the first group that occurs in
-the folder are read."""
+"""The suffixes of frames, grouped by format. Only the files of the first group that a folder has are read."""
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """The exceptions that Pillow raises for a broken file."""
@@ -54,20 +53,17 @@ def _read(path: Path) -> Picture:
 
 
 def image_notes(image: object) -> tuple[str, ...]:
-    """Return notes on the metadata of an image file that was applied or ignored, such as a rotation. The tuple is empty
-    for a Pillow image and for an array."""
+    """Return notes on applied or ignored metadata of an image file, such as a rotation; none for other images."""
     return _read(Path(image)).notes if isinstance(image, str | PathLike) else ()
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames of a video file or a folder of images in grey, uint8 [H, W]. Raises the errors of
-    `colour_frames`."""
+    """Yield the frames of a video or a folder of images in grey, uint8 [H, W]. Raises as `colour_frames` does."""
     return _frames(video, "L", "gray")
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder of images in the order of the numbers in their
-    names.
+    """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder of images in the order of their numbers.
 
     Raises InputError for a path that does not exist, for a broken or incomplete video, and for frames of different
     sizes. Raises DependencyError without PyAV.
@@ -117,8 +113,7 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
 
 
 def _frame_files(folder: Path) -> list[Path]:
-    """Return the image files in a folder, in the order of the numbers in their names. Only files of one format are
-    returned (see FRAME_SUFFIXES)."""
+    """Return the image files of one format (see FRAME_SUFFIXES) in a folder, in the order of their numbers."""
     files = [file for file in folder.iterdir() if not file.name.startswith(".")]
     for suffixes in FRAME_SUFFIXES:
         found = [file for file in files if file.suffix.lower() in suffixes and file.is_file()]

@@ -47,8 +47,7 @@ def make_recipe(plan: Plan, seed: int, processes: int = 1) -> str:
 
 
 def hash_files(options: GenerateOptions) -> dict[str, str]:
-    """Return hashes of the files that `named_files` and `part_files` list, by the same names. Names with missing files
-    are left out."""
+    """Return hashes of the files in `named_files` and `part_files`, by name. Names with missing files are left out."""
     files = {**named_files(options), **part_files(options)}
     return {name: _hash(paths) for name, paths in files.items() if all(path.is_file() for path in paths)}
 
@@ -106,8 +105,7 @@ def _metadata(path: Path) -> Mapping[str, str]:
 
 
 def options_of(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the options and the seed in a record as arguments of GenerateOptions. Raises InputError for an option that
-    this version does not have."""
+    """Return a record's options and seed as arguments of GenerateOptions. Raises InputError for an unknown option."""
     known = {field.name for field in fields(GenerateOptions)} - {*NOT_KEPT} | {"image"}
     unknown = [name for name in record["options"] if name not in known]
     if unknown:

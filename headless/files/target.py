@@ -31,13 +31,11 @@ class Target:
     path: Path
     pattern: str | None = None
     kept: list[np.ndarray] | None = None
-    """A list that receives the frames, uint8 [F, H, W, 3], if they are kept in memory and no file is written. Otherwise
-    None."""
+    """A list that receives the frames, uint8 [F, H, W, 3], in memory in place of a file; else None."""
     recipe: str = ""
     """The record of the run as JSON, for the video's metadata."""
     overwrite: bool = False
-    """Whether PNG files in the folder may be overwritten. In that case, later frames of an earlier, longer video are
-    removed."""
+    """Whether PNG files may be overwritten, and later frames of an earlier, longer video removed."""
 
     @property
     def is_pipe(self) -> bool:
@@ -62,17 +60,15 @@ class Target:
         return [] if self.is_pipe else [self.path]
 
     def files_after(self, number: int) -> Iterator[Path]:
-        """Yield the existing PNG files with the numbers `number`, `number` + 1 and so on, up to the first missing
-        file."""
+        """Yield the existing PNG files from `number` on, up to the first missing file."""
         while self.pattern is not None and (file := self.path / (self.pattern % number)).is_file():
             yield file
             number += 1
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Lock the output files against other runs while this context is open. Raises InputError if another run has
-        locked a file. Raises InputError for a named pipe without a reader, because opening that pipe would wait
-        forever."""
+        """Lock the output files against other runs within this context. Raises InputError if another run has locked a
+        file, and for a named pipe without a reader, because opening it would wait forever."""
         if self.kept is not None or str(self.path) == STDOUT:
             yield
         elif self.is_pipe:
@@ -96,9 +92,8 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     """Return the output that `output` describes. A name such as `x.mp4` is a video. A folder, a name without a suffix,
     `dir/*.png` and `dir/f_%04d.png` stand for PNG files. `-` is standard output, and None keeps the frames in memory.
 
-    `overwrite`: whether existing PNG files may be overwritten. Raises InputError for an empty name, an unknown suffix,
-    and a device. Raises InputError for a video's name that is a folder, a folder's name that is a file, and a closed
-    standard output.
+    `overwrite`: existing PNG files may be overwritten. Raises InputError for an empty name, an unknown suffix, a
+    device, a video's name that is a folder, a folder's name that is a file, and a closed standard output.
     """
     if output is None:
         return Target(Path(), kept=[])
@@ -153,8 +148,7 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
 
 
 def check_name(option: str, file: Path) -> None:
-    """Check the length of a file's name. Raises InputError, which names `option`, if the name is too long with the
-    suffix .part of an unfinished file."""
+    """Raise InputError, with `option`, if a file's name is too long with the suffix .part of an unfinished file."""
     try:
         part_of(file).exists()
     except OSError as error:

@@ -35,8 +35,7 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
 
 
 class _Frames(Protocol):
-    """The interface of an output for frames, uint8 [F, H, W, 3]. `close` completes the files. `abandon` removes
-    incomplete files after a failure."""
+    """An output for frames, uint8 [F, H, W, 3]. `close` completes files, and `abandon` removes incomplete ones."""
 
     @property
     def write(self) -> Callable[[np.ndarray], object]: ...
@@ -87,8 +86,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part of the video, in the thread. An OSError without a file name gets the name of the output, except
-        for a pipe."""
+        """Write a part in the thread. An OSError without a file name gets that of the output, except for a pipe."""
         if self._broken:
             return
         self._broken = True
@@ -159,8 +157,7 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Rename the temporary files to their final names. If existing files may be overwritten, delete the later
-        frames of an earlier, longer video."""
+        """Rename the temporary files. If files may be overwritten, delete later frames of a longer video."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []

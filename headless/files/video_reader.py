@@ -36,8 +36,7 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 UNEVEN = 1.6
-"""The limit for a constant frame rate. No time between two successive frames may differ from the median of these times
-by more than this factor."""
+"""The limit for a constant frame rate: the largest factor between a time from frame to frame and their median."""
 
 
 class Layout(NamedTuple):
@@ -51,8 +50,7 @@ class Layout(NamedTuple):
     exact: bool = True
 
     def show(self, frame: np.ndarray) -> np.ndarray:
-        """Return a frame, [H, W] or [H, W, 3], transposed and mirrored as a player shows it. Its pixels must be square
-        already."""
+        """Return a frame of square pixels, [H, W] or [H, W, 3], transposed and mirrored as a player shows it."""
         frame = frame.swapaxes(0, 1) if self.transposed else frame
         across, down = self.mirrored
         frame = frame[:, ::-1] if across else frame
@@ -95,8 +93,7 @@ def even_rate(path: Path) -> float | None:
 
 
 def video_notes(video: str | Path) -> list[str]:
-    """Return notes on the properties of a video that were applied or ignored, such as a rotation. The list is empty for
-    a folder."""
+    """Return notes on applied or ignored properties of a video, such as a rotation; none for a folder."""
     path = Path(video)
     if not path.is_file():
         return []
@@ -140,8 +137,7 @@ def _stream(container: Any, path: Path) -> Any:
 
 
 def _even_step(av: Any, path: Path) -> float | None:
-    """Return the time step in seconds with which a video with a variable frame rate is resampled. Return None for a
-    constant rate."""
+    """Return the time step, in seconds, to resample a video of variable frame rate with; None for a constant rate."""
     with av.open(on_disk(path)) as container:
         stream = _stream(container, path)
         if stream.time_base is None:
@@ -209,8 +205,7 @@ def _layout(frame: Any, stream: Any) -> Layout:
 
 
 def _display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
-    """Return the entries (a, b, c, d) of a frame's display matrix, or None without one. The matrix maps (x, y) to (a x
-    + c y, b x + d y)."""
+    """Return (a, b, c, d) of a frame's display matrix, or None. The matrix maps (x, y) to (a x + c y, b x + d y)."""
     data = next((each for each in frame.side_data if each.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return None
@@ -223,8 +218,7 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def on_disk(video: str | Path) -> str:
-    """Return the absolute path of a video. FFmpeg would read the "12" of a relative path such as 12:30.mp4 as a
-    protocol.
+    """Return the absolute path of a video. FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol.
 
     Raises InputError for a folder, and for a pipe or a device, because FFmpeg would wait for their data.
     """

@@ -1,5 +1,4 @@
-"""The default start of a walk: the example of a package, or the end of a saved state. Importing this module does not
-import torch."""
+"""The default start of a walk: a package's example, or the end of a state. This module does not import torch."""
 
 from __future__ import annotations
 

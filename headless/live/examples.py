@@ -48,8 +48,7 @@ def examples(opened: Opened) -> list[Example]:
 
 
 def _read(path: Path, otherwise: str) -> Example:
-    """Return the example of a PNG file. Its prompt comes from the text file of the same name, or else is
-    `otherwise`."""
+    """Return the example of a PNG file, with the prompt in the text file of the same name or else `otherwise`."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
     prompt = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(prompt or path.stem, prompt or otherwise, False, path.read_bytes(), "image/png")

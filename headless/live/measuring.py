@@ -44,8 +44,7 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the coroutine `work`. The first Ctrl-C cancels it. Further ones are ignored, so that the
-    walk can be saved."""
+    """Return the result of `work`. The first Ctrl-C cancels it. Further ones are ignored, so that the walk is saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     interrupts = count()
 
@@ -81,8 +80,7 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
 
 
 class Walker:
-    """A test client that presses and releases keys at random times. It measures how well the frames arrive for a
-    playback at `fps` frames per second."""
+    """A test client that presses keys at random times and measures how frames arrive for a playback at `fps`."""
 
     codec = MSGPACK
 
@@ -173,9 +171,8 @@ class Walker:
 
 
 def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
-    """Return (stalls, late): how often a playback at `fps` frames per second had to wait, and the number of frames that
-    came late. `arrived`: (time in seconds, number of frames) for each arrival. Only frames that arrive after the time
-    `since` are counted as late."""
+    """Return (stalls, late): how often a playback at `fps` frames per second had to wait, and the number of late
+    frames, counted after the time `since`. `arrived`: (time in seconds, number of frames) for each arrival."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
         if at > played and at > since:

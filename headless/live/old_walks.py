@@ -13,8 +13,7 @@ from ...options import FPS
 
 
 def list_walks(folder: Path) -> list[dict[str, Any]]:
-    """Return the `name`, `time`, `seconds`, `prompt` and `megabytes` of each saved walk in a folder. The newest walk
-    comes first."""
+    """Return `name`, `time`, `seconds`, `prompt` and `megabytes` of each walk in a folder, the newest first."""
     return [_facts(walk) for walk in reversed(kept_walks(folder))]
 
 

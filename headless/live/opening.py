@@ -105,8 +105,7 @@ def open_live(
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
-    """Check the options of a walk, open its files and return the plan. Raises a LingBotError for invalid options and
-    files."""
+    """Return the plan of a walk after checking its options and files. Raises a LingBotError if one is invalid."""
     frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
     plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
@@ -130,15 +129,13 @@ def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[
 
 
 def find_map(ckpt_dir: str | Path) -> WorldMap | None:
-    """Return the map in the package's example/map.json, or None without this file. Raises InputError for an invalid
-    file."""
+    """Return the map in the package's example/map.json, or None. Raises InputError for an invalid file."""
     file = _example_file(ckpt_dir, MAP)
     return None if file is None else read_map(file)
 
 
 def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
-    """Return the file `name` in the example folder, which lies in the model's folder or next to it. Return None if the
-    file does not exist."""
+    """Return the file `name` in the example folder in the model's folder or next to it, or None."""
     folder = Path(ckpt_dir)
     files = (package / EXAMPLE / name for package in (folder, folder.absolute().parent))
     return next((file for file in files if file.is_file()), None)
@@ -237,8 +234,7 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a decoder of the loaded VAE. With `exact` the VAE is loaded again in fp32, and decodes in tiles on a
-        GPU."""
+        """Return a decoder of the loaded VAE. `exact` loads it again, in fp32, and with tiles on a GPU."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

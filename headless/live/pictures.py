@@ -17,9 +17,8 @@ READ = ("PNG", "JPEG", "WEBP")
 
 
 def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarray:
-    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. With `crop` the image is cropped
-    around its centre to the aspect ratio of `size` (height, width). Raises InputError for other data and for images
-    above MOST_PIXELS."""
+    """Return the pixels, uint8 [H, W, 3], of the PNG, JPEG or WebP file in `data`. With `crop` it is cropped around its
+    centre to the aspect ratio of `size` (height, width). Raises InputError for other data and above MOST_PIXELS."""
     try:
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:

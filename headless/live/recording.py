@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,15 +21,13 @@ from ..files.encoding import VideoParts
 
 log = logging.getLogger(__name__)
 PART = 16
-"""The number of frames in a part of the video file. Each part begins with a key frame and can be played as soon as it
-is written."""
+"""The number of frames in a part of the video. A part begins with a key frame and can be played once it is written."""
 PRESET = "veryfast"
 """The preset of libx264. Its files have 43 % of the size of files by `ultrafast`, and a frame of 464x832 takes 4 ms on
 one core in place of 1 ms. With `ultrafast`, `camera measure` wrongly reported that two of six walks do not follow their
 paths."""
 MOST_WAITING = 24
-"""The largest number of batches of frames that wait for encoding. Further batches are dropped, so that the walk itself
-never waits."""
+"""The largest number of batches of frames that wait for encoding. Others are dropped, so that a walk never waits."""
 
 
 class Recording:
@@ -54,8 +52,7 @@ class Recording:
         self._thread.start()
 
     def add(self, frames: Frames, *, wait: bool = False) -> None:
-        """Queue frames for encoding. If the queue is full, the frames are dropped. With `wait` the call waits for a
-        free entry instead."""
+        """Queue frames for encoding. If the queue is full, drop them, or with `wait` wait for a free entry."""
         while wait and self._queue.qsize() >= MOST_WAITING and not self.failure:
             time.sleep(0.01)
         self._ends = frames.first + len(frames.pixels)
@@ -141,11 +138,10 @@ class _Film:
             self._waiting = list(islice(_decoded(video), frames % PART))
         os.replace(part, self._path)
         self._file = self._path.open("ab")
-        self._parts.go_on_in(self._file)
+        self._parts.pipe = self._file
 
     def close(self, frames: int) -> None:
-        """Write the remaining frames and close the file. If the video has fewer than `frames` frames, its last frame is
-        repeated."""
+        """Write the remaining frames, repeat the last one up to `frames` in total, and close the file."""
         if self._last is not None:
             self._take([self._last] * (frames - self._frames))
         if self._waiting:
@@ -167,8 +163,7 @@ class _Parts(VideoParts):
     """A writer of a video in parts. It can also copy the parts of another video."""
 
     def copy(self, video: Any, frames: int) -> None:
-        """Copy the first `frames` frames of `video`, an open file that this class has written. These frames must be
-        complete parts."""
+        """Copy the first `frames` frames, in complete parts, of `video`, an open file that this class wrote."""
         (stream,) = video.streams
         as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
         for given in islice(video.demux(stream), frames):
@@ -180,10 +175,6 @@ class _Parts(VideoParts):
                 self._container.mux(packet)
                 self._send()
         self.frames = frames
-
-    def go_on_in(self, file: IO[bytes]) -> None:
-        """Write all later parts to `file` in place of the current file."""
-        self._pipe = file
 
 
 def _decoded(video: Any) -> Iterator[np.ndarray]:

@@ -63,8 +63,7 @@ class Room:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the walk that a client resumes with its token, or None if the client wants a new walk. Raises
-        InputError if the walk has ended."""
+        """Return the walk that a client resumes by its token, None for a new one. Raises InputError if it has ended."""
         visit = self.visit
         if not init.resume:
             return None
@@ -223,8 +222,7 @@ class Room:
                 return
 
     async def _hold(self, visit: Visit) -> None:
-        """Pause a walk after its connection was lost. The walk ends after `rules.back` seconds unless the client
-        reconnects."""
+        """Pause a walk that lost its connection, and end it after `rules.back` seconds without a new one."""
         visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()
         visit.session.pause()
@@ -245,8 +243,7 @@ class Room:
             self._next()
 
     async def close(self) -> None:
-        """End the current walk at the shutdown of the server. The walk is saved, and its client receives the name of
-        the folder."""
+        """End and save the current walk at the server's shutdown, and send its client the folder's name."""
         self._line.clear()
         if self._held is not None:
             self._held.cancel()

@@ -22,15 +22,8 @@ from .serving import Site, make_app
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
 
-def serve(
-    opened: Opened,
-    folder: Path,
-    *,
-    port: int,
-    token: str = "",
-    origins: tuple[str, ...] = (),
-    show_page: bool = False,
-    host: str = "",
+async def serve(
+    opened: Opened, folder: Path, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
 ) -> None:
     """Serve the live page and its walks until the process receives a signal. The address of the page is printed. Walks
     are saved in `folder`. `token`: a secret with which other machines may connect. `origins`: the addresses of other
@@ -39,12 +32,6 @@ def serve(
     `host`: the address to listen on. An empty `host` means this machine only, or all addresses if there is a token.
     Raises InputError for a port that is in use.
     """
-    asyncio.run(_serve(opened, folder, port, token, origins, show_page, host))
-
-
-async def _serve(
-    opened: Opened, folder: Path, port: int, token: str, origins: tuple[str, ...], show_page: bool, host: str
-) -> None:
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
     if threading.current_thread() is threading.main_thread():
         for number in ENDING:
@@ -88,8 +75,7 @@ def check_port(port: int, *, everywhere: bool, host: str = "") -> None:
 
 @contextmanager
 def _refused(port: int, host: str = "") -> Iterator[None]:
-    """Convert any error within this context about a port or a host that cannot be used to an InputError. `port` and
-    `host` appear in its message."""
+    """Convert an error about an unusable port or host within this context to an InputError that names it."""
     try:
         yield
     except (OSError, OverflowError, UnicodeError) as error:
@@ -112,8 +98,7 @@ async def running(
     host: str = "",
 ) -> AsyncIterator[tuple[int, Room]]:
     """Run a live server within this context, and yield its port and its Room. `port`: 0 selects a free port. `rules`:
-    the time limits for clients. See `serve` for the other arguments. Raises InputError for a port or a host that cannot
-    be used."""
+    the time limits for clients. The others are as in `serve`. Raises InputError for an unusable port or host."""
     rules = rules or Rules()
     site = Site(Room(opened, folder, rules), token, origins)
     runner = web.AppRunner(

@@ -1,5 +1,4 @@
-"""The web application of the live server. It has the page, the endpoint of SGLang's protocol, and the access control
-for both.
+"""The web application of the live server: the page, the endpoint of SGLang's protocol, and their access control.
 
 By default only this machine can connect; other machines need the token in the address. Requests from pages of other
 sites are rejected by their origin. No input from a client is used as a path.
@@ -126,8 +125,7 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the cookie with the token. The name contains the port, because browsers share cookies between
-    the servers of one machine."""
+    """Return the name of the token's cookie, with the port, because one machine's servers share cookies."""
     return f"lingbot_world_{request.url.port}"
 
 
@@ -161,8 +159,7 @@ async def _walks(site: Site, _request: web.Request) -> web.Response:
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
-    """Return a file of the current walk: its state, its video, or a zip file of its camera poses and intrinsics. Only
-    the client of the walk may request it."""
+    """Return the current walk's state, video, or a zip file of its poses and intrinsics, only to the walk's client."""
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="this walk has ended; its folder has the files\n")

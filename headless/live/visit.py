@@ -25,13 +25,13 @@ from .pictures import read_picture
 
 
 class Visit:
-    """The session of one client. It may continue after the client's connection breaks. It may be created and closed in
-    any thread."""
+    """The session of one client, which may outlive a connection. Any thread may create and close it."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
         """Open a session with the settings in the client's first message `init`. The walk is saved in `folder`. Raises
         InputError for impossible settings."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
+        server = opened.settings
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
         self.stopped = False  # paused by the room for lack of activity
@@ -44,21 +44,15 @@ class Visit:
             settings = WalkSettings(init.size or (height, width), init.window, init.sink, init.chunk)
             self._engine = opened.engine(settings)
             start = _start(opened, init, self._engine.size)
-            speed = opened.settings.speed if init.speed is None else init.speed
+            speed = server.speed if init.speed is None else init.speed
             # SGLang's clients, and clients that request a number of chunks, send no input until frames arrive.
-            moving = opened.settings.moving or not init.ours or init.most_chunks is not None
+            moving = server.moving or not init.ours or init.most_chunks is not None
             moving = moving if init.moving is None else init.moving
             self.session = Session(
-                self._engine,
-                start,
-                folder=folder,
-                fps=init.fps,
-                speed=speed,
-                moving=moving,
-                events=opened.settings.events,
+                self._engine, start, folder=folder, fps=init.fps, speed=speed, moving=moving, events=server.events
             )
-        self.session.restart_on_drift = opened.settings.restart_on_drift
-        self.session.stop_when_stuck = opened.settings.stop_when_stuck
+        self.session.restart_on_drift = server.restart_on_drift
+        self.session.stop_when_stuck = server.stop_when_stuck
         if init.script is not None:
             self.session.script(init.script)
 
@@ -83,13 +77,11 @@ class Visit:
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
-        """Return the first status message for the client. It includes the token with which the client can reconnect.
-        Raises InputError between walks."""
+        """Return the first status message, with the token to reconnect. Raises InputError between walks."""
         return facts(self.session, self.init.fps) | {"resume": self.token}
 
     def figures(self) -> dict[str, Any]:
-        """Return the status message with measurements that the client receives every second. Raises InputError between
-        walks."""
+        """Return the measurements that the client receives every second. Raises InputError between walks."""
         return figures(self.session, self.client)
 
     def close(self) -> None:
@@ -98,8 +90,7 @@ class Visit:
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
-    """Return an engine and a session that replay the saved walk called `init.replay`. Raises InputError if that walk
-    does not exist."""
+    """Return an engine and a session that replay the walk `init.replay`. Raises InputError if it does not exist."""
     found = {walk.name: walk for walk in kept_walks(folder)}
     if init.replay not in found:
         raise InputError(f"there is no walk {init.replay!r} to replay; {len(found)} are kept")
@@ -108,8 +99,7 @@ def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
-    """Return the start of a client's walk. Fields of `init` that are None take the server's values. `size`: height and
-    width in pixels."""
+    """Return the start of a client's walk, with the server's values for None. `size`: height and width in pixels."""
     begin = opened.start
     frame, prompt = begin.frame, init.prompt or begin.prompt
     seed = begin.seed if init.seed is None else init.seed

@@ -1,2 +1,1 @@
-"""Batches of videos. The modules read a list of jobs, cache models between jobs, and distribute jobs over machines with
-Ray."""
+"""Batches of videos: lists of jobs, caches of models between jobs, and distribution over machines with Ray."""

@@ -62,8 +62,7 @@ class Counts:
 
 
 RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
-"""The type of a function that makes the videos of groups of jobs in a folder. It yields the outcome of each job when
-the job ends."""
+"""A function that makes the videos of groups of jobs in a folder, and yields each job's outcome as it ends."""
 
 
 def run_batch(
@@ -135,8 +134,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
-    """Return the jobs that still need a video, with the option `overwrite` set. Raises InputError for a video in the
-    folder that is not in the manifest."""
+    """Return the jobs to run, with `overwrite` set. Raises InputError for a video that is not in the manifest."""
     waiting = []
     for job in jobs:
         if job not in manifest:
@@ -186,8 +184,7 @@ def _plan(
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
-    """Return the options of a job. A camera path from a preset or from keys is first written as a pose folder within
-    `folder`."""
+    """Return a job's options. A path from a preset or keys is first written as a pose folder within `folder`."""
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
@@ -217,8 +214,7 @@ def run_group(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowPr
 
 
 def _videos(group: list[Seeded], folder: Path, cache: ModelCache, show: ShowProgress) -> Iterator[Seeded]:
-    """Make the videos of a group, and yield each job when its video is written. Causal models make one video after the
-    other."""
+    """Make the videos of a group, one by one for causal models, and yield each job when its video is written."""
     given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
     plans = [make_plan(options, cache.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]

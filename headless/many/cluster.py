@@ -1,5 +1,4 @@
-"""The option `lingbot-world batch --ray`. It runs the groups of a batch on Ray actors, one for each GPU of a cluster or
-of this machine.
+"""The option `lingbot-world batch --ray`: a batch's groups on Ray actors, one per GPU of a cluster or this machine.
 
 All machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished videos.
 """
@@ -162,8 +161,7 @@ def _serve(
 
 
 def _placed(worker: Any, done: threading.Event) -> Any:
-    """Wait until a worker has started on the cluster, and return it. Return None if all groups are done before. Raises
-    Ray's error for a lost worker."""
+    """Return a worker once it has started, or None if all groups are done before. Raises Ray's error if it is lost."""
     import ray
 
     answer = worker.ready.remote()

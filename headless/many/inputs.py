@@ -12,8 +12,7 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The size in bytes up to which the content of a file is hashed. Of larger files, such as models, the size and the
-modification time are hashed."""
+"""The size in bytes up to which a file's content is hashed. Of larger ones, size and modification time are."""
 
 
 class Inputs:
@@ -46,8 +45,7 @@ class Inputs:
 
 
 def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the input files of the options `image`, `continue_from`, `events`, `lora` and `action_path`, by the name
-    of the option."""
+    """Return the files of `image`, `continue_from`, `events`, `lora` and `action_path`, by the option's name."""
     given = {name: getattr(options, name) for name in ("image", "continue_from", "events")}
     found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
     if options.lora:
@@ -60,8 +58,7 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of a package's models, text encoder, VAE and tokenizer, by the name of the part. The dict is
-    empty if the package cannot be read."""
+    """Return the files of a package's models, text encoder, VAE and tokenizer, by part; {} for an unreadable one."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}

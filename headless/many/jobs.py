@@ -17,22 +17,9 @@ from ...fields import text_of
 from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
 
 FOR_ALL = (
-    "ckpt_dir",
-    "assets_dir",
-    "release",
-    "output",
-    "device",
-    "dtype",
-    "residency",
-    "camera_cache",
-    "vae_tiling",
-    "vae_dtype",
-    "lora",
-    "shard",
-    "kv_cache",
-    "decoder_device",
-    "save_state",
-    "overwrite",
+    *("ckpt_dir", "assets_dir", "release", "lora", "output", "save_state", "overwrite"),
+    *("device", "decoder_device", "dtype", "vae_dtype"),
+    *("residency", "camera_cache", "vae_tiling", "shard", "kv_cache"),
 )
 """The options that the command line sets for all jobs of a batch. A single job cannot set them."""
 _NUMBERS = {
@@ -47,8 +34,7 @@ _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 """The file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""The largest length of a job's name in bytes. File systems allow 255 bytes, but the suffixes of unfinished files need
-some."""
+"""The largest length of a job's name in bytes: 255, less what suffixes of unfinished files need."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +51,7 @@ class Job:
         return folder / f"{self.name}.mp4"
 
     def settings(self) -> dict[str, Any]:
-        """Return the options that determine the video, as JSON values for the manifest. If the seed is random, its
-        value is None."""
+        """Return the options that determine the video, as JSON values. A random seed is None."""
         left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
@@ -113,8 +98,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield (line number, values) for each row of a .csv file, where empty values are left out. Raises InputError for
-    repeated columns, for more values than columns, and for an unclosed quote, which would join all later rows into one
-    text."""
+    repeated columns, more values than columns, and an unclosed quote, which would join all later rows."""
     rows = csv.DictReader(StringIO(text), strict=True)
     try:
         names = rows.fieldnames or ()
@@ -203,8 +187,7 @@ def _value(name: str, given: Any) -> Any:
 
 
 def _number(given: Any, kind: type) -> Any:
-    """Return `given`, a number or a text, as a number of type `kind` (int or float). Raises TypeError, ValueError or
-    OverflowError if that is impossible."""
+    """Return `given` as an int or float (`kind`). Raises TypeError, ValueError or OverflowError otherwise."""
     number = kind(given)
     if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
         raise ValueError

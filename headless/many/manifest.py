@@ -1,5 +1,4 @@
-"""The manifest of a batch, a file manifest.jsonl with the outcome of each job. The module also has the lock of the
-batch's folder."""
+"""The manifest of a batch, a file manifest.jsonl with the outcome of each job, and the lock of the batch's folder."""
 
 import hashlib
 import json
@@ -52,8 +51,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 class Manifest:
-    """The manifest in a batch's folder. The file has a row for each job that has finished or failed. If a job has
-    several rows, the last one counts."""
+    """A batch's manifest: a row for each job that has finished or failed. Of several rows the last one counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
@@ -84,13 +82,11 @@ class Manifest:
         return None if as_written else f"{file} has changed since it was written, so it is made again"
 
     def begin(self, jobs: Iterable[Job]) -> None:
-        """Compute the hashes of the jobs' input files. Call this method before the jobs run, so that a change during
-        the run is detected later."""
+        """Hash the jobs' input files before the jobs run, so that a change during the run is detected later."""
         self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
 
     def complete(self, jobs: Iterable[Job]) -> None:
-        """Add the hashes of input files to the rows of finished `jobs` that lack them, because an older version wrote
-        these rows."""
+        """Add the hashes of input files to rows of finished `jobs` that an older version wrote without them."""
         for job in jobs:
             row = self._rows[job.name]
             if FILES not in row:
@@ -118,8 +114,7 @@ class Manifest:
             ) from error
 
     def _read(self) -> dict[str, dict]:
-        """Return the last row of each job, by name. The last line of the file may be incomplete, because a process was
-        killed."""
+        """Return the last row of each job, by name. After a killed process the last line may be incomplete."""
         if not self.path.is_file():
             return {}
         text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -151,8 +146,7 @@ def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
 
 
 def _resolved(name: str, value: Any) -> Any:
-    """Return a setting's value with links and `..` in absolute paths resolved, because different paths may name one
-    file."""
+    """Return a setting's value with absolute paths resolved, because several paths may name one file."""
     if isinstance(value, list):
         return [_resolved(name, each) for each in value]
     if isinstance(value, dict):

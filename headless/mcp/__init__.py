@@ -1,2 +1,1 @@
-"""The command `lingbot-world mcp`. It lets an AI assistant walk through a world, by the Model Context Protocol
-(MCP)."""
+"""The command `lingbot-world mcp`: an AI assistant walks through a world, by the Model Context Protocol (MCP)."""

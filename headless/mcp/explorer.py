@@ -34,8 +34,7 @@ class Explorer:
 
     def __init__(self, ckpt: str | Path, options: dict[str, Any], walks: str | Path, events: Any = None) -> None:
         """Store the arguments; nothing is loaded yet. `ckpt`: the model's folder. `options`: the arguments of
-        `open_live`. `walks`: the folder in which walks are saved. `events`: a file of events that replaces the
-        package's own."""
+        `open_live`. `walks`: the folder of saved walks. `events`: a file in place of the package's."""
         self._ckpt, self._options, self._walks, self._events = ckpt, options, walks, events
         self._opened: tuple[Engine, Start] | None = None
         self._session: Session | None = None
@@ -92,8 +91,7 @@ class Explorer:
             return f"From the next action on: {session.events.say(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin or end one of the world's events, and return a message with the active events. `on`: true to begin,
-        false to end, None to toggle."""
+        """Begin (`on`), end (not `on`) or toggle (None) an event, and return a message with the active ones."""
         with self._lock:
             session = self._walk()
             session.event(name, on)

@@ -1,5 +1,4 @@
-"""A server of the Model Context Protocol (MCP) that offers the methods of an Explorer as tools. Importing this module
-needs the package mcp."""
+"""A server of the Model Context Protocol (MCP) with the methods of an Explorer as tools. It needs the package mcp."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ left, down, right, shift runs. Places that you left are forgotten after a while.
 
 
 def build_server(explorer: Explorer) -> MCPServer:
-    """Return an MCP server with the tools start_walk, act, look, prompt, event and save, which call the methods of
-    `explorer`."""
+    """Return an MCP server with the tools start_walk, act, look, prompt, event and save of `explorer`."""
     server: MCPServer = MCPServer("lingbot-world", instructions=ABOUT, version=__version__, log_level="WARNING")
 
     def start_walk(

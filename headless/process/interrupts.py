@@ -1,5 +1,4 @@
-"""The handling of the signals that end a run: Ctrl-C, SIGTERM and SIGHUP. Importing this module does not import
-torch."""
+"""The handling of signals that end a run: Ctrl-C, SIGTERM and SIGHUP. This module does not import torch."""
 
 import signal
 import threading
@@ -40,8 +39,7 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
 
 
 def end_at_further_ones() -> None:
-    """Restore the default action of SIGINT, SIGTERM and SIGHUP, so that the next such signal ends the process at once.
-    Ignored signals stay ignored."""
+    """Let the next SIGINT, SIGTERM or SIGHUP end the process at once. Ignored signals stay ignored."""
     for number in ENDING if _in_main_thread() else ():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)

@@ -1,5 +1,4 @@
-"""Several processes, one for each GPU, that make one video together. The module starts them, divides the work, and
-transfers data between them.
+"""Several processes, one for each GPU, that make one video together: their start, division of work, and transfers.
 
 The processes are started by `torchrun`, or by `--gpus N`, which uses torchrun's library. The first process encodes the
 prompts and writes the video. All processes load the experts and compute the steps together.
@@ -77,8 +76,7 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return the tensors of all processes in the first process, and None in the others. The tensors must be on the
-        CPU and have the same shape."""
+        """Return all processes' tensors in the first one, else None. They must be on the CPU, of one shape."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected
@@ -123,8 +121,7 @@ ALONE = Processes()
 def joined() -> Iterator[Processes]:
     """Yield the `Processes` of a run that torchrun started, or ALONE without torchrun.
 
-    The first process that fails raises its error. The others exit without a message, even if they fail as a
-    consequence.
+    The first process that fails raises its error. The others exit without a message.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -155,8 +152,7 @@ def joined() -> Iterator[Processes]:
 
 
 def _leave() -> None:
-    """End the process immediately at exit. Otherwise gloo's threads, which may still run, would sometimes crash the
-    interpreter."""
+    """End the process immediately at exit, because gloo's running threads would sometimes crash the interpreter."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)

@@ -52,9 +52,8 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A recorder of the stages of a run. The end of its context ends the last stage. `show(name, unit)` returns the
-    context manager of a stage's progress display. `stages`: the finished stages. `running`: the name of the current
-    stage."""
+    """A recorder of the stages of a run. The end of its context ends the last one. `show(name, unit)` returns a stage's
+    progress display, a context manager. `stages`: the finished stages. `running`: the current one's name."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
@@ -95,8 +94,7 @@ class StageRecorder(AbstractContextManager["StageRecorder"]):
 
 
 def release(device: torch.device) -> None:
-    """Collect garbage in Python. On a GPU, also release the memory that torch's caching allocator reserves but does not
-    use."""
+    """Collect garbage in Python. On a GPU, also release the unused memory of torch's caching allocator."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -33,8 +33,7 @@ def start_cuda() -> None:
 @contextmanager
 def spared_imports(own_process: bool) -> Iterator[None]:
     """Disable garbage collection while modules are imported within this context, and exclude the imported objects from
-    later collections. A run collects garbage after each stage, and these collections took 1.9 s of a 4.9 s run of the
-    toy model.
+    later collections. Collections after each stage took 1.9 s of a 4.9 s run of the toy.
 
     `own_process`: whether this is the command's own process. In another program's process nothing changes, because that
     program's objects would be excluded too.
@@ -85,8 +84,7 @@ def triton_starting(device: torch.device) -> Iterator[None]:
 
 
 def wait_for_triton(device: torch.device) -> None:
-    """Wait until Triton has started, if `device` is a GPU. This prevents two threads from computing the hash of
-    Triton's files."""
+    """On a GPU, wait until Triton has started, so that no two threads compute the hash of its files."""
     if device.type == "cuda":
         _triton(device.index or 0).join()
 

@@ -31,8 +31,7 @@ def _recorded_side(side: str) -> io.Int.Input:
 def _files_of(file: str) -> list[Path]:
     """Return all files that reading `file` may use: the files with its suffix in its folder, and ViPE's lens file.
 
-    Raises InputError for a name that leads out of the input folder and the packages, and CameraError for a missing
-    file.
+    Raises InputError for a name outside the input folder and the packages, and CameraError for a missing file.
     """
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
