@@ -23,22 +23,10 @@ from ..pipeline.rollout_memory import available_host_memory
 DISK_BYTES = 2**25
 """The size in bytes of the file that is written and read to time a disk."""
 COMFYUI_ARGUMENTS = (
-    "lowvram",
-    "novram",
-    "highvram",
-    "gpu_only",
-    "cpu",
-    "use_sage_attention",
-    "use_flash_attention",
-    "use_split_cross_attention",
-    "disable_dynamic_vram",
-    "disable_pinned_memory",
-    "reserve_vram",
-    "fast",
-    "fp16_vae",
-    "fp32_vae",
-    "bf16_vae",
-    "cpu_vae",
+    *("lowvram", "novram", "highvram", "gpu_only", "cpu"),
+    *("use_sage_attention", "use_flash_attention", "use_split_cross_attention"),
+    *("disable_dynamic_vram", "disable_pinned_memory", "reserve_vram", "fast"),
+    *("fp16_vae", "fp32_vae", "bf16_vae", "cpu_vae"),
 )
 """The command-line switches of ComfyUI that affect where weights are stored or which kernels run."""
 
@@ -105,11 +93,7 @@ def _gpu_memory(device: torch.device) -> dict[str, Any]:
         return {}
     free, total = torch.cuda.mem_get_info(device)
     ours = torch.cuda.memory_reserved(device)
-    return {
-        "memory_total": total,
-        "memory_free": free,
-        "memory_held_elsewhere": max(0, total - free - ours),
-    }
+    return {"memory_total": total, "memory_free": free, "memory_held_elsewhere": max(0, total - free - ours)}
 
 
 def _host_memory() -> dict[str, Any]:

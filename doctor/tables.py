@@ -9,11 +9,7 @@ from .published import CARDS, OTHERS, rates_of
 from .work import MODELS, Row, Setting, base_rows, preset, released, rows_of, worked_out
 
 LARGE, SMALL = (464, 832), (304, 528)
-GOALS = (
-    ("RTX 5090", LARGE, 0.75),
-    ("RTX 4060 8 GB", SMALL, 16 / 6),
-    ("RTX 5060 8 GB", SMALL, 16 / 6),
-)
+GOALS = (("RTX 5090", LARGE, 0.75), ("RTX 4060 8 GB", SMALL, 16 / 6), ("RTX 5060 8 GB", SMALL, 16 / 6))
 """The project's goals, each as (card, video size, seconds for a chunk of 16 frames)."""
 
 

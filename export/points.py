@@ -189,12 +189,6 @@ def _by_second(made: Exported, counts: np.ndarray, model: Any, fps: float) -> tu
             errors[second].append(float(np.linalg.norm(found - spot.xy)))
             agreeing[second] += point.track.length() >= FEWEST_VIEWS
             seen[second].add(spot.point3D_id)
-    return tuple(
-        Second(
-            at,
-            float(np.mean(errors[at])) if errors[at] else float("nan"),
-            float(agreeing[at] / max(tracked[at], 1)),
-            len(seen[at]),
-        )
-        for at in range(len(errors))
-    )
+    means = [float(np.mean(each)) if each else float("nan") for each in errors]
+    shares = (agreeing / np.maximum(tracked, 1)).tolist()
+    return tuple(Second(at, means[at], shares[at], len(seen[at])) for at in range(len(errors)))

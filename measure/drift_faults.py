@@ -63,13 +63,8 @@ def _drifts(figures: Figures) -> list[Fault]:
         if len(starts) and len(off) - starts[0] >= 0.5 * figures.fps:
             passed = int(starts[0])
             begins, at = _begin(course, passed) / figures.fps, seconds[passed]
-            found.append(
-                Fault(
-                    name,
-                    begins,
-                    f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is {words} at first.",
-                )
-            )
+            message = f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is {words} at first."
+            found.append(Fault(name, begins, message))
     return found
 
 
@@ -87,34 +82,15 @@ def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, fl
     def share(values: np.ndarray) -> np.ndarray:
         return values / max(float(np.median(values[:second])), 1e-9)
 
-    yield (
-        "sharpness",
-        np.minimum(since(figures.sharper), 0),
-        share(figures.sharpness) < BLURRED,
-        -np.log(BLURRED_PLACES),
-        f"less than {BLURRED:.0%} as sharp as",
-    )
-    yield (
-        "colour",
-        np.minimum(since(figures.livelier), 0),
-        share(figures.colourfulness) < PALE,
-        -np.log(PALE),
-        f"less than {PALE:.0%} as colourful as",
-    )
-    yield (
-        "tint",
-        since(figures.redder),
-        np.abs(since(figures.hue)) > TINTED,
-        TINTED,
-        f"tinted, with red minus blue more than {TINTED:.0f} of 255 away from its value",
-    )
-    yield (
-        "brightness",
-        since(figures.lighter),
-        np.abs(since(figures.brightness)) > DARKER,
-        DARKER,
-        f"brighter or darker by more than {DARKER:.0f} of 255 than",
-    )
+    sharper, livelier = (np.minimum(since(values), 0) for values in (figures.sharper, figures.livelier))
+    blurred, pale = share(figures.sharpness) < BLURRED, share(figures.colourfulness) < PALE
+    yield "sharpness", sharper, blurred, -np.log(BLURRED_PLACES), f"less than {BLURRED:.0%} as sharp as"
+    yield "colour", livelier, pale, -np.log(PALE), f"less than {PALE:.0%} as colourful as"
+    tinted, darker = np.abs(since(figures.hue)) > TINTED, np.abs(since(figures.brightness)) > DARKER
+    words = f"tinted, with red minus blue more than {TINTED:.0f} of 255 away from its value"
+    yield "tint", since(figures.redder), tinted, TINTED, words
+    words = f"brighter or darker by more than {DARKER:.0f} of 255 than"
+    yield "brightness", since(figures.lighter), darker, DARKER, words
 
 
 def _begin(course: np.ndarray, passed: int) -> int:

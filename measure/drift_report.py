@@ -25,13 +25,11 @@ def table(figures: Figures) -> list[str]:
     seconds = (np.arange(len(figures)) / figures.fps).astype(int)
     rows = [values[seconds == second].mean(0) for second in range(seconds[-1] + 1)]
     first = max(rows[0][0], 1e-9)
-    return [
-        HEADER,
-        *(
-            f"  {second:6d} {row[0] / first:10.0%} {row[1]:15.1f} {row[2]:12.1f} {row[3]:12.1f} {row[4]:8.2f}"
-            for second, row in enumerate(rows)
-        ),
+    lines = [
+        f"  {second:6d} {row[0] / first:10.0%} {row[1]:15.1f} {row[2]:12.1f} {row[3]:12.1f} {row[4]:8.2f}"
+        for second, row in enumerate(rows)
     ]
+    return [HEADER, *lines]
 
 
 def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:

@@ -83,11 +83,8 @@ def summary(measured: Measurement) -> list[str]:
     messages += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in notes]
     if not any(pair.goes for pair in pairs):
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
-        messages.append(
-            "The path does not move: the errors are the motion of the video's camera."
-            if still
-            else "The path only turns: no direction is judged."
-        )
+        standing = "The path does not move: the errors are the motion of the video's camera."
+        messages.append(standing if still else "The path only turns: no direction is judged.")
     messages += [FLAT] if measured.camera.flat else []
     if measured.camera.frames < len(measured.path):
         used = f"the first {measured.camera.frames}, the video's, were used"
@@ -108,6 +105,7 @@ def as_values(measured: Measurement) -> dict[str, Any]:
     """Return the measurement as a dict for JSON. Angles are in degrees, parallax is in pixels, and null marks a value
     that was not measured or judged."""
     turn, direction = median_errors_deg(measured.found)
+    errors = zip(measured.poses[0], measured.rotation_errors_deg, measured.translation_errors, strict=True)
     return {
         "follows": measured.follows,
         "frames": measured.camera.frames,
@@ -122,10 +120,7 @@ def as_values(measured: Measurement) -> dict[str, Any]:
         "rot_err_rad": float(np.deg2rad(measured.rotation_errors_deg).sum()),
         "trans_err": float(measured.translation_errors.sum()),
         "frame_errors": [
-            {"frame": int(frame), "rot_err_deg": float(turn), "trans_err": float(step)}
-            for frame, turn, step in zip(
-                measured.poses[0], measured.rotation_errors_deg, measured.translation_errors, strict=True
-            )
+            {"frame": int(frame), "rot_err_deg": float(turn), "trans_err": float(step)} for frame, turn, step in errors
         ],
         "pairs": [
             {"frames": [pair.first, pair.last], "tracks": pair.tracks}

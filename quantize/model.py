@@ -21,7 +21,7 @@ from ..weights.tensors import MappedFile, TensorEntry
 from . import comfy
 from .journal import Journal, WrittenParameter
 from .source import Source
-from .writer import QUANT, TensorFile, Values
+from .writer import QUANT, TensorFile, Values, linear_weights
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 """The settings of uploads to a GPU; they take 128 MB of pinned memory."""
@@ -222,9 +222,7 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
     return {
         "quant": {"format": options.format, "quant_type": kind} if kind in comfy.FORMATS else quant,
         "source": source.folder_name,
-        "kept": sorted(
-            name for name, shape in source.shapes.items() if len(shape) == 2 and name not in source.quantized
-        ),
+        "kept": sorted({*linear_weights(source.shapes)} - source.quantized),
         "loras": [{"file": lora.path.name, "strength": lora.strength} for lora in options.loras],
         "sizes": {"source_bytes": source.nbytes, "parameters": sum(map(math.prod, source.shapes.values()))},
         "versions": {"torch": str(torch.__version__), "lingbot-world": __version__},

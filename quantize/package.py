@@ -108,12 +108,8 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = loras_for(options.loras, role)
         source = open_model(path, options.keep, loras, options.multiple)
-        yield Job(
-            f"{role}-noise expert",
-            source,
-            Path(f"{role}_noise_model_{_SUFFIXES[options.format]}", WEIGHTS),
-            replace(options, loras=loras),
-        )
+        file = Path(f"{role}_noise_model_{_SUFFIXES[options.format]}", WEIGHTS)
+        yield Job(f"{role}-noise expert", source, file, replace(options, loras=loras))
 
 
 def _single(name: str, path: Path, options: QuantizeOptions) -> Job:

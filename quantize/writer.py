@@ -146,11 +146,7 @@ def linear_weights(shapes: Shapes) -> list[str]:
 
 
 def _tensors(
-    shapes: Shapes,
-    quantized: Collection[str],
-    quant_type: str,
-    blocksize: int,
-    dtype: torch.dtype,
+    shapes: Shapes, quantized: Collection[str], quant_type: str, blocksize: int, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.dtype, list[int]]]:
     """Yield the key, dtype and shape of every tensor that the parameters are stored as."""
     for name, shape in shapes.items():
@@ -205,19 +201,9 @@ def bytes_of(tensor: Tensor) -> memoryview:
 def config_json(config: ModelConfig, guided: bool = False) -> dict:
     """Return the content of a model's config.json in the official form. `guided`: the model is causal-pretrain."""
     causal = GUIDED_CLASS if guided else CAUSAL_CLASS
-    return {
-        "_class_name": causal if config.causal else "WanModel",
-        "model_type": "i2v",
-        "text_len": config.text_len,
-        "in_dim": config.in_dim,
-        "dim": config.dim,
-        "ffn_dim": config.ffn_dim,
-        "freq_dim": config.freq_dim,
-        "out_dim": config.out_dim,
-        "num_heads": config.num_heads,
-        "num_layers": config.num_layers,
-        "eps": config.eps,
-    }
+    sizes = "text_len", "in_dim", "dim", "ffn_dim", "freq_dim", "out_dim", "num_heads", "num_layers", "eps"
+    kind = {"_class_name": causal if config.causal else "WanModel", "model_type": "i2v"}
+    return kind | {name: getattr(config, name) for name in sizes}
 
 
 def write_json(path: Path, content: dict | list) -> None:

@@ -20,7 +20,7 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import from_quaternions, inverse, rigid
 from .frame_names import in_name_order
 from .lens import COLMAP_MODELS, COLMAP_PINHOLES, MODELS, OTHER_LENSES, refuse_model
-from .reading import CameraFile, float_fields, lens_notes, lens_rows, read_text
+from .reading import CameraFile, Lens, float_fields, lens_notes, lens_rows, read_text
 
 LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which the reader skips
 
@@ -76,7 +76,7 @@ def model_folder(folder: Path) -> Path:
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 
 
-def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:
     """Return fx, fy, cx, cy [n, 4] of each image in pixels of an 832x480 image, and notes for the user. Raises
     CameraError for a missing or non-pinhole camera."""
     cameras = (_binary_cameras if cameras_file.suffix == ".bin" else _text_cameras)(cameras_file)
@@ -209,11 +209,10 @@ def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tup
     w2c = inverse(path.c2w)
     quaternions = Rotation.from_matrix(w2c[:, :3, :3]).as_quat()[:, [3, 0, 1, 2]]
     cameras = [f"{index} PINHOLE {width} {height} {_numbers(lens)}" for index, lens in enumerate(lenses, 1)]
+    rows = zip(quaternions, w2c[:, :3, 3], numbers.ravel(), names, strict=True)
     images = [
         f"{index} {_numbers(quaternion)} {_numbers(shift)} {number + 1} {name}\n"
-        for index, (quaternion, shift, number, name) in enumerate(
-            zip(quaternions, w2c[:, :3, 3], numbers.ravel(), names, strict=True), 1
-        )
+        for index, (quaternion, shift, number, name) in enumerate(rows, 1)
     ]
     files = [folder / name for name in ("cameras.txt", "images.txt", "points3D.txt")]
     with written_whole(*files) as parts:

@@ -16,7 +16,7 @@ from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from ..rotation import OPENGL_TO_OPENCV
 from .frame_names import in_name_order, in_time_order
 from .lens import FLAG_FIELDS, MODEL_FIELD, PINHOLES, refuse_flags, refuse_model
-from .reading import CameraFile, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
+from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
@@ -105,7 +105,7 @@ def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def _read_lens(frames: list[dict[str, Any]], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _read_lens(frames: list[dict[str, Any]], where: str) -> Lens:
     lens = np.concatenate([_transforms_lens(frame, f"{where}: frame {i}") for i, frame in enumerate(frames)])
     terms = [number_of(frame[key], f"{where}: {key}") for frame in frames for key in DISTORTION if key in frame]
     notes = [*lens_notes(lens, *_image_size(frames[0], where), terms)]
@@ -171,7 +171,7 @@ def read_camera_path(path: Path) -> CameraFile:
     return CameraFile(c2w, None, fps, tuple(notes)).with_lens(lambda: _path_lens(data, entries, path))
 
 
-def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> Lens:
     for entry in (data, *entries):
         refuse_model(entry.get("camera_type", "perspective"), str(path), "camera_type")
     size = ("render_width", "render_height")
@@ -200,7 +200,7 @@ def read_matrices(path: Path, convention: Convention) -> CameraFile:
     return recording.with_lens(lambda: _blender_lens(data, len(c2w), str(path)))
 
 
-def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _blender_lens(data: Mapping, frames: int, where: str) -> Lens:
     """Return the lens [frames, 4] in pixels of an 832x480 image, from Blender's settings, and notes for the user."""
 
     def row(key: str, default: float) -> np.ndarray:
@@ -221,10 +221,8 @@ def _blender_lens(data: Mapping, frames: int, where: str) -> tuple[np.ndarray, t
     if fit not in ("AUTO", "HORIZONTAL", "VERTICAL"):
         raise CameraError(f"{where}: sensor_fit {fit!r:.40}, expected AUTO, HORIZONTAL or VERTICAL")
     vertical = fit == "VERTICAL" or (fit == "AUTO" and height > width)
-    side, sensor = (
-        (height if vertical else width),
-        row("sensor_height" if fit == "VERTICAL" else "sensor_width", SENSOR_MM),
-    )
+    side = height if vertical else width
+    sensor = row("sensor_height" if fit == "VERTICAL" else "sensor_width", SENSOR_MM)
     if "lens" in data:
         focal = side * row("lens", 0) / sensor
     else:

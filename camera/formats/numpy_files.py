@@ -14,7 +14,7 @@ from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
 from .frame_names import refuse_gaps
 from .lens import refuse_model
-from .reading import CameraFile, lens_notes, lens_rows, read_text
+from .reading import CameraFile, Lens, lens_notes, lens_rows, read_text
 from .sniff import C2W, W2C, header_shape
 
 LARGEST_UNPACKED = 512 * 2**20
@@ -82,9 +82,7 @@ def read_vipe(path: Path, image_size: tuple[int, int] | None) -> CameraFile:
     return recording.with_lens(lambda: _vipe_lens(lens_file, frames, image_size))
 
 
-def _vipe_lens(
-    lens_file: Path, frames: np.ndarray, image_size: tuple[int, int] | None
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def _vipe_lens(lens_file: Path, frames: np.ndarray, image_size: tuple[int, int] | None) -> Lens:
     if image_size is None:
         raise CameraError(f"{lens_file}: focal lengths in pixels; give the width and height of the video they refer to")
     camera_types = lens_file.with_name(f"{lens_file.stem}_camera.txt")
@@ -137,9 +135,7 @@ def _read_predictions(path: Path, kind: str, keys: tuple[str, ...], convention: 
     return recording.with_lens(lambda: _predicted_lens(matrices, shapes, len(poses), path))
 
 
-def _predicted_lens(
-    matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], frames: int, path: Path
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def _predicted_lens(matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], frames: int, path: Path) -> Lens:
     matrices = as_float64(matrices, f"{path}: intrinsic")
     if matrices.shape[-2:] != (3, 3) or matrices.size not in (9, 9 * frames):
         raise CameraError(f"{path}: intrinsic {list(matrices.shape)}, expected [3, 3] or [{frames}, 3, 3]")

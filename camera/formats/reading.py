@@ -13,6 +13,9 @@ from ...errors import CameraError
 from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_intrinsics, lens_change
 
+Lens = tuple[np.ndarray, tuple[str, ...]]
+"""A lens [n, 4], fx, fy, cx, cy in pixels of an 832x480 image, and notes for the user."""
+
 
 @dataclass(frozen=True)
 class CameraFile:
@@ -33,7 +36,7 @@ class CameraFile:
     actions: np.ndarray | None = None
     lens_fault: str = ""
 
-    def with_lens(self, read: Callable[[], tuple[np.ndarray, tuple[str, ...]]]) -> "CameraFile":
+    def with_lens(self, read: Callable[[], Lens]) -> "CameraFile":
         """Return this content with the lens and notes from `read()`; its CameraError becomes `lens_fault`."""
         try:
             lens, notes = read()

@@ -13,7 +13,7 @@ from ..conventions import CONVENTIONS, to_opencv
 from ..poses import as_float64
 from ..rotation import from_quaternions, rigid
 from .frame_names import in_name_order, in_time_order, refuse_gaps
-from .reading import CameraFile, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
+from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_json
 
 POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
@@ -176,7 +176,7 @@ def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
     ]
 
 
-def _pixel_lens(frames: list[Mapping], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _pixel_lens(frames: list[Mapping], where: str) -> Lens:
     """Return the lens [n, 4] in pixels of 832x480, from each frame's fx, fy, cx, cy or 3x3 matrix, and notes."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):

@@ -15,7 +15,7 @@ from ..path import MOST_FRAMES
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import from_quaternions, interpolate, rigid
 from .frame_names import refuse_gaps
-from .reading import CameraFile, float_fields, lens_notes, read_text
+from .reading import CameraFile, Lens, float_fields, lens_notes, read_text
 from .scans import check_quaternions
 
 RE10K_FIELDS = (
@@ -63,7 +63,7 @@ def read_realestate10k(path: Path) -> CameraFile:
     return CameraFile(c2w).with_lens(lambda: _lens_from_fractions(rows[:, 1:7], path))
 
 
-def _lens_from_fractions(columns: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
+def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
     if not (columns[:, :4] <= 10).all():
         raise CameraError(f"{path}: focal length {columns[0, 0]:g} is in pixels, expected a share of the image's width")
     lens = columns[:, :4] * [LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT]

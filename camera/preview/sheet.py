@@ -9,6 +9,7 @@ from ...errors import CameraError
 from . import drawing
 from .drawing import Box, Color, View, color_at, font
 
+Span = tuple[float, float]
 SMALLEST, LARGEST = (400, 250), (4096, 4096)
 FINER = 2
 """The scale of the canvas relative to the finished image. Downsampling makes lines smooth."""
@@ -37,7 +38,7 @@ class Sheet:
         size = self.canvas.width // FINER, self.canvas.height // FINER
         return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
-    def panel(self, columns: tuple[float, float], rows: tuple[float, float], title: str) -> Box:
+    def panel(self, columns: Span, rows: Span, title: str) -> Box:
         """Draw a titled panel, and return the rectangle inside it. `columns` and `rows` are its left and right, top and
         bottom edges, as fractions of the space between header and text."""
         width, height, unit = *self.canvas.size, self.unit
@@ -70,15 +71,7 @@ class Sheet:
             position = (10 * self.unit, self.canvas.size[1] - (82 - 19 * index) * self.unit)
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
 
-    def chart(
-        self,
-        columns: tuple[float, float],
-        rows: tuple[float, float],
-        title: str,
-        values: np.ndarray,
-        most: float,
-        color: Color,
-    ) -> None:
+    def chart(self, columns: Span, rows: Span, title: str, values: np.ndarray, most: float, color: Color) -> None:
         """Draw a panel (see `panel`) with a column chart of `values`, of which `most` has the full height."""
         left, top, right, bottom = self.panel(columns, rows, title)
         inset = 8 * self.unit
