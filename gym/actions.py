@@ -12,8 +12,7 @@ from ..live import Session
 from ..live.controls import KEYS, RUN
 
 PRESSED = (*KEYS, RUN)
-"""The keys of the action space MultiBinary, in the order of its entries. In the action space Discrete, 0 presses no
-key, and 1 to 8 press one of KEYS."""
+"""The keys of MultiBinary, in the order of its entries. In Discrete, 0 presses no key, and 1 to 8 press one of KEYS."""
 SPACES = ("discrete", "keys", "box")
 
 
@@ -31,8 +30,7 @@ def action_space(name: str) -> Space[Any]:
 
 
 def act(session: Session, space: Space[Any], action: Any) -> None:
-    """Set the held keys or the joystick of a session according to `action`, an element of `space`. Raises InputError if
-    `action` is not an element."""
+    """Set a session's held keys or joystick by `action`. Raises InputError unless it is an element of `space`."""
     if not space.contains(action):
         raise InputError(f"the action is {action!r:.60}; expected one of {space}")
     if isinstance(space, spaces.Discrete):

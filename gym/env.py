@@ -22,18 +22,15 @@ from .actions import act, action_space
 RESET = ("image", "prompt", "state")
 LARGEST_SEED = 2**31
 Reward = Callable[[np.ndarray, dict[str, Any]], "float | tuple[float, bool]"]
-"""The type of a function reward(observation, info). It returns the reward, or a tuple of the reward and whether the
-episode has ended."""
+"""A function reward(observation, info) that returns the reward, or (reward, whether the episode has ended)."""
 
 
 class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
-    """A gymnasium environment in which an agent walks through a generated world. The observation is the last frame of a
-    chunk, uint8 [H, W, 3].
+    """A walk through a generated world. The observation is the last frame of a chunk, uint8 [H, W, 3].
 
     `info` has the `pose` of that frame (camera-to-world, float64 [4, 4]) and the length of the video so far in
     `seconds`. It also has the chunk's number `chunk` and the number of its first latent frame, `latent_frame`.
-    Environments with the same arguments share one model. `unwrapped.session` is the Session, through which prompts and
-    events can be changed.
+    Environments with the same arguments share one model. `unwrapped.session` changes prompts and events.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
@@ -67,8 +64,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     @property
     def session(self) -> Session:
-        """The session of the current walk, through which prompts and events can be changed. Raises InputError before
-        `reset` and after `close`."""
+        """The current walk's session, to change prompts and events. Raises InputError without a walk."""
         if self._session is None:
             raise InputError("no walk has begun; call `reset` first")
         return self._session
@@ -79,8 +75,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
         """Begin a new walk, make its first chunk, and return the observation and `info`.
 
         `seed`: the seed of the noise; None draws a random one. `options` may contain an `image`, a `prompt` and a
-        `state` (a file, the folder of a walk, or a WorldState) for the start. Raises InputError for other options and
-        for invalid ones.
+        `state` (a file, the folder of a walk, or a WorldState) for the start. Raises InputError for any other option.
         """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
@@ -132,8 +127,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
 
 def _opened(ckpt: str | Path, options: dict[str, Any]) -> tuple[Engine, Start]:
-    """Open a model and return its engine and the default start. If the arguments equal those of the last call and are
-    hashable, return the model that is open already."""
+    """Return a model's engine and default start. Hashable arguments of the last call return the open model."""
     try:
         return _kept(ckpt, tuple(sorted(options.items())))
     except TypeError:  # an image in memory

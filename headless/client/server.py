@@ -40,8 +40,7 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Return the JSON object in the server's response to a GET request, {} if the response is empty. With `data`,
-        send a POST request. `kind`: the media type of `data`."""
+        """Return the JSON object, {} if it is empty, in the response to a request as in `request`."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}

@@ -9,8 +9,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
-    """Add the `completion` command to the subparsers `commands`. Its script completes the commands and options of
-    `parser`. The command sets its function as `arguments.run`."""
+    """Add the `completion` command, whose script completes `parser`, with its function as `arguments.run`."""
     command = commands.add_parser(
         "completion",
         help="print a script that completes the command's words in a shell",

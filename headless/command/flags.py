@@ -56,8 +56,7 @@ def given_prompt(arguments: argparse.Namespace) -> str | None:
 
 
 def read_text(option: str, file: Path) -> str:
-    """Return the UTF-8 text in `file` without leading and trailing white space. Raises InputError, which names
-    `option`, if the file cannot be read."""
+    """Return the stripped UTF-8 text in `file`. Raises InputError, which names `option`, if it cannot be read."""
     try:
         return text_of(file).strip()
     except OSError as error:

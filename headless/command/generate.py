@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
-    """Add the `generate` command to the subparsers `commands`. The command sets its function as `arguments.run`. `show`
-    makes progress bars. `argv`: the arguments of the command line, in which `--like` may name a video. Raises
-    InputError if that video has no record of its run."""
+    """Add the `generate` command, with its function as `arguments.run`. `show` makes progress bars. In the command line
+    `argv`, `--like` may name a video. Raises InputError if that has no record of its run."""
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")

@@ -82,8 +82,7 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return a line of text that names, for each kind of work such as attention, the kernel used on this machine.
-    Without an earlier speed test, it is the first candidate."""
+    """Return a line with the kernel for each kind of work here; the first candidate without an earlier speed test."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())

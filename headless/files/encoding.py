@@ -54,8 +54,7 @@ class VideoParts:
     written. `fps`: frames per second. `preset`: the preset of libx264. `recipe`: the record of the run, as JSON.
 
     libx264 delays its output by 40 frames and cannot continue after a flush. So each part has its own encoder and
-    begins with a key frame. The muxer ends a fragment when the next frame arrives, so the last frame of a part is
-    written with the next part.
+    begins with a key frame. Its last frame is written with the next part, for which the muxer waits.
     """
 
     def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium", recipe: str = "") -> None:

@@ -122,8 +122,7 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
 
 
 def check_target(target: Target, geometry: Geometry) -> None:
-    """Check that the output can be written and that the disk has enough free space for a video of this `geometry`. No
-    file is created. Raises InputError if a check fails."""
+    """Raise InputError if the output cannot be written or the disk is too full for a video of this `geometry`."""
     if target.is_pipe or target.kept is not None:
         return
     folder = check_folder("output", target.path, target.folder)
@@ -171,8 +170,7 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a message if the output folder contains PNG files of an earlier, longer video, or else an empty list.
-    `frames`: the number of the first frame after the new video."""
+    """Return a list with a message if PNG files of a longer video exist. `frames`: the number after the new video's."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []

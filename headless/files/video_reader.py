@@ -1,7 +1,6 @@
 """Reading of video frames as a video player shows them.
 
-Rotation, mirroring and the pixel aspect ratio are applied. A variable frame rate is resampled to a constant one.
-Transparent frames are composited on white.
+Rotation, mirroring and pixel aspect ratio are applied, variable frame rates resampled, transparency put on white.
 """
 
 from collections.abc import Iterator

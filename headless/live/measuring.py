@@ -29,8 +29,7 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""The seconds after the first frames that are not measured, because kernels are still selected and the attention window
-is not full. A shorter walk is measured as a whole."""
+"""The seconds, while kernels are selected and the window fills, that are not measured unless a walk is shorter."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
@@ -94,8 +93,7 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk for `seconds` seconds after the first frames, and return the measurements by name. Raises RuntimeError
-        with the server's message if the server reports an error."""
+        """Walk for `seconds` after the first frames, and return the measurements. Raises RuntimeError on an error."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,

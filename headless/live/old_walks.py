@@ -28,8 +28,7 @@ def describe_walks(folder: Path) -> str:
 
 
 def clear_walks(folder: Path, keep: int) -> list[str]:
-    """Delete the old walks in a folder, and return their names. The newest `keep` walks stay, and so do folders without
-    a walk.json. Raises InputError if a walk cannot be deleted."""
+    """Delete all but the newest `keep` walks in a folder, and return their names. Raises InputError on a failure."""
     old = kept_walks(folder)
     removed = old[: max(0, len(old) - keep)]
     for walk in removed:

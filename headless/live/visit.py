@@ -28,8 +28,7 @@ class Visit:
     """The session of one client, which may outlive a connection. Any thread may create and close it."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
-        """Open a session with the settings in the client's first message `init`. The walk is saved in `folder`. Raises
-        InputError for impossible settings."""
+        """Open a session by a client's message `init`, saved in `folder`. Raises InputError if it is impossible."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         server = opened.settings
         self.client: Client | None = None

@@ -25,8 +25,7 @@ class Inputs:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return hashes of a job's input files, by the name of the option or of the package's part. Missing files are
-        left out, because the job itself reports them."""
+        """Return hashes of a job's input files, by option or part. The job itself reports missing ones."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):

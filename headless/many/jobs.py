@@ -166,8 +166,7 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return the value of a job's option in the type of the GenerateOptions field. Values from a .csv file are texts.
-    Raises InputError for a value of another type."""
+    """Return a job's option in its field's type, also from the texts of a .csv. Raises InputError for another type."""
     expected = "a number"
     try:
         if name == "guide_scale":

@@ -26,8 +26,7 @@ class OpenFiles:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
-        """Return `opener(paths, *loras)`. If no file among `paths` and `loras` has changed since an earlier call with
-        the same arguments, return the earlier result."""
+        """Return `opener(paths, *loras)`, or an earlier result if none of these files has changed since."""
         files = [paths] if isinstance(paths, Path) else list(paths)
         named = [*files, *(lora.path for each in loras for lora in each)]
         every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
@@ -50,8 +49,7 @@ class ModelCache:
         self._keeping = False
 
     def prepare(self, plan: SamplingPlan) -> None:
-        """Remove from the cache the models that `plan` does not use, so that its runs have more memory. If memory is
-        still short for these runs, remove all models."""
+        """Remove the models that `plan` does not use, and all models if memory is still short for its runs."""
         for name, (checkpoint, _) in list(self._experts.items()):
             if checkpoint is not getattr(plan.experts, name):
                 del self._experts[name]

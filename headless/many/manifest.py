@@ -28,8 +28,7 @@ _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a job. `error`: the reason of a failure, or None if the video was written. `seconds`: the time
-    since the previous video of the group was written."""
+    """A job's outcome. `error`: the reason of a failure, or None. `seconds`: since the previous video of the group."""
 
     job: Job
     seed: int
@@ -122,8 +121,7 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return the row in a line of the manifest. For an incomplete line, return a row with the job's name and the status
-    FAILED. Return None if even the name cannot be read."""
+    """Return a line's row. An incomplete line becomes a FAILED row, or None if even the job's name is lost."""
     try:
         row = json.loads(line)
         name = row["name"]

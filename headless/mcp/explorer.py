@@ -63,8 +63,7 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold keys for `seconds` seconds of video, and also turn the camera by `yaw` degrees to the right and `pitch`
-        degrees up. Return the description and the last frame."""
+        """Hold keys for `seconds` of video and turn by `yaw` degrees right and `pitch` up. Return what is seen."""
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
