@@ -161,7 +161,7 @@ SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:
-    """Return the torch.dtype called `name`. Only here is torch imported, because --help needs this file without it."""
+    """Return the torch.dtype called `name`. Only here is torch imported, because --help imports this file too."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]

@@ -98,7 +98,7 @@ def _convention(path: CameraPath) -> str:
 
 
 def _compare_conventions(path: CameraPath) -> dict[str, _Comparison]:
-    """Return the path's convention, by every fourth pose, compared with each other convention by name."""
+    """Return comparisons, by name, of the path's convention with every other one, on every fourth pose."""
     assert path.origin is not None
     read = CONVENTIONS[path.origin.convention]
     c2w = path.c2w[::4]

@@ -83,7 +83,7 @@ def lens_change(rows: np.ndarray) -> list[str]:
 
 
 def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
-    """Return `values` as float64. Raises CameraError, with `name`, for ragged rows and other dtypes than `kinds`."""
+    """Return `values` as float64. Raises CameraError, with `name`, for ragged rows and dtypes outside `kinds`."""
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -82,7 +82,7 @@ def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
 
 
 def from_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Return rotations [n, 3, 3] from rotation vectors [n, 3], whose length is the angle in radians."""
+    """Return rotations [n, 3, 3] from rotation vectors [n, 3] along the axis, with the angle in radians as length."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_rotvec(vectors).as_matrix()

@@ -1,4 +1,4 @@
-"""A test of an attention function in a CUDA graph, whose replay must compute the right result for new values."""
+"""A test of an attention function in a CUDA graph: a replay must give the right result for new inputs."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return the dtype, arithmetic and attention mode of a forward that so many `processes` compute together."""
+        """Return dtype, arithmetic and attention mode of a forward, divided by `processes` processes."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 

@@ -27,7 +27,7 @@ EMBEDDING = "embedding"
 @dataclass(frozen=True)
 class KnownPrompts:
     """The cached embeddings of one text encoder with one tokenizer, dtype and kind of device. `folder`: the cache's
-    folder, None for no cache. `maker`: a text that identifies these four."""
+    folder, None for no cache. `maker`: a text that identifies all four."""
 
     folder: Path | None
     maker: str

@@ -58,7 +58,7 @@ class SamplingPlan(Plan):
         return checks.many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
-        """Return what determines the memory of the run's steps. `together`: how processes divide each forward."""
+        """Return the properties that determine the memory of the steps. `together`: how processes divide a forward."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
         )

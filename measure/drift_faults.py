@@ -133,7 +133,7 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Return a fault if regularly spaced frames differ from their neighbours in motion or in the residual after it."""
+    """Return a fault if evenly spaced frames differ from neighbours in motion or motion-compensated residual."""
     if len(figures) < 8:
         return []
     around = [

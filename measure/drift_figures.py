@@ -136,7 +136,7 @@ def colourfulness(colours: np.ndarray) -> float:
 
 
 def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
-    """Return a frame's change of brightness, its motion (columns, rows) in pixels, and the residual after it."""
+    """Return a frame's change of brightness, motion (columns, rows) in pixels, and motion-compensated residual."""
     flow = _flow(frame.small_grey, before.small_grey)
     moved, inside = _warp(before.small_colours, flow)
     if inside.mean() < SEEN:

@@ -1,4 +1,4 @@
-"""Estimation of a video's camera: a fit for one that only rotates, the mapper of mapping.py for a moving one."""
+"""Estimation of a video's camera: a direct fit if it only rotates, else the mapper of mapping.py."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -264,7 +264,8 @@ def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tup
 
 
 def video_path(found: VideoCamera) -> CameraPath:
-    """Return the estimated camera as a path of one pose per frame, from the identity, with a longest latent step of 1.
+    """Return the estimated camera as a path with one pose per frame. The first pose is the identity, and the longest
+    step between latent frames has length 1.
 
     Raises CameraError if a camera was found for fewer than half of the keyframes.
     """

@@ -87,7 +87,7 @@ class Pair:
 
     @property
     def fault(self) -> str:
-        """A message on how the measured motion differs from the path; empty if it is accepted or not found."""
+        """A message on how the measured motion differs from the path; empty without a fault or a motion."""
         if self.found is None:
             return ""
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import require
 
 SHORTER_SIDE = 270
-"""The shorter side of frames resized for tracking. Unless stated otherwise, pixels in this package are theirs."""
+"""The shorter side of frames resized for tracking. Pixels in this package are those of resized frames."""
 MOST_POINTS, APART = 500, 6
 """The largest number of points tracked at a time, and the smallest distance between them in pixels."""
 LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}

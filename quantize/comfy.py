@@ -37,7 +37,8 @@ def encode(weight: Tensor, quant_type: str) -> Encoded:
 
 
 def _nvfp4(weight: Tensor) -> Encoded:
-    """Return a matrix, of sizes that are multiples of 16, in nvfp4: two values a byte, and scales of 16 and of all."""
+    """Return a matrix in nvfp4: two values per byte, a float8 scale for each 16 values, and one scale for the matrix.
+    Both sizes must be multiples of 16."""
     layout = load_layouts().get_layout_class("TensorCoreNVFP4Layout")
     scale = (torch.stack(weight.aminmax()).abs().amax().float() / _LARGEST).clamp_min(1e-30)
     values, blocks, error = [], [], 0.0

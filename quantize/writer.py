@@ -131,7 +131,7 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return the bytes of a file with these parameters, `quantized` ones as `quant_type` and others in bf16.
+    """Return a file's size in bytes with these parameters: `quantized` as `quant_type`, the others in bf16.
 
     The result may be a few KB too large, because the length of a quant_state depends on the data.
     """

@@ -20,7 +20,8 @@ from .weights import UMT5Weights, open_weights
 log = logging.getLogger(__name__)
 
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
-"""The upload settings, with 64 MB of pinned memory, and threads because one copies only a few GB/s of mapped pages."""
+"""The upload settings, with 64 MB of pinned memory. There are several threads, because a single one copies pages of a
+mapped file at only a few GB/s."""
 
 
 def encode(

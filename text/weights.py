@@ -28,7 +28,7 @@ _PREFIXES = re.compile(r"^(?:(?:text_encoders?|umt5xxl|transformer|model|module)
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
 EMBEDDING = "token_embedding.weight"
 _NO_WEIGHTS = ("spiece_model", "scaled_fp8")
-"""The tensors in ComfyUI's files that are no weights: the tokenizer, and a marker of the fp8 format."""
+"""The tensors in ComfyUI's files that are not weights: the tokenizer, and a marker of the fp8 format."""
 _GGUF_LAYERS = {
     "attn_norm": "norm1",
     "attn_rel_b": "pos_embedding.embedding",
@@ -56,7 +56,7 @@ class UMT5Config:
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
-        """Return the sizes that follow from shapes under Wan's key names, the heads from the position bias."""
+        """Return the sizes by shapes under Wan's key names. The position bias has a column for each head."""
         vocab_size, dim = shapes[EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
@@ -148,7 +148,7 @@ class UMT5Weights:
         return {name.split(".", 2)[2]: tensor for name, tensor in parameters.items()}
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the embedding of token ids [len], float32 [len, dim], whose rows alone are read."""
+        """Return the embedding of token ids [len], float32 [len, dim]. Only these rows are read."""
         if EMBEDDING in self.quantized:
             return self.quantized[EMBEDDING].rows(ids)
         return self.tensors[EMBEDDING].view()[ids].float()

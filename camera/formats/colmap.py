@@ -71,7 +71,7 @@ def read_colmap(path: Path) -> CameraFile:
 
 
 def model_folder(folder: Path) -> Path:
-    """Return the folder with COLMAP's files: sparse/0, sparse, colmap/sparse/0, colmap or 0 in `folder`, or itself."""
+    """Return the folder with COLMAP's files: `folder` or its sparse/0, sparse, colmap/sparse/0, colmap or 0."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
 

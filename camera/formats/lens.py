@@ -60,7 +60,7 @@ def refuse_model(model: Any, where: str, field: str = "camera_model") -> None:
 
 
 def refuse_flags(data: Mapping[str, Any], where: str) -> None:
-    """Raise CameraError, which begins with `where`, if one of FLAGS is set in `data`, so that it is no pinhole."""
+    """Raise CameraError, which begins with `where`, if `data` sets one of FLAGS: its lens is not a pinhole."""
     for flag in FLAGS:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):

@@ -149,7 +149,7 @@ def _matrix(frame: Mapping, where: str) -> np.ndarray:
 
 
 def _stated_order(frames: list[Mapping]) -> str:
-    """Return "row" or "column", as the poses' key or the lens matrices order numbers; "" if neither shows it."""
+    """Return "row" or "column" by the poses' key or the lens matrices; an empty string if neither shows the order."""
     if any(PARTS[0] in frame for frame in frames):
         return "row"
     found = next((frame[name] for frame in frames for name in LENSES if name in frame), None)

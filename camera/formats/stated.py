@@ -48,7 +48,7 @@ def _is_frames(value: object) -> bool:
 
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
-    """Return the convention that the file's `texts` state, with what they omit from `own`, the format's convention.
+    """Return the convention that the file's `texts` state. Parts that the texts omit come from `own`, the format's.
 
     Raises CameraError, which begins with `where`, if the stated convention differs from `own`. The user must then
     choose, because such a text may also describe the axes of the images.
@@ -70,7 +70,7 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
 
 
 def lens_fault(texts: Mapping[str, str], where: str) -> str:
-    """Return a message, which begins with `where`, if one of the `texts` states a lens that is no pinhole, else ""."""
+    """Return a message, which begins with `where`, if a text states a lens other than a pinhole, else ""."""
     stated = [(key, text) for key, text in texts.items() if LENS_KEYS.search(key) and OTHER_LENS.search(text)]
     return f"{where}: {stated[0][0]} {stated[0][1]!r:.60} is no pinhole camera" if stated else ""
 

@@ -147,7 +147,7 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Return the horizontal field of view of 832x480, in degrees, from the camera's vertical one and its zoom."""
+    """Return the horizontal field of view of an 832x480 image in degrees, from the vertical one and the zoom."""
     down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG

@@ -76,7 +76,7 @@ def _part_keys(part: str, script: str) -> list[list[bool]]:
 
 
 def _pitch_deg(turns_deg: np.ndarray) -> np.ndarray:
-    """Return the pitch in degrees after each of `turns_deg`, of which those beyond the limit are skipped."""
+    """Return the pitch in degrees after each rotation. A rotation that would cross the limit is skipped."""
     pitch_deg, reached = 0.0, []
     for turn_deg in turns_deg:
         if abs(pitch_deg + turn_deg) <= PITCH_LIMIT_DEG:

@@ -143,7 +143,7 @@ def _title(node: dict) -> str:
 
 
 def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
-    """Return the nodes, of the classes `kinds` (None: all), whose input `name` is a plain value and not a link."""
+    """Return the nodes of the classes `kinds` (None: all) with a plain value, not a link, as the input `name`."""
     return [
         node
         for node in workflow.values()
@@ -153,7 +153,7 @@ def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None)
 
 
 def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
-    """Write a value into the input `name` of every node that has it. Raises InputError, with `option`, if none has."""
+    """Write a value into the input `name` of all nodes. Raises InputError, with `option`, if no node has the input."""
     found = _with_value(workflow, name, kinds)
     if not found:
         raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")

@@ -40,7 +40,7 @@ class Server:
             raise self._silent(error) from None
 
     def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
-        """Return the JSON object, {} if it is empty, in the response to a request as in `request`."""
+        """Return the JSON object in the response, {} if empty. The arguments are those of `request`."""
         answer = self.request(path, data, kind)
         with suppress(ValueError):
             found = json.loads(answer) if answer.strip() else {}
@@ -51,7 +51,7 @@ class Server:
         )
 
     def post(self, path: str, body: dict) -> dict:
-        """Return the JSON object in the response to a POST request with `body` as JSON; {} if it is empty."""
+        """Return the JSON object, {} if empty, in the response to a POST request with `body` as JSON."""
         return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:

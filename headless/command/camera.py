@@ -31,7 +31,7 @@ from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Add the `camera` command, whose actions set their function as `arguments.run`, to `subparsers`."""
+    """Add the `camera` command to `subparsers`. Each action sets its function as `arguments.run`."""
     parser = subparsers.add_parser("camera", help="check, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for add in (_add_show, _add_convert, _add_make, _add_measure, _add_from_video):

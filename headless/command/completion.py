@@ -9,7 +9,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
-    """Add the `completion` command, whose script completes `parser`, with its function as `arguments.run`."""
+    """Add the `completion` command, with its function as `arguments.run`. Its script completes `parser`."""
     command = commands.add_parser(
         "completion",
         help="print a script that completes the command's words in a shell",

@@ -47,7 +47,7 @@ def add_prompt(parser: argparse._ActionsContainer, about: str) -> None:
 
 
 def given_prompt(arguments: argparse.Namespace) -> str | None:
-    """Return --prompt or the text of --prompt_file, or None. Raises InputError for both or an unreadable file."""
+    """Return --prompt or the text of --prompt_file, None if unset. Raises InputError for both and a bad file."""
     if arguments.prompt_file is None:
         return arguments.prompt
     if arguments.prompt is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def add_generate_command(commands: Any, show: ShowProgress, argv: Sequence[str]) -> None:
     """Add the `generate` command, with its function as `arguments.run`. `show` makes progress bars. In the command line
-    `argv`, `--like` may name a video. Raises InputError if that has no record of its run."""
+    `argv`, `--like` may name a video. Raises InputError for a video without a record."""
     usage = "%(prog)s --ckpt_dir FOLDER --image FILE --prompt TEXT --output FILE [options]"
     parser = commands.add_parser("generate", help="make a video from an image", usage=usage, formatter_class=Help)
     parser.set_defaults(run=partial(_generate, show), interrupted="nothing was written")
@@ -114,7 +114,7 @@ def _set_threads(arguments: argparse.Namespace, device: torch.device) -> list[st
 
 
 def _prompt_of(arguments: argparse.Namespace) -> str:
-    """Return the prompt, or an empty text for that of the continued state. Raises InputError without both."""
+    """Return the prompt; an empty text means the continued state's. Raises InputError without prompt and state."""
     prompt = given_prompt(arguments)
     if prompt is None and arguments.continue_from is None:
         raise InputError("`prompt` is missing: what the video shows; or name a text file as `prompt_file`")

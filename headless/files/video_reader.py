@@ -35,7 +35,7 @@ FIELDS = (
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
 UNEVEN = 1.6
-"""The limit for a constant frame rate: the largest factor between a time from frame to frame and their median."""
+"""The largest factor between a time from frame to frame and the median time, for a constant frame rate."""
 
 
 class Layout(NamedTuple):

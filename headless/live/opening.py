@@ -142,7 +142,7 @@ def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
 
 
 def _quick(options: GenerateOptions) -> GenerateOptions:
-    """Return the options with bf16 for the default dtypes of model and VAE, on CPUs with instructions for it."""
+    """Return the options with bf16 for the default dtypes of model and VAE, on CPUs with bf16 instructions."""
     if find_device(options.device).type != "cpu" or not multiplies_bf16():
         return options
     decoding: VaeDtype = "bf16" if options.vae_dtype == "auto" else options.vae_dtype
@@ -212,7 +212,7 @@ class Opened:
         )
 
     def engine_of(self, walk: Path) -> Engine:
-        """Return an engine for a saved walk's folder. Raises InputError if that needs more memory than planned."""
+        """Return an engine for the walk in a folder. Raises InputError if the walk needs more memory than planned."""
         replay = Replay(walk)
         height, width = (CELL * side for side in replay.head["cells"])
         window, sink, chunk = (replay.head[name] for name in ("window", "sink", "chunk"))

@@ -63,7 +63,7 @@ class Room:
                 await sending
 
     def _resumed(self, init: Init) -> Visit | None:
-        """Return the walk that a client resumes by its token, None for a new one. Raises InputError if it has ended."""
+        """Return the walk that a client resumes by its token, or None. Raises InputError if the walk has ended."""
         visit = self.visit
         if not init.resume:
             return None

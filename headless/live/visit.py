@@ -28,7 +28,8 @@ class Visit:
     """The session of one client, which may outlive a connection. Any thread may create and close it."""
 
     def __init__(self, opened: Opened, init: Init, folder: Path) -> None:
-        """Open a session by a client's message `init`, saved in `folder`. Raises InputError if it is impossible."""
+        """Open a session for a client's `init`, with its walk in `folder`. Raises InputError for impossible
+        settings."""
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         server = opened.settings
         self.client: Client | None = None

@@ -161,7 +161,7 @@ def _serve(
 
 
 def _placed(worker: Any, done: threading.Event) -> Any:
-    """Return a worker once it has started, or None if all groups are done before. Raises Ray's error if it is lost."""
+    """Return a worker once it has started, or None if all groups end first. Raises Ray's error for a lost worker."""
     import ray
 
     answer = worker.ready.remote()

@@ -12,7 +12,7 @@ from ...weights.files import weight_files
 from ..options import PARTS, POSE_FILES, GenerateOptions
 
 KNOWN_BY_CONTENT = 64 * 2**20
-"""The size in bytes up to which a file's content is hashed. Of larger ones, size and modification time are."""
+"""The size in bytes up to which a file's content is hashed. Of larger files, size and time are hashed."""
 
 
 class Inputs:
@@ -57,7 +57,7 @@ def named_files(options: GenerateOptions) -> dict[str, list[Path]]:
 
 
 def part_files(options: GenerateOptions) -> dict[str, list[Path]]:
-    """Return the files of a package's models, text encoder, VAE and tokenizer, by part; {} for an unreadable one."""
+    """Return the files of a package's models, text encoder, VAE and tokenizer, by part; {} for a bad package."""
     found: dict[str, list[Path]] = {}
     with suppress(LingBotError, OSError):
         named = {name: getattr(options, name) for name in PARTS}

@@ -63,7 +63,7 @@ class Explorer:
             return self._make(1)
 
     def act(self, keys: Sequence[str], seconds: float, yaw: float, pitch: float) -> Seen:
-        """Hold keys for `seconds` of video and turn by `yaw` degrees right and `pitch` up. Return what is seen."""
+        """Hold keys for `seconds`, and turn `yaw` degrees right and `pitch` up. Return description and last frame."""
         with self._lock:
             session = self._walk()
             if not 0 < seconds <= LONGEST:
@@ -90,7 +90,7 @@ class Explorer:
             return f"From the next action on: {session.events.say(text)}"
 
     def event(self, name: str, on: bool | None) -> str:
-        """Begin (`on`), end (not `on`) or toggle (None) an event, and return a message with the active ones."""
+        """Begin (`on` true), end (false) or toggle (None) an event, and return a message with the active events."""
         with self._lock:
             session = self._walk()
             session.event(name, on)

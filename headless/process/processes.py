@@ -76,7 +76,7 @@ class Processes:
         return int(values)
 
     def collect(self, tensor: Tensor) -> list[Tensor] | None:
-        """Return all processes' tensors in the first one, else None. They must be on the CPU, of one shape."""
+        """Return the tensors of all processes, of one shape on the CPU, in the first process; None in the others."""
         collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
         distributed.gather(tensor.contiguous(), collected)
         return collected

@@ -52,8 +52,8 @@ def observed(
 
 
 class StageRecorder(AbstractContextManager["StageRecorder"]):
-    """A recorder of the stages of a run. The end of its context ends the last one. `show(name, unit)` returns a stage's
-    progress display, a context manager. `stages`: the finished stages. `running`: the current one's name."""
+    """A recorder of the stages of a run. The end of its context ends the last stage. `show(name, unit)` returns a
+    stage's progress display. `stages`: the finished stages. `running`: the current stage's name."""
 
     def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
