@@ -1,8 +1,6 @@
-"""The errors that a user can fix. A message names the file or option, what was found and expected, and the remedy.
-
-The command exits with code 2 after such an error, and ComfyUI shows it on the node. In a message an option has its
-Python name in backticks, such as `action_path`. The command shows it as a flag, such as --action_path.
-"""
+"""The errors that a user can fix. A message names the file or option, what was found and expected, and the remedy. The
+command exits with code 2 after such an error, and ComfyUI shows it on the node. In a message an option has its Python
+name in backticks, such as `action_path`. The command shows it as a flag, such as --action_path."""
 
 import errno
 import importlib
@@ -53,11 +51,9 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return `module`. Raises DependencyError, with the interpreter and the `package` to install.
-
-    A broken installation may raise any exception at import (a missing shared library: OSError; a mismatched torch:
-    RuntimeError or AttributeError). So every exception is converted.
-    """
+    """Import and return `module`. Raises DependencyError, with the interpreter and the `package` to install. A broken
+    installation may raise any exception at import (a missing shared library: OSError; a mismatched torch: RuntimeError
+    or AttributeError). So every exception is converted."""
     try:
         return importlib.import_module(module)
     except Exception as error:

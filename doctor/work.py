@@ -156,10 +156,8 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
     """Return the placement of a model on a card for a `setting`, or None if the model does not fit. `weight`: the bytes
-    of each stored weight. `memory`: the bytes of the card's memory.
-
-    Tried in order are: all on the card, keys and values in 8 bits, these in host memory, the weights there too.
-    """
+    of each stored weight. `memory`: the bytes of the card's memory. Tried in order are: all on the card, keys and
+    values in 8 bits, these in host memory, the weights there too."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)
@@ -201,10 +199,8 @@ class Row(NamedTuple):
 
 def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
     """Return the estimates for each model in MODELS and each setting in PRESETS, in exact and 8-bit arithmetic.
-
     `small`: a card's rates at the matrix sizes of the 1.3B model. `large`: the rates at the sizes of the 14B model, by
-    default the same as `small`.
-    """
+    default the same as `small`."""
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large

@@ -9,22 +9,8 @@ from ..host.files import folders
 from ..version import __version__
 
 MODULES = (
-    "load_models",
-    "text",
-    "image",
-    "camera.poses",
-    "camera.make",
-    "camera.files",
-    "camera.preview",
-    "measure",
-    "sampling",
-    "rollout",
-    "live",
-    "state",
-    "quantize",
-    "toy",
-    "machine",
-    "camera.export",
+    *("load_models", "text", "image", "camera.poses", "camera.make", "camera.files", "camera.preview"),
+    *("measure", "sampling", "rollout", "live", "state", "quantize", "toy", "machine", "camera.export"),
 )
 
 folders.register()

@@ -51,12 +51,9 @@ UNEVEN = 1.5
 
 
 def read_realestate10k(path: Path) -> CameraFile:
-    """Read a text file of RealEstate10K or CameraCtrl with one line per frame.
-
-    A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the world-to-camera
-    matrix 3x4 by row, in OpenCV axes. The first line may be the video's address. Raises CameraError for a missing or
-    invalid file.
-    """
+    """Read a text file of RealEstate10K or CameraCtrl with one line per frame. A line holds the time; fx, fy, cx, cy as
+    fractions of the image size; two distortion terms; and the world-to-camera matrix 3x4 by row, in OpenCV axes. The
+    first line may be the video's address. Raises CameraError for a missing or invalid file."""
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), CONVENTIONS["opencv_w2c"], str(path))
@@ -71,11 +68,9 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path) -> CameraFile:
-    """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes.
-
-    Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. The file
-    has no lens. Raises CameraError for a missing or invalid file.
-    """
+    """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes. Examples
+    are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. The file has no
+    lens. Raises CameraError for a missing or invalid file."""
     rows = _rows(path, 12, 16, 13, 17)
     if rows.shape[1] % 4:
         refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
@@ -84,11 +79,9 @@ def read_kitti(path: Path) -> CameraFile:
 
 
 def read_tum(path: Path) -> CameraFile:
-    """Read a text file of a TUM trajectory with one line per frame: time, position, and quaternion x, y, z, w.
-
-    Poses are camera-to-world in OpenCV axes; the file has no lens. Irregular times, such as those of a SLAM system's
-    keyframes, are resampled at constant steps. Raises CameraError for a missing or invalid file.
-    """
+    """Read a text file of a TUM trajectory with one line per frame: time, position, and quaternion x, y, z, w. Poses
+    are camera-to-world in OpenCV axes; the file has no lens. Irregular times, such as those of a SLAM system's
+    keyframes, are resampled at constant steps. Raises CameraError for a missing or invalid file."""
     order = tum_columns(read_text(path).splitlines())
     rows = _rows(path, 8) if order is None else _rows(path, order.total)[:, order.columns]
     check_quaternions(rows[:, 4:], str(path))
@@ -149,11 +142,9 @@ class Columns(NamedTuple):
 
 
 def tum_columns(lines: Sequence[str]) -> Columns | None:
-    """Return the columns of a trajectory that has a header; None without a header that is understood.
-
-    The header is the last line of text before the numbers, with or without a comment sign. It must name all columns, or
-    show that the quaternion's order is w, x, y, z.
-    """
+    """Return the columns of a trajectory that has a header; None without a header that is understood. The header is the
+    last line of text before the numbers, with or without a comment sign. It must name all columns, or show that the
+    quaternion's order is w, x, y, z."""
     header = ""
     for line in lines:
         text = line.strip().lstrip("#").strip()

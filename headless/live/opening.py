@@ -18,7 +18,7 @@ from ...live.camera import WALKING_SPEED
 from ...live.planned import check_walkable, latent_frames, off_release_notes, without_end
 from ...live.replay import Replay
 from ...live.worlds.events import WorldEvent, read_events
-from ...live.worlds.walls import MAP, WorldMap, read_map
+from ...live.worlds.walls import MAP, read_map
 from ...model.attention.exact import multiplies_bf16
 from ...options import CELL, ShowProgress, VaeDtype, Window
 from ...pipeline.chunk_loop import ChunkLoop
@@ -128,12 +128,6 @@ def find_events(ckpt_dir: str | Path, named: str | Path | None = None) -> tuple[
     return read_events(named or _example_file(ckpt_dir, EVENTS))
 
 
-def find_map(ckpt_dir: str | Path) -> WorldMap | None:
-    """Return the map in the package's example/map.json, or None. Raises InputError for an invalid file."""
-    file = _example_file(ckpt_dir, MAP)
-    return None if file is None else read_map(file)
-
-
 def _example_file(ckpt_dir: str | Path, name: str) -> Path | None:
     """Return the file `name` in the example folder in the model's folder or next to it, or None."""
     folder = Path(ckpt_dir)
@@ -191,6 +185,7 @@ class Opened:
                     f"{spec.chunk}: request at most these, or start it with more"
                 )
         geometry = explicit_geometry(width, height, spec.geometry.frames, chunk=chunk)
+        map_file = _example_file(self.plan.options.ckpt_dir, MAP)
         return Engine(
             config=spec.config,
             schedule=spec.schedule,
@@ -208,7 +203,7 @@ class Opened:
             decoder="vae" if self.settings.decoder is None else TINY_DECODER,
             new_preview=None if self.settings.decoder is None else self._preview,
             record=Recording,
-            map=find_map(self.plan.options.ckpt_dir),
+            map=None if map_file is None else read_map(map_file),
         )
 
     def engine_of(self, walk: Path) -> Engine:
