@@ -26,10 +26,8 @@ def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarr
 
 def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
     """Return rotations [n, 3, 3] at `times` [n]. They interpolate `rotations` [k, 3, 3] at the times `knots` [k]; k is
-    at least 2. The method is slerp, or squad if `smooth`.
-
-    Squad (Shoemake 1987) is a cubic on the sphere, so the angular velocity is continuous at the knots.
-    """
+    at least 2. The method is slerp, or squad if `smooth`. Squad (Shoemake 1987) is a cubic on the sphere, so the
+    angular velocity is continuous at the knots."""
     start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
     fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
     direct = slerp(rotations[start], rotations[start + 1], fraction)
