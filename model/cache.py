@@ -31,11 +31,8 @@ class BlockCache:
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache.
-
-        If `steady`, the tensors keep their memory addresses when the source changes, as CUDA graphs require. New
-        tensors are then copied over the old ones of the same shape, dtype and device.
-        """
+        """Create an empty cache. If `steady`, the tensors keep their memory addresses when the source changes, as CUDA
+        graphs require. New tensors are then copied over the old ones of the same shape, dtype and device."""
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
@@ -89,10 +86,8 @@ class BlockCache:
         return freed
 
     def clear_source(self) -> int:
-        """Remove the source and its cached tensors, and return the size in bytes of these tensors.
-
-        A `steady` cache keeps their memory for the next tensors.
-        """
+        """Remove the source and its cached tensors, and return the size in bytes of these tensors. A `steady` cache
+        keeps their memory for the next tensors."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -114,17 +109,13 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Record that a CUDA graph has read the cached tensors, which it does without a call of `get`.
-
-        Otherwise the cache would count the tensors as unread, and give up.
-        """
+        """Record that a CUDA graph has read the cached tensors, which it does without a call of `get`. Otherwise the
+        cache would count the tensors as unread, and give up."""
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add tensors of blocks that are not cached yet, without a copy.
-
-        A replayed CUDA graph has computed these tensors in the graph's own memory.
-        """
+        """Add tensors of blocks that are not cached yet, without a copy. A replayed CUDA graph has computed these
+        tensors in the graph's own memory."""
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
             self._blocks[block] = blocks[block]
@@ -133,10 +124,7 @@ class BlockCache:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Yield a context after which the cache has the same entries as before, so that the caller may fill the cache
-        inside.
-
-        If the context overwrites the values of cached tensors, these values are not restored.
-        """
+        inside. If the context overwrites the values of cached tensors, these values are not restored."""
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -213,10 +201,8 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether `nbytes` more bytes stay within `limit_bytes`.
-
-        The result is False for a cache that was emptied during a step, until the next step begins.
-        """
+        """Return whether `nbytes` more bytes stay within `limit_bytes`. The result is False for a cache that was
+        emptied during a step, until the next step begins."""
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes

@@ -14,10 +14,8 @@ from ..errors import InputError
 
 
 def give_back_memory() -> None:
-    """Release free memory that glibc's allocator still holds to the operating system (`malloc_trim`).
-
-    Such memory builds up when several threads allocate tensors of many sizes. Without glibc the function does nothing.
-    """
+    """Release free memory that glibc's allocator still holds to the operating system (`malloc_trim`). Such memory
+    builds up when several threads allocate tensors of many sizes. Without glibc the function does nothing."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -33,9 +31,7 @@ def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = Non
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     """Return `tensor` in pinned memory if the device is a CUDA device, for a later `upload`; else return it unchanged.
-
-    A copy from memory that is not pinned would block Python until all earlier work on the GPU is done.
-    """
+    A copy from memory that is not pinned would block Python until all earlier work on the GPU is done."""
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
@@ -80,10 +76,8 @@ class Pinning:
         weakref.finalize(owner, self._close)
 
     def wait(self, group: int) -> None:
-        """Wait until group number `group` is pinned, and raise the errors of `pin`.
-
-        The group's tensors must not be read or written before this method returns.
-        """
+        """Wait until group number `group` is pinned, and raise the errors of `pin`. The group's tensors must not be
+        read or written before this method returns."""
         self._done[group].result()
 
     def _work(self, groups: list[list[Tensor]], inference: bool) -> None:

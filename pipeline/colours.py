@@ -37,9 +37,7 @@ _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]
 
 class Coding(NamedTuple):
     """The colour coding in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file, as numbers of ITU-T H.273.
-
-    `narrow` is True if black is 16 and white is 235, as in video.
-    """
+    `narrow` is True if black is 16 and white is 235, as in video."""
 
     primaries: int
     transfer: int

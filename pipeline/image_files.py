@@ -49,9 +49,7 @@ class Picture(NamedTuple):
 
 def open_picture(source: str | Path | BytesIO) -> Image.Image:
     """Return an image file opened by Pillow. HEIC files need pillow-heif, and so do AVIF files with an older Pillow.
-
-    Raises InputError if pillow-heif is needed and missing, and the errors of Pillow.
-    """
+    Raises InputError if pillow-heif is needed and missing, and the errors of Pillow."""
     try:
         return Image.open(source)
     except Image.UnidentifiedImageError as error:

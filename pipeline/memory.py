@@ -151,10 +151,7 @@ class Residency:
 @dataclass(frozen=True)
 class MemoryWishes:
     """The user's options for memory: whether both experts stay on the GPU (`residency`), the camera cache, the storage
-    of keys and values (`kv_cache`), and tiles for the VAE.
-
-    `shard`: the weights are sharded over several processes.
-    """
+    of keys and values (`kv_cache`), and tiles for the VAE. `shard`: the weights are sharded over several processes."""
 
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
@@ -165,11 +162,8 @@ class MemoryWishes:
 
 @dataclass(frozen=True)
 class SamplingWork:
-    """The properties of the base model's denoising steps that determine their memory.
-
-    `camera`: the model has a camera input. `guided`: a negative prompt is used. `together`: the process groups that
-    compute a step together.
-    """
+    """The properties of the base model's denoising steps that determine their memory. `camera`: the model has a camera
+    input. `guided`: a negative prompt is used. `together`: the process groups that compute a step together."""
 
     experts: PerExpert[Checkpoint]
     geometry: Geometry

@@ -320,10 +320,7 @@ class World:
 
     def _remember_made(self) -> bool:
         """Run the clean pass of the last chunk that `chunk` generated, unless that was done before. Return True if it
-        was run now.
-
-        Raises InputError if an earlier forward left the keys and values incomplete.
-        """
+        was run now. Raises InputError if an earlier forward left the keys and values incomplete."""
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a forward was interrupted during a cache update; "

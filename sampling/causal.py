@@ -1,8 +1,5 @@
-"""The denoising schedules that the causal models use for each chunk of a video.
-
-LingBot-World Fast and 2.0 use a few steps without guidance. causal-pretrain, the slower release of higher quality, uses
-many steps with guidance.
-"""
+"""The denoising schedules that the causal models use for each chunk of a video. LingBot-World Fast and 2.0 use a few
+steps without guidance. causal-pretrain, the slower release of higher quality, uses many steps with guidance."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,11 +72,8 @@ class GuidedSchedule:
         return tuple(flow_sigmas(self.steps, self.shift, self.solver).tolist()[:-1])
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
-        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
-
-        `predict(x, timestep)` returns the guided velocity. `renoise` is not used, because no noise is added between
-        steps.
-        """
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape. `predict(x,
+        timestep)` returns the guided velocity. `renoise` is not used, because no noise is added between steps."""
         timesteps = iter(self.timesteps)
 
         def denoised(x: Tensor, sigma: Tensor) -> Tensor:
@@ -115,10 +109,7 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
     """Return the step indices of a `schedule`. This is a name (v1 or v2), indices as text or as a tuple, such as
-    0,250,500,750, or None for the release's own.
-
-    Raises InputError for any other text.
-    """
+    0,250,500,750, or None for the release's own. Raises InputError for any other text."""
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):

@@ -1,7 +1,5 @@
-"""Wan 2.1's video VAE: encodes a start image, and decodes a latent to frames, at once or part by part.
-
-It uses the weights of the official `Wan2.1_VAE.pth`.
-"""
+"""Wan 2.1's video VAE: encodes a start image, and decodes a latent to frames, at once or part by part. It uses the
+weights of the official `Wan2.1_VAE.pth`."""
 
 from __future__ import annotations
 

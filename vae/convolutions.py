@@ -16,10 +16,7 @@ from .network import EPSILON, Decoder
 
 ALIGNED = 4
 """The number of int32 values stored for a layer's three slots. With four, each layer's address is a multiple of 16
-bytes.
-
-Kernels are compiled for such addresses.
-"""
+bytes. Kernels are compiled for such addresses."""
 WORST = 2.8e-3
 """The relative RMS error below which a convolution passes its test: 0.0028, or -51 dB.
 
@@ -61,10 +58,8 @@ def convolution_of(device: torch.device) -> str | None:
 
 
 def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen.
-
-    `weight` is [out, 3 * C, h, w], with the channels of the oldest frame first; `bias` is [out].
-    """
+    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen. `weight` is [out,
+    3 * C, h, w], with the channels of the oldest frame first; `bias` is [out]."""
     from comfy_kitchen import fp16_conv3d
 
     (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2
@@ -92,19 +87,15 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
 
 
 def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference for tests.
-
-    `weight` is [out, 3 * C, 3, 3], with the channels of the oldest frame first; `bias` is [out].
-    """
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference for tests. `weight` is
+    [out, 3 * C, 3, 3], with the channels of the oldest frame first; `bias` is [out]."""
     return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
 
 
 @attempt("convolution", OURS)
 def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs.
-
-    The frames are a view of a pool. `weight` is [out, 3 * C, 3, 3], channels last; `bias` is [out].
-    """
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs. The frames
+    are a view of a pool. `weight` is [out, 3 * C, 3, 3], channels last; `bias` is [out]."""
     from ..model.kernels.hopper import convolution as convolution_hopper
 
     rows, slots, size = _pooled(frames)

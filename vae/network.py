@@ -22,10 +22,8 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The layers that encoder and decoder share, with their state for one video.
-
-    `past` holds the last input frames of each temporal layer, [1, C, H, W] each, by the layer's name.
-    """
+    """The layers that encoder and decoder share, with their state for one video. `past` holds the last input frames of
+    each temporal layer, [1, C, H, W] each, by the layer's name."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self.weights, self.past = weights, dict[str, list[Tensor]]()
@@ -85,10 +83,8 @@ class Decoder(Network):
         self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w].
-
-        The latent frame must be denormalised (see `VAE.denormalized`).
-        """
+        """Return the frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w]. The latent frame
+        must be denormalised (see `VAE.denormalized`)."""
         x = self._causal_conv("decoder.conv1", self._conv("conv2", latent))
         return self._stage(0, self._middle("decoder", x))
 
@@ -149,10 +145,8 @@ class Encoder(Network):
         self._given: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
-        """Return the latent frame [1, 16, H / 8, W / 8] that the frame [1, 3, H, W] completes, or None.
-
-        The latent frame is not normalised yet (see `VAE.normalized`).
-        """
+        """Return the latent frame [1, 16, H / 8, W / 8] that the frame [1, 3, H, W] completes, or None. The latent
+        frame is not normalised yet (see `VAE.normalized`)."""
         x = frame
         for stage in range(3):
             halved = self._halve_time(stage, self._halve_size(stage, x))
@@ -168,9 +162,7 @@ class Encoder(Network):
 
     def _stage(self, stage: int, x: Tensor) -> Tensor:
         """Return the feature map x after stage number `stage`: two residual blocks, then half the height and width.
-
-        Stage 0 begins with the encoder's first convolution.
-        """
+        Stage 0 begins with the encoder's first convolution."""
         if stage == 0:
             x = self._causal_conv("encoder.conv1", x)
         for block in range(2):

@@ -31,10 +31,8 @@ class Stripe:
 
     @classmethod
     def of(cls, height: int, width: int, index: int, count: int) -> Stripe:
-        """Return stripe number `index` of `count` equal stripes of a frame with `height` x `width` latent pixels.
-
-        The longer side is divided. If it has fewer pixels than `count`, some stripes are empty.
-        """
+        """Return stripe number `index` of `count` equal stripes of a frame with `height` x `width` latent pixels. The
+        longer side is divided. If it has fewer pixels than `count`, some stripes are empty."""
         length, dim = (width, -1) if width >= height else (height, -2)
         return cls(length * index // count, length * (index + 1) // count, length, dim)
 

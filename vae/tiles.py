@@ -58,11 +58,8 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Return the rows and columns of the image that this tile completes, and their pixels [..., h, w].
-
-        `image` is the image's number, and `corner` the tile's top left latent pixel. `tile` [..., h, w] is blended in
-        place.
-        """
+        """Return the rows and columns of the image that this tile completes, and their pixels [..., h, w]. `image` is
+        the image's number, and `corner` the tile's top left latent pixel. `tile` [..., h, w] is blended in place."""
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)
@@ -79,10 +76,8 @@ class Blender:
 
 
 def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
-    """Blend the last rows or columns of the previous tile `before` into the first ones of `tile`, in place.
-
-    `dim` is -2 for rows and -1 for columns.
-    """
+    """Blend the last rows or columns of the previous tile `before` into the first ones of `tile`, in place. `dim` is -2
+    for rows and -1 for columns."""
     extent = min(before.shape[dim], tile.shape[dim])
     share = torch.arange(extent, device=tile.device, dtype=tile.dtype) / extent
     share = share.view(-1, 1) if dim == -2 else share

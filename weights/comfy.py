@@ -273,10 +273,8 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Return a message if a weight's stored values do not have the dtype of its format; None if they do.
-
-    `named` is the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted.
-    """
+    """Return a message if a weight's stored values do not have the dtype of its format; None if they do. `named` is the
+    format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted."""
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
         return None

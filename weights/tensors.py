@@ -45,11 +45,8 @@ _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 
 
 class MappedFile:
-    """A weight file that is mapped into memory when the first tensor is viewed.
-
-    Its pages belong to the page cache and count as file memory. A write to a view changes a private copy of the page,
-    never the file.
-    """
+    """A weight file that is mapped into memory when the first tensor is viewed. Its pages belong to the page cache and
+    count as file memory. A write to a view changes a private copy of the page, never the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -20,11 +20,8 @@ _DEPTH = 3
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a torch.save file in zip format by name. The file is mapped.
-
-    Raises CheckpointError for a file that is truncated, contains anything except tensors, or contains code to run. Such
-    code is never run.
-    """
+    """Return the tensors of a torch.save file in zip format by name. The file is mapped. Raises CheckpointError for a
+    file that is truncated, contains anything except tensors, or contains code to run. Such code is never run."""
     state = _unwrapped(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")

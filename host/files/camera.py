@@ -140,10 +140,8 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return the number of a file's `poses` poses without those before frame `start`.
-
-    Raises CameraError if this number is below `least`. `file` is named in the message.
-    """
+    """Return the number of a file's `poses` poses without those before frame `start`. Raises CameraError if this number
+    is below `least`. `file` is named in the message."""
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start

@@ -176,10 +176,8 @@ def unknown(patcher) -> Iterator[str]:
 
 
 def on_one_only(high, low) -> str:
-    """Return a warning that names the additions that only one of the two experts has, or "" if there are none.
-
-    LoRAs, shifts and dtypes are not compared, because they may differ.
-    """
+    """Return a warning that names the additions that only one of the two experts has, or "" if there are none. LoRAs,
+    shifts and dtypes are not compared, because they may differ."""
     first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]

@@ -18,11 +18,8 @@ KEPT = 4
 
 
 class RememberingVAE(comfy.sd.VAE):
-    """A VAE that encodes the same images only once.
-
-    ComfyUI runs WanImageToVideo again when only a prompt changes, because prompts are inputs of that node. The latent
-    of its start image then comes from the cache.
-    """
+    """A VAE that encodes the same images only once. ComfyUI runs WanImageToVideo again when only a prompt changes,
+    because prompts are inputs of that node. The latent of its start image then comes from the cache."""
 
     def __init__(self, **options):
         super().__init__(**options)

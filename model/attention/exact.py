@@ -19,16 +19,12 @@ from ..choice.trials import KINDS, Kind, Size, attempt
 from ..ops.pointwise import merge_, slices
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
-"""The type of an attention function: (q, k, v, heads, options) -> result.
-
-q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
-"""
+"""The type of an attention function: (q, k, v, heads, options) -> result. q and the result are [B, L, heads*head_dim];
+k and v are [B, S, heads*head_dim]."""
 
 TILE = 128
-"""The number of queries, and of keys, in a tile of cuDNN's kernel.
-
-If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 instead of 35.5 ms on an H200).
-"""
+"""The number of queries, and of keys, in a tile of cuDNN's kernel. If the number of keys is not a multiple of it, the
+kernel is 8 % slower (38.6 instead of 35.5 ms on an H200)."""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
 """The smallest number of keys with which a separate call for the last keys % TILE keys makes attention faster."""
@@ -82,10 +78,8 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel computes attention for q [..., heads*head_dim].
-
-    It does for bf16 on a Hopper GPU with a head size of 128.
-    """
+    """Return whether our own kernel computes attention for q [..., heads*head_dim]. It does for bf16 on a Hopper GPU
+    with a head size of 128."""
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
 
@@ -129,10 +123,7 @@ def _compile() -> None:
 @lru_cache
 def ours_works(device: torch.device) -> bool:
     """Return whether this project's own kernel for exact attention compiles and gives correct results on this GPU; a
-    failure is logged.
-
-    The result is False for any GPU that is not of compute capability 9.
-    """
+    failure is logged. The result is False for any GPU that is not of compute capability 9."""
     if not _serves_ours(device):
         return False
     from ..kernels.hopper.launch import is_right
@@ -157,10 +148,8 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 
 @lru_cache
 def multiplies_bf16() -> bool:
-    """Return whether the CPU has instructions for bf16 products: AMD since Zen 4, Intel Xeon since Sapphire Rapids.
-
-    The result is False if torch does not know.
-    """
+    """Return whether the CPU has instructions for bf16 products: AMD since Zen 4, Intel Xeon since Sapphire Rapids. The
+    result is False if torch does not know."""
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
@@ -215,18 +204,14 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
 
 
 def part_length(keys: int, parts: int) -> int:
-    """Return the number of keys of each of `parts` parts, a multiple of TILE.
-
-    The caller attends separately to the keys that remain.
-    """
+    """Return the number of keys of each of `parts` parts, a multiple of TILE. The caller attends separately to the keys
+    that remain."""
     return keys // parts // TILE * TILE
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return cuDNN's attention of q over k and v [B, heads, tokens, head_dim], with split keys if that is faster.
-
-    Raises cuDNN's errors.
-    """
+    Raises cuDNN's errors."""
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
     each = part_length(keys, parts)
@@ -258,9 +243,7 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
     """Return the bytes of the intermediate results of `attend_to_frames`: one result in `dtype` for each frame.
-
-    `tokens` is the number of queries, `dim` their width over all heads.
-    """
+    `tokens` is the number of queries, `dim` their width over all heads."""
     return frames * tokens * dim * dtype.itemsize
 
 
@@ -329,10 +312,8 @@ def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, 
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention in fp32 by two matrix products and a softmax, as the reference for tests of kernels.
-
-    q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
-    """
+    """Return attention in fp32 by two matrix products and a softmax, as the reference for tests of kernels. q is [B, L,
+    heads*head_dim]; k and v are [B, S, heads*head_dim]."""
     q, k, v = (x.float().unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
 

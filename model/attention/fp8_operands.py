@@ -83,10 +83,8 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function that quantizes a test's q, k and v and returns a call of `attend` on them.
-
-    So the call alone can be timed, as if a cache already held the 8-bit operands.
-    """
+    """Return a function that quantizes a test's q, k and v and returns a call of `attend` on them. So the call alone
+    can be timed, as if a cache already held the 8-bit operands."""
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""The type of a kernel's function: (q, k, v, heads) -> result.
-
-q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. q may be overwritten.
-"""
+"""The type of a kernel's function: (q, k, v, heads) -> result. q and the result are [B, L, heads*head_dim]; k and v are
+[B, S, heads*head_dim]. q may be overwritten."""
 
 NOT_RECORDED = "%s runs on CUDA's default stream alone, so forwards with it are not recorded, and take longer."
 DELAY = 20_000_000

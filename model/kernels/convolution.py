@@ -130,11 +130,8 @@ def _block(
     COLUMNS: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Return the block [ROWS, COLUMNS] of the matrix `source` that begins at `row` and `column`.
-
-    `rows` is the number of rows of the matrix; the block is zero outside of these. `stride` is the number of values
-    between two rows.
-    """
+    """Return the block [ROWS, COLUMNS] of the matrix `source` that begins at `row` and `column`. `rows` is the number
+    of rows of the matrix; the block is zero outside of these. `stride` is the number of values between two rows."""
     if DESCRIBED:
         block = source.load([row, column])
     else:
@@ -148,10 +145,8 @@ def _block(
 def _add_product(
     total, x, w, row, column, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIBED: tl.constexpr
 ):
-    """Return `total` plus the product of x and a transposed block of the weight `w`.
-
-    The block begins at `row` and `column`, and is K columns wide. The weight is [ROWS, COLUMNS].
-    """
+    """Return `total` plus the product of x and a transposed block of the weight `w`. The block begins at `row` and
+    `column`, and is K columns wide. The weight is [ROWS, COLUMNS]."""
     return tl.dot(x, _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T, total)
 
 
@@ -257,10 +252,8 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return x twice and the weight four times, for the kernel's parts of input and output channels.
-
-    Tiles that are loaded by TMA need a descriptor for each part; otherwise the tensors are repeated.
-    """
+    """Return x twice and the weight four times, for the kernel's parts of input and output channels. Tiles that are
+    loaded by TMA need a descriptor for each part; otherwise the tensors are repeated."""
     if not tile.described:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor

@@ -59,10 +59,8 @@ def _largest(a, b):
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return a token's x, addend y, scale and shift, in the dtypes of memory.
-
-    x takes the place of a tensor if its pointer is None.
-    """
+    """Return a token's x, addend y, scale and shift, in the dtypes of memory. x takes the place of a tensor if its
+    pointer is None."""
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -163,10 +161,8 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """Return the scale for 8-bit queries after a norm with these weights, and 1 / scale.
-
-    The scale is the smallest power of two with which no query overflows. `root` is the result of `_root`.
-    """
+    """Return the scale for 8-bit queries after a norm with these weights, and 1 / scale. The scale is the smallest
+    power of two with which no query overflows. `root` is the result of `_root`."""
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
@@ -378,10 +374,8 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return the factor by which a norm's largest weight is multiplied to get the scale of 8-bit queries.
-
-    `dim` is the number of channels of the norm.
-    """
+    """Return the factor by which a norm's largest weight is multiplied to get the scale of 8-bit queries. `dim` is the
+    number of channels of the norm."""
     return dim**0.5 / QUERY_LENGTH
 
 

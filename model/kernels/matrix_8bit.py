@@ -60,9 +60,7 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _quotient(x, y):
-    """Return x / y by two instructions.
-
-    Unlike `/`, the quotient is 0 if the inverse of y is subnormal."""
+    """Return x / y by two instructions. Unlike `/`, the quotient is 0 if the inverse of y is subnormal."""
     return x / y if _INTERPRETED else libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
@@ -229,11 +227,8 @@ def encode_8bit_(
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
-
-    `values` [tokens, heads*head_dim] are int8 or float8_e4m3fn. `scales` (fp32 [tokens, heads]) has one scale for each
-    token and head.
-    """
+    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`. `values` [tokens, heads*head_dim]
+    are int8 or float8_e4m3fn. `scales` (fp32 [tokens, heads]) has one scale for each token and head."""
     _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
@@ -295,10 +290,8 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
-
-    x is [tokens, dim]; shift [dim] and factor [1] are fp32.
-    """
+    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`. x is [tokens, dim]; shift
+    [dim] and factor [1] are fp32."""
     return scatter_fp8_(out, None, x, shift, factor)
 
 
@@ -314,10 +307,8 @@ def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, fac
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`.
-
-    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32.
-    """
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. `values` is [tokens, dim]; factor [1] and
+    shift [dim] are fp32."""
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out

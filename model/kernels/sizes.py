@@ -26,10 +26,8 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
 
 
 def token_by_token(dim: int) -> dict[str, int]:
-    """Return the launch sizes of a program that processes several tokens of `dim` channels one after the other.
-
-    FIRST and SECOND are as in `in_two`. The program processes WIDTH channels at once, four for each thread.
-    """
+    """Return the launch sizes of a program that processes several tokens of `dim` channels one after the other. FIRST
+    and SECOND are as in `in_two`. The program processes WIDTH channels at once, four for each thread."""
     sizes = in_two(dim, 320)
     width = min(MOST_WIDTH, sizes["SECOND"])
     return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}

@@ -49,10 +49,8 @@ def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
 
 @triton.jit
 def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """Return the decoded value number `i` of a block, for the format KIND with 32 values in a block.
-
-    With LEAST, the block's offset is added. `start` is the block's address.
-    """
+    """Return the decoded value number `i` of a block, for the format KIND with 32 values in a block. With LEAST, the
+    block's offset is added. `start` is the block's address."""
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -83,10 +81,8 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
 
 @triton.jit
 def _of_256(start, i, KIND: tl.constexpr):
-    """Return the decoded value number `i` of a block, for the format KIND with 256 values in a block.
-
-    `start` is the block's address.
-    """
+    """Return the decoded value number `i` of a block, for the format KIND with 256 values in a block. `start` is the
+    block's address."""
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)
@@ -135,10 +131,8 @@ def _decode(
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8).
-
-    `kind` is the blocks' format, such as "Q4_K". The result has the same bits as that of `quantized.ggml.decode`.
-    """
+    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8). `kind` is the blocks' format,
+    such as "Q4_K". The result has the same bits as that of `quantized.ggml.decode`."""
     count, block = math.prod(shape), BLOCKS[kind]
     out = torch.empty(shape, dtype=dtype, device=packed.device)
     at_once = math.gcd(count, DECODED_AT_ONCE)

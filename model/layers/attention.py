@@ -35,10 +35,8 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """A self-attention layer with RoPE. The norms of q and k cover all heads together.
-
-    `in_8_bits` is True if `attention` computes in 8 bits.
-    """
+    """A self-attention layer with RoPE. The norms of q and k cover all heads together. `in_8_bits` is True if
+    `attention` computes in 8 bits."""
 
     in_8_bits = False
 
@@ -111,10 +109,8 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Return whether q, k and v are quantized to 8-bit Operands one by one.
-
-        They are for 8-bit attention without a KV cache in a single process.
-        """
+        """Return whether q, k and v are quantized to 8-bit Operands one by one. They are for 8-bit attention without a
+        KV cache in a single process."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
@@ -126,9 +122,7 @@ class SelfAttention(_Attention):
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
         """Return the result of attention for this process's tokens. Processes that share the tokens exchange heads.
-
-        `dtype` is the input dtype of the next layer, for kernels that can write 8 bits.
-        """
+        `dtype` is the input dtype of the next layer, for kernels that can write 8 bits."""
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -160,10 +154,8 @@ class CrossAttention(_Attention):
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return the keys, after their norm, and the values of the prompts `context`, all [B, text_len, dim].
-
-        The norm is computed in the dtype of the residual stream `stream`.
-        """
+        """Return the keys, after their norm, and the values of the prompts `context`, all [B, text_len, dim]. The norm
+        is computed in the dtype of the residual stream `stream`."""
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]

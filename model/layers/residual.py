@@ -55,11 +55,8 @@ class Residual:
             affine_(self.settle(), scale, shift)
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
-        """Return the layer norm of x [tokens, dim], after all deferred operations.
-
-        weight and bias are [dim]. If all `layers` that will use the result take the same 8-bit dtype, the result is in
-        that dtype, else in `dtype`.
-        """
+        """Return the layer norm of x [tokens, dim], after all deferred operations. weight and bias are [dim]. If all
+        `layers` that will use the result take the same 8-bit dtype, the result is in that dtype, else in `dtype`."""
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
@@ -92,11 +89,8 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim].
-
-    Of a single batch element, additions are always deferred. Of several, additions are deferred for all if `defer_all`,
-    else for the last one only.
-    """
+    """Return the residual stream of each batch element of x [B, tokens, dim]. Of a single batch element, additions are
+    always deferred. Of several, additions are deferred for all if `defer_all`, else for the last one only."""
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 

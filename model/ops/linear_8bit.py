@@ -62,10 +62,8 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Choose the function for 8-bit products on a device.
-
-    Raises InputError if no candidate passes the accuracy test.
-    """
+    """Choose the function for 8-bit products on a device. Raises InputError if no candidate passes the accuracy
+    test."""
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):
@@ -135,10 +133,8 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -> EightBit:
-    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel.
-
-    A quantized weight is converted directly, without a full decoded copy if there is a kernel for it.
-    """
+    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel. A quantized weight is
+    converted directly, without a full decoded copy if there is a kernel for it."""
     if hasattr(weight, "recode"):
         return weight.recode(dtype)
     return encode_8bit(weight.detach().to(device), dtype=dtype)
@@ -152,10 +148,7 @@ def input_dtype(*layers: Any) -> torch.dtype | None:
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
     """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`, or in `dtype` without a common
-    one.
-
-    weight and bias [dim] and the epsilon `eps` belong to the norm.
-    """
+    one. weight and bias [dim] and the epsilon `eps` belong to the norm."""
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)

@@ -1,8 +1,5 @@
-"""The operations that write a chunk's queries, keys and values to the tensors that attention reads.
-
-They apply norm, RoPE and the conversion to 8 bits. Like the operations of ops/pointwise.py, each has several
-implementations.
-"""
+"""The operations that write a chunk's queries, keys and values to the tensors that attention reads. They apply norm,
+RoPE and the conversion to 8 bits. Like the operations of ops/pointwise.py, each has several implementations."""
 
 from __future__ import annotations
 
@@ -17,10 +14,8 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE, and the arguments of norm and RoPE.
-
-    Both are applied later, by the kernel that writes the tokens to a cache.
-    """
+    """Queries or keys x [tokens, dim] before norm and RoPE, and the arguments of norm and RoPE. Both are applied later,
+    by the kernel that writes the tokens to a cache."""
 
     x: Tensor
     norm_rope: NormRope
@@ -37,18 +32,13 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 
 def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to rows of `out` (float8_e4m3fn [rows, dim]); return `out`.
-
-    shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows.
-    """
+    shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows."""
     return pointwise.run("scatter_fp8_", out, rows, x, shift, factor)
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]); return
-    `out`.
-
-    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns.
-    """
+    `out`. shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns."""
     return pointwise.run("scatter_transposed_", out, places, x, shift, factor)
 
 

@@ -38,10 +38,8 @@ BLOCKS = {
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype`: float32 values, rounded once.
-
-    `packed` (uint8, any shape) holds the blocks. `kind` is their format, a key of `BLOCKS`.
-    """
+    """Return a weight of `shape`, decoded to `dtype`: float32 values, rounded once. `packed` (uint8, any shape) holds
+    the blocks. `kind` is their format, a key of `BLOCKS`."""
     count, block, decode_blocks = math.prod(shape), BLOCKS[kind], _DECODERS[kind]
     blocks = packed.reshape(-1, block.nbytes)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
@@ -71,10 +69,8 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Return packed numbers of `bits` bits as uint8 [blocks, numbers].
-
-    Each `group` bytes hold as many numbers in their lowest bits, then as many in their next bits, and so on.
-    """
+    """Return packed numbers of `bits` bits as uint8 [blocks, numbers]. Each `group` bytes hold as many numbers in their
+    lowest bits, then as many in their next bits, and so on."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)

@@ -43,10 +43,8 @@ _BITSANDBYTES_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @cache
 def bitsandbytes_functional() -> Any:
-    """Return the module bitsandbytes.functional, or None if it is missing or has no library for the installed CUDA.
-
-    The reason for None is logged once.
-    """
+    """Return the module bitsandbytes.functional, or None if it is missing or has no library for the installed CUDA. The
+    reason for None is logged once."""
     # On CPUs with AVX512-BF16 it warns about an optional package that is unused here.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
@@ -138,10 +136,8 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """Return the tensors that bitsandbytes saves for a weight, by the suffix of their names.
-
-        The packed weight has an empty suffix.
-        """
+        """Return the tensors that bitsandbytes saves for a weight, by the suffix of their names. The packed weight has
+        an empty suffix."""
         return {
             "": qdata,
             **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),

@@ -24,9 +24,7 @@ of the kernel `across` transposes `TURNED` tokens and channels.
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
 """The constants of key splitting: `MOST_PARTS` is the largest number of parts, `PART_COST` the overhead of splitting.
-
-The overhead is given as the number of keys that take the same time.
-"""
+The overhead is given as the number of keys that take the same time."""
 
 
 class Configuration(NamedTuple):
@@ -124,9 +122,7 @@ def _blocks(x: Tensor) -> int:
 
 def transpose(v: Tensor) -> Tensor:
     """Return values v [tokens, dim] transposed to [dim, columns], padded with zeros to a multiple of TURNED tokens.
-
-    Within every 16 tokens the columns have the order that values_across.cu describes.
-    """
+    Within every 16 tokens the columns have the order that values_across.cu describes."""
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)

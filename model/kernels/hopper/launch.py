@@ -44,10 +44,8 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 
 def source(name: str, **parts: str) -> str:
-    """Return the CUDA source in the file `name` of this folder, after the shared header hopper.cuh.
-
-    Each name @NAME@ in the source is replaced by the text of the argument NAME in `parts`.
-    """
+    """Return the CUDA source in the file `name` of this folder, after the shared header hopper.cuh. Each name @NAME@ in
+    the source is replaced by the text of the argument NAME in `parts`."""
     program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
         program = program.replace(f"@{part}@", given)
