@@ -59,7 +59,7 @@ class Pace:
         self._worked.append((seconds, frames))
 
     def busy(self) -> float:
-        """Return the fraction of time, 0 to 1, that is spent on making chunks at the current frame rate."""
+        """Return the share of time, 0 to 1, in which chunks are computed at the current frame rate."""
         seconds, frames = (sum(column) for column in zip(*self._worked, strict=True)) if self._worked else (0.0, 0)
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 

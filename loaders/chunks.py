@@ -76,7 +76,8 @@ class BufferRange(NamedTuple):
 class FileChunk:
     """The bytes [start, stop) of a file, or of a tensor in memory, and where to copy them.
 
-    Each item of `copies` is the first byte to copy, relative to `start`, and its target.
+    Each item of `copies` is a pair: the first byte to copy, counted from `start`, and the BufferRange that receives the
+    bytes.
     """
 
     source: MappedFile | Tensor

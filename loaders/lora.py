@@ -167,8 +167,8 @@ def _changes(
 
 
 def _scale(lora: LoraFile, layer: _Layer, stated: StatedScale, rank: int) -> float:
-    """Return the scale of a layer's LoRA without the strength. It is stated by the layer's own tensors, else by the
-    header or a JSON file (`stated`)."""
+    """Return the factor of a layer's up @ down, without the user's strength. The layer's own tensors state it, else the
+    header or a JSON file (`stated`) does."""
     values = {}
     for name in SCALES:
         if name in layer.parts:

@@ -199,11 +199,12 @@ class SamplingWork:
 
 
 def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
-    """Return what stays on the GPU if `free` bytes of the device are free before the denoising steps.
+    """Return the experts, blocks and camera cache that stay on the GPU, if `free` bytes of the device are free before
+    the denoising steps.
 
     The mode "auto" gives memory to the camera cache first. The cache saves time in every step, while a second resident
-    expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit. On the CPU nothing is
-    gained, because weights are memory-mapped.
+    expert only saves one switch. If one expert does not fit, as many of its blocks stay as fit. On the CPU the choice
+    makes no difference, because weights are memory-mapped.
     """
     mode, on_gpu = wishes.residency, device.type == "cuda"
     if work.together.weights is not None:

@@ -84,8 +84,8 @@ class RolloutSpec:
 
     @property
     def held(self) -> Window:
-        """The largest number of latent frames with cached keys and values, and the number of those that are never
-        evicted, as a Window."""
+        """A Window of cached latent frames: `frames` is the largest number of latent frames with cached keys and
+        values, and `sink` the number of these that are never evicted."""
         return self.window.held(self.made + self.geometry.lat_f, self.chunk)
 
     @property

@@ -86,8 +86,8 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     """Return the schedule of the steps at `indices` (rising, 0 to 999) of the 1,000-step schedule with this `shift`.
 
     The official code looks up a step's sigma by its truncated timestep, and several sigmas may share a timestep. It
-    uses the first of them for x0, and the second, if there is one, for adding noise. This function does the same.
-    Raises InputError for invalid indices.
+    uses the first of them for x0, and the second, if there is one, for adding noise. This function chooses the sigmas
+    in the same way. Raises InputError for invalid indices.
     """
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))

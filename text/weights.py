@@ -38,7 +38,7 @@ _GGUF_LAYERS = {
     "ffn_up": "ffn.fc1",
     "ffn_down": "ffn.fc2",
 }
-"""llama.cpp's names of layers after `enc.blk.N.` in a GGUF file, and Wan's."""
+"""A map from llama.cpp's names of layers, which follow `enc.blk.N.` in a GGUF file, to Wan's names."""
 _GGUF_ROOTS = {"token_embd.": "token_embedding.", "enc.output_norm.": "norm."}
 
 

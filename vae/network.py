@@ -170,11 +170,9 @@ class Encoder(Network):
         return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
 
     def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
-        """Return one feature map for every two that are passed, or None after the first of the two.
-
-        A convolution over time reads these two and the one before. x is returned unchanged for a video's first frame,
-        and in a stage without such a convolution.
-        """
+        """Return one feature map for every two feature maps x. The first call of a pair returns None. A convolution
+        over time reads the pair and the feature map before it. x is returned unchanged for a video's first frame, and
+        in a stage without this convolution."""
         name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
         if f"{name}.weight" not in self.weights:
             return x

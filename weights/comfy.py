@@ -51,7 +51,8 @@ _TILE = 128
 
 @dataclass(frozen=True)
 class ScaledWeight:
-    """A weight with 8-bit values. `scale` is its scale, or None for a float8 weight without one."""
+    """A weight with 8-bit values. `scale` is the entry of the weight's scale, or None for a float8 weight without a
+    scale."""
 
     values: TensorEntry
     scale: TensorEntry | None

@@ -160,7 +160,8 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
 
 
 def _column_of(name: str) -> str:
-    """Return what a column name stands for: time, x, y, z, qx, qy, qz or qw; an empty string for another name."""
+    """Return the standard name of a column: time, x, y, z, qx, qy, qz or qw. Return an empty string for an unknown
+    name."""
     if re.search(r"time|stamp|^t$", name):
         return "time"
     if match := re.search(r"(?:^q|quat|rot|orientation).*?([wxyz])$", name):

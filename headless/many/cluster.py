@@ -64,7 +64,7 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
 
 def _ask(address: str) -> None:
     """Check within 15 s whether a cluster responds at HOST:PORT, because ray.init would wait for minutes. Raises Ray's
-    error if none responds. Other kinds of addresses are not checked, nor is any address if this version of Ray lacks
+    error if none responds. Other kinds of addresses are not checked. No address is checked if this version of Ray lacks
     the internal functions used here."""
     if "://" in address or ":" not in address:
         return

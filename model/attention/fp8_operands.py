@@ -1,7 +1,7 @@
 """Conversion of q, k and v from their linear layers directly to 8 bits, for attention without a KV cache.
 
-Each tensor is read once: a single kernel applies norm, RoPE and conversion. For attention with a cache, kv/cache.py
-does the same.
+Each tensor is read once: a single kernel applies norm, RoPE and conversion. For attention with a KV cache, kv/cache.py
+converts them in the same way.
 """
 
 from collections.abc import Callable

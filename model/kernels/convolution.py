@@ -200,10 +200,10 @@ def convolve(
     side: int,
     added: Tensor | None = None,
 ) -> Tensor:
-    """Return a convolution of a feature map x [rows, channels] of `size` (height, width), as [rows, out].
+    """Return a convolution of feature maps x [rows, channels] of `size` (height, width), as [rows, out].
 
-    The kernel has `side` x `side` pixels. `weight` is [out, side * side * frames * channels]; its neighbours go from
-    the upper left to the lower right. `added` (like the result), if given, is added to the result.
+    The kernel has `side` x `side` pixels. `weight` is [out, side * side * frames * channels], with the pixels of the
+    kernel from the upper left to the lower right. `added`, if given, has the shape of the result and is added to it.
 
     If `slots` is None, x is a single frame. Otherwise x is a pool, and three of its frames are convolved, the oldest
     first. `slots` are their int32 numbers on the GPU, aligned to 16 bytes.

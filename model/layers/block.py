@@ -149,8 +149,8 @@ class Block(nn.Module):
                     _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
-        """Return the cached scale and shift; if there is room, compute and cache them first. Return None if there is
-        not."""
+        """Return the scale and shift of all tokens from the camera cache. If they are not cached yet, compute and cache
+        them first. Return None without a cache, and if the cache has no room for them."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         cached = camera.cache.get(self.index)
