@@ -121,7 +121,7 @@ def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.nda
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
     """Return the unit ray through the centre of each pixel in camera axes, float64 [3, 64, cells]. The second axis
     holds the 8x8 pixels of a latent cell by row, the third the cells by row. `intrinsics` is in pixels of an 832x480
-    image. The last result is cached, because all chunks of a video share it, so do not write into it."""
+    image. The last result is cached, because all chunks of a video share it. Do not write into the result."""
     return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
 
 

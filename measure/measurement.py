@@ -74,7 +74,8 @@ class Pair:
 
     @property
     def direction_error_deg(self) -> float:
-        """The angle between the measured direction of motion and the path's, in degrees; NaN if not judged."""
+        """The angle between the measured direction of motion and the path's, in degrees; NaN if the direction is not
+        judged."""
         if not self.goes or self.found is None or not self.found[:3, 3].any():
             return np.nan
         cosine = unit(self.asked[:3, 3]) @ unit(self.found[:3, 3])

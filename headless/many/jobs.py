@@ -34,7 +34,7 @@ _NAME = re.compile(r"[\w][\w .()+-]*")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?$", re.IGNORECASE)
 """The file names that Windows reserves for devices."""
 _LONGEST_NAME = 200
-"""The largest length of a job's name in bytes: 255, less what suffixes of unfinished files need."""
+"""The largest length of a job's name in bytes: 255 minus room for the suffixes of unfinished files."""
 
 
 @dataclass(frozen=True)

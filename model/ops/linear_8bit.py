@@ -54,8 +54,8 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
 
 
 def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
-    """Return what "8bit" means on a device: "fp8" or "int8" (see `suited_8_bits`). Other values are returned
-    unchanged."""
+    """Return "fp8" or "int8", whichever suits the device (see `suited_8_bits`), for the arithmetic "8bit". Other values
+    are returned unchanged."""
     return suited_8_bits(card_of(device)) if wanted == "8bit" else wanted
 
 
@@ -147,8 +147,8 @@ def input_dtype(*layers: Any) -> torch.dtype | None:
 
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
-    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`, or in `dtype` without a common
-    one. weight and bias [dim] and the epsilon `eps` belong to the norm."""
+    """Return the layer norm of x [tokens, dim] in the 8-bit input dtype of `layers`, or in `dtype` if they have no
+    common one. weight and bias [dim] and the epsilon `eps` belong to the norm."""
     eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
@@ -190,8 +190,8 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 
 def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
-    """Return x + added [tokens, dim] in the 8-bit input dtype of `layers`. Without a common one, the result overwrites
-    x."""
+    """Return x + added [tokens, dim] in the 8-bit input dtype of `layers`. If they have no common 8-bit input dtype,
+    the result overwrites x."""
     eight_bit = input_dtype(*layers)
     return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 

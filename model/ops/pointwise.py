@@ -206,8 +206,8 @@ def gelu_(x: Tensor) -> Tensor:
 
 
 def slices(length: int, limit: int) -> Iterator[slice]:
-    """Return nearly equal slices that cover `length` items. Each has at most `limit` items. All but the last are
-    multiples of 128 long, so `limit` should be one too."""
+    """Return nearly equal slices that cover `length` items, with at most `limit` items each. The length of every slice
+    except the last is a multiple of 128, so `limit` should be one too."""
     count = -(-length // limit)
     size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
