@@ -1,4 +1,5 @@
-"""Translations of the nodes: ComfyUI serves every text of every node in each language at /i18n, and no other."""
+"""Translations of the nodes: ComfyUI serves every text of every node in each language at /i18n, and no other. The help
+pages that it serves use the same names."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from comfy_server import ComfyServer
+from comfy_server import PACK_NAME, ComfyServer
 from comfy_tree import PACK
 
 pytestmark = pytest.mark.host
@@ -55,9 +56,14 @@ def texts(comfy_server: ComfyServer) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module", params=LANGUAGES)
-def translated(comfy_server: ComfyServer, request) -> dict[str, str]:
+def language(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def translated(comfy_server: ComfyServer, language: str) -> dict[str, str]:
     with urllib.request.urlopen(f"{comfy_server.url}/i18n") as answer:
-        definitions = json.load(answer)[request.param]["nodeDefs"]
+        definitions = json.load(answer)[language]["nodeDefs"]
     return dict(flat({name: node for name, node in definitions.items() if name.startswith("LingBotWorld")}))
 
 
@@ -81,6 +87,28 @@ def test_numbers_and_names_of_files_and_options_agree(texts, translated):
 def test_every_sentence_is_translated(texts, translated):
     same = [key for key, text in translated.items() if " " in texts.get(key, "") and text == texts[key]]
     assert same == []
+
+
+def bold(text: str) -> list[str]:
+    return re.findall(r"\*\*(.+?)\*\*", text)
+
+
+def test_help_pages_name_inputs_and_outputs_as_the_nodes_do(comfy_server, language, texts, translated):
+    """The front-end asks for this address before it asks for the English page."""
+    wrong = {}
+    for page in (PACK / "web/docs").glob("*.md"):
+        with urllib.request.urlopen(
+            f"{comfy_server.url}/extensions/{PACK_NAME}/docs/{page.stem}/{language}.md"
+        ) as answer:
+            assert "html" not in answer.headers["Content-Type"]  # which the front-end takes for a missing page
+            there = bold(answer.read().decode("utf-8"))
+        here = bold(page.read_text(encoding="utf-8"))
+        keys = [key for key in texts if key.startswith(f"{page.stem}.") and key.endswith(".name")]
+        for name in {texts[key] for key in keys}:
+            names = {translated[key] for key in keys if texts[key] == name}
+            if sum(map(there.count, names)) < here.count(name):
+                wrong[f"{page.stem}: {name}"] = names
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
