@@ -1,6 +1,6 @@
-"""The errors that a user can fix. A message names the file or option, what was found and expected, and the remedy. The
-command exits with code 2 after such an error, and ComfyUI shows it on the node. In a message an option has its Python
-name in backticks, such as `action_path`. The command shows it as a flag, such as --action_path."""
+"""The errors that a user can fix. A message names the file or option, the value found, the value expected, and the
+remedy. The command exits with code 2 after such an error, and ComfyUI shows it on the node. In a message an option has
+its Python name in backticks, such as `action_path`. The command shows it as a flag, such as --action_path."""
 
 import errno
 import importlib

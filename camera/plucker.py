@@ -157,8 +157,8 @@ def camera_embedding(
 
     Translations are divided by `scale`. None uses the path's longest step (`longest_step`), as in the official code.
     For a later part of a path pass the first part's `scale`, so that the speed stays the same. Pass as `before` [4, 4]
-    the pose of the latent frame before this part; without it the first pose is the identity. A steered camera has no
-    longest step known in advance: pass the distance of four frames at full speed as `scale`.
+    the pose of the latent frame before this part; without it the first pose is the identity. The longest step of a
+    steered camera is unknown in advance: pass the distance of four frames at full speed as `scale`.
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError for
     invalid arrays, too few poses or `frames`, a size that is no multiple of 8, and a `scale` of 0 or less.

@@ -97,7 +97,8 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The inputs of a chunk's forwards besides the latent. There is one prompt for each lane."""
+    """The inputs of a chunk's forwards, except the latent. `prompts` has one embedding for each lane. `cached`: whether
+    the forwards use the camera cache."""
 
     y: Tensor
     prompts: tuple[Tensor, ...]
