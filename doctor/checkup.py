@@ -1,7 +1,5 @@
 """The doctor's checkup: facts about the machine, trials of kernels, their rates, and each release's expected speed."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field

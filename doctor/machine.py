@@ -1,7 +1,5 @@
 """Facts about a machine that are found without running a GPU kernel: versions, memory and disk speed."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -1,7 +1,5 @@
 """A text page with the results of a checkup, and a row with them for the table in docs/cards.md."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

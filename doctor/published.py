@@ -6,8 +6,6 @@ reaches 184 TFLOP/s, 8-bit attention 524, and the VAE 173. On Strix Halo a chunk
 44 % and matrix products 38 %.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from .work import Rates

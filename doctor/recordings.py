@@ -1,7 +1,5 @@
 """A test of an attention function in a CUDA graph: a replay must give the right result for new inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The tables of docs/cards.md: speeds estimated from published figures, and other people's measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from .page import base_lines, minutes, setting_words

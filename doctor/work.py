@@ -1,8 +1,6 @@
 """An estimate of the seconds of a chunk from a card's rates. It adds up matrix products, attention, the VAE, memory
 traffic and kernel launches, and includes the copying of weights over the bus."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

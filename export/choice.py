@@ -1,7 +1,5 @@
 """Selection of the frames to export. The sharpest frame of each group is taken, unless it is blurred."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np

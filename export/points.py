@@ -1,7 +1,5 @@
 """Sparse coloured points of a scene: corners, tracked and triangulated by pycolmap with the camera poses held fixed."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The preview of a scene for a 3D viewer: one point cloud with its points and its cameras, which are drawn in red."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Export of a scene's folder for nerfstudio, COLMAP or a point cloud: PNG files, camera poses and intrinsics."""
 
-from __future__ import annotations
-
 import shutil
 import zlib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The action spaces of the gymnasium environment, and the conversion of an action to held keys or to a joystick."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The environment of gymnasium. Each step makes one chunk of video, during which the agent's action is held."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache

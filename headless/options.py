@@ -1,7 +1,5 @@
 """The options of a run. The command line takes their names, defaults and choices from here."""
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentTypeError
 from dataclasses import dataclass

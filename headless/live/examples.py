@@ -1,7 +1,5 @@
 """The start images that the live page offers for a new walk."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -2,8 +2,6 @@
 from a key press to the first frame that shows its effect. The first seconds after the first frame are used only for the
 longest delay, not for the other figures."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

@@ -1,7 +1,5 @@
 """The list of saved walks, and the deletion of old ones."""
 
-from __future__ import annotations
-
 import shutil
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The loading of a model for walks. It makes an Engine and the Start of a walk from a user's options."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, replace
 from functools import partial

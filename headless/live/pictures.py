@@ -1,7 +1,5 @@
 """Reading of images that clients send. Formats and sizes are limited."""
 
-from __future__ import annotations
-
 from io import BytesIO
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The search for the file of a tiny decoder: a small network that decodes a preview of a walk's frames faster than the
 VAE."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The video file of a walk. It grows during the walk, and its end is cut off if the user goes back."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

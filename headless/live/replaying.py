@@ -1,7 +1,5 @@
 """The command `lingbot-world live --replay`: repeat a saved walk and compare both results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

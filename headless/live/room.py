@@ -1,7 +1,5 @@
 """A server's model and its clients: the current walk, the queue of waiting clients, and reconnection."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections import deque

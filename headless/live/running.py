@@ -1,7 +1,5 @@
 """The run of the live server, from its start until a signal ends it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

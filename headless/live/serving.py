@@ -2,8 +2,6 @@
 default only this machine can connect; other machines need the token in the address. Requests from pages of other sites
 are rejected by their origin. No input from a client is used as a path."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import secrets

@@ -1,7 +1,5 @@
 """The session of one client of the live server. It continues if the client's connection breaks and is restored."""
 
-from __future__ import annotations
-
 import secrets
 from asyncio import AbstractEventLoop
 from collections.abc import Callable

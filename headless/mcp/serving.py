@@ -1,7 +1,5 @@
 """A server of the Model Context Protocol (MCP) with the methods of an Explorer as tools. It needs the package mcp."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
