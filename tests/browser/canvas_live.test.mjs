@@ -56,7 +56,7 @@ const running = (page) => page.evaluate(async () => {
 });
 
 inBothRenderers((it) => {
-  it("a walk is steered in the node's view, and Stop hands it out", async (page) => {
+  it.both("a walk is steered in the node's view, and Stop hands it out", async (page) => {
     await addWalk(page);
     await page.locator(VIEW).waitFor();
     await settle(page);
@@ -91,7 +91,7 @@ inBothRenderers((it) => {
     assert.equal(saved.length, 12);
   });
 
-  it.once("another tab says that a walk goes on, and its own hint when it is over", async (page) => {
+  it("another tab says that a walk goes on, and its own hint when it is over", async (page) => {
     await addWalk(page);
     const other = await page.context().newPage();
     await other.goto(process.env.COMFY_URL);
@@ -107,7 +107,7 @@ inBothRenderers((it) => {
     await other.close();
   });
 
-  it.once("until the first frame the view shows the start image, which no file has", async (page) => {
+  it("until the first frame the view shows the start image, which no file has", async (page) => {
     await addWalk(page);
     const before = await page.evaluate(() => {
       const { app, LiteGraph, live } = window, drawn = LiteGraph.createNode("EmptyImage");
@@ -127,7 +127,7 @@ inBothRenderers((it) => {
     await leave(page);
   });
 
-  it.once("a node that becomes a subgraph takes its walk along, and nothing else connects to it", async (page) => {
+  it("a node that becomes a subgraph takes its walk along, and nothing else connects to it", async (page) => {
     await addWalk(page);
     await page.evaluate(() => window.app.queuePrompt(0, 1));
     await frames(page);
@@ -146,7 +146,7 @@ inBothRenderers((it) => {
     assert.equal(connections, 1);
   });
 
-  it.once("an undo and another workflow's tab pause the walk, and the node that comes back takes it up", async (page) => {
+  it("an undo and another workflow's tab pause the walk, and the node that comes back takes it up", async (page) => {
     await addWalk(page);
     await page.evaluate(() => {
       const { changeTracker } = window.app.extensionManager.workflow.activeWorkflow;

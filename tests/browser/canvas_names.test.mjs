@@ -50,7 +50,7 @@ const seenTexts = (page) => page.evaluate(() => {
 });
 
 inBothRenderers((it, vue) => {
-  it("the two experts' files read differently, and what is queued is their whole names", async (page) => {
+  it.both("the two experts' files read differently, and what is queued is their whole names", async (page) => {
     await addLoader(page, true);
     await settle(page);
     await eventually(async () => {
@@ -63,7 +63,7 @@ inBothRenderers((it, vue) => {
     for (const level of LEVELS) assert.equal(inputs[`${level}_noise_expert`], `${PACKAGE}/${level}_noise_model_bnb_nf4/model.safetensors`);
   });
 
-  it("files that are missing read differently too", async (page) => {
+  it.both("files that are missing read differently too", async (page) => {
     await addLoader(page, false);
     await settle(page);
     await eventually(async () => {
@@ -72,13 +72,13 @@ inBothRenderers((it, vue) => {
     });
   });
 
-  it("the experts' labels are words on the screen", async (page) => {
+  it.both("the experts' labels are words on the screen", async (page) => {
     const texts = vue ? await seenTexts(page) : await drawnTexts(page);
     for (const level of LEVELS) assert.ok(texts.includes(`${level} expert`), JSON.stringify(texts));
     assert.deepEqual(texts.filter((text) => /^[a-z]+_[a-z_]+$/.test(text)), []);
   });
 
-  it("no field or socket of any of the nodes is labelled by its id", async (page) => {
+  it.both("no field or socket of any of the nodes is labelled by its id", async (page) => {
     const labels = await page.evaluate(() => {
       const { LiteGraph } = window, types = Object.keys(LiteGraph.registered_node_types).filter((type) => type.startsWith("LingBotWorld"));
       return types.flatMap((type) => {
@@ -91,7 +91,7 @@ inBothRenderers((it, vue) => {
     assert.deepEqual(labels.filter((label) => /_/.test(label)), []);
   });
 
-  it.once("every asset of the pack comes from an address with the pack's version", async (page) => {
+  it("every asset of the pack comes from an address with the pack's version", async (page) => {
     const names = await page.evaluate(() => performance.getEntriesByType("resource").map(({ name }) => name));
     const ours = names.filter((name) => /\/extensions\/lingbot/.test(name) && !name.includes("/docs/"));
     assert.ok(ours.some((name) => name.endsWith("/js/extension.js")) && ours.some((name) => name.endsWith(".mjs")));

@@ -59,7 +59,7 @@ inBothRenderers((it, vue) => {
     assert.deepEqual(buttons, ["choose files to upload"]);
   });
 
-  it.once("what is no camera path is refused in words", async (page) => {
+  it("what is no camera path is refused in words", async (page) => {
     await addNode(page, "LingBotWorldCameraImport");
     await settle(page);
     const before = await value(page, "file");
@@ -68,7 +68,7 @@ inBothRenderers((it, vue) => {
     assert.equal(await value(page, "file"), before);
   });
 
-  it("Prepare Image shows the fields that count, and what becomes of the picture", async (page) => {
+  it.both("Prepare Image shows the fields that count, and what becomes of the picture", async (page) => {
     await addNode(page, "LingBotWorldPrepareImage");
     await page.evaluate(() => {
       const load = window.LiteGraph.createNode("LoadImage");
@@ -116,7 +116,7 @@ inBothRenderers((it, vue) => {
     await page.getByText(/^(Made|Ready)/).first().waitFor();
   });
 
-  it.once("a run of the workflow says nothing of a toy that is ready", async (page) => {
+  it("a run of the workflow says nothing of a toy that is ready", async (page) => {
     await addNode(page, "LingBotWorldToyPackage");
     const told = await page.evaluate(async () => {
       const { app, node } = window, { toast } = app.extensionManager, { add } = toast, told = [];
@@ -129,7 +129,7 @@ inBothRenderers((it, vue) => {
     assert.deepEqual(told.filter((words) => /it$/.test(words)), ["Made it"]);
   });
 
-  it.once("a template on the toy has no red node once the toy is made", async (page) => {
+  it("a template on the toy has no red node once the toy is made", async (page) => {
     await clearGraph(page);
     const red = await page.evaluate(async () => {
       const { app, LiteGraph } = window, causal = LiteGraph.createNode("LingBotWorldLoadCausal"), toy = LiteGraph.createNode("LingBotWorldToyPackage");
@@ -216,7 +216,7 @@ inBothRenderers((it, vue) => {
     await eventually(async () => assert.equal(await page.evaluate(() => window.node.mode), 2));
   });
 
-  it.once("Quantize shows on the node what it made", async (page) => {
+  it("Quantize shows on the node what it made", async (page) => {
     await addNode(page, "LingBotWorldQuantize");
     await page.evaluate((name) => {
       const widget = (wanted) => window.node.widgets.find((one) => one.name === wanted);
@@ -227,7 +227,7 @@ inBothRenderers((it, vue) => {
     await page.getByText(/zz-.* is ready\. Press R/).first().waitFor();
   });
 
-  it.once("templates come under the pack's name, in the order of their numbers", async (page) => {
+  it("templates come under the pack's name, in the order of their numbers", async (page) => {
     const names = await page.evaluate(async () => Object.values(await window.app.api.getWorkflowTemplates()).flat());
     const ours = names.filter((name) => /^\d\d /.test(name));
     assert.ok(ours.length > 5);

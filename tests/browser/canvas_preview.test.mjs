@@ -51,7 +51,7 @@ const queued = (page) => page.evaluate(async () => {
 });
 
 inBothRenderers((it) => {
-  it("a path is drawn without a run, and again when a field changes", async (page) => {
+  it.both("a path is drawn without a run, and again when a field changes", async (page) => {
     const runs = await queued(page);
     await addPair(page, "LingBotWorldCameraPreset");
     await eventually(async () => assert.equal((await picture(page)).width, 800));
@@ -79,7 +79,7 @@ inBothRenderers((it) => {
     await face(page).getByText("cannot read").waitFor();
   });
 
-  it.once("what is wrong with a path stands in the drawing's place", async (page) => {
+  it("what is wrong with a path stands in the drawing's place", async (page) => {
     await addPair(page, "LingBotWorldCameraKeys");
     await eventually(async () => assert.ok(await picture(page)));
     await set(page, "script", "walk on");
@@ -88,7 +88,7 @@ inBothRenderers((it) => {
     await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
   });
 
-  it.once("without a camera, and with one that only a run tells, it says so", async (page) => {
+  it("without a camera, and with one that only a run tells, it says so", async (page) => {
     await addPair(page, "LingBotWorldCameraPreset");
     await eventually(async () => assert.ok(await picture(page)));
     await page.evaluate(() => window.preview.disconnectInput(0));
@@ -109,7 +109,7 @@ inBothRenderers((it) => {
     await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
   });
 
-  it.once("it follows the page's theme, also with what a run drew", async (page) => {
+  it("it follows the page's theme, also with what a run drew", async (page) => {
     const theme = (name) => page.evaluate((to) => window.app.extensionManager.setting.set("Comfy.ColorPalette", to), name);
     const brightness = () => face(page).locator("img:visible").evaluate((image) => {
       const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }), pen = canvas.getContext("2d");

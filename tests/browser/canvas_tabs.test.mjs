@@ -70,7 +70,7 @@ inBothRenderers((it) => {
     await eventually(async () => assert.match((await said(page)).join(), /^Shorter than the video: 17 poses/));
   });
 
-  it.once("a drawing of fields that have changed since is not shown, one of the same fields is", async (page) => {
+  it("a drawing of fields that have changed since is not shown, one of the same fields is", async (page) => {
     await newTab(page);
     await addPair(page, "w-13");
     const before = await picture(page);
@@ -86,7 +86,7 @@ inBothRenderers((it) => {
     await eventually(async () => assert.match(await picture(page), /\/view\?/));
   });
 
-  it.once("an editor takes no first frame of an image that has changed since", async (page) => {
+  it("an editor takes no first frame of an image that has changed since", async (page) => {
     await newTab(page);
     await page.evaluate(() => {
       const { app, LiteGraph } = window;

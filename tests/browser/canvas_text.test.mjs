@@ -64,7 +64,7 @@ const nodes = (page) => page.evaluate(() => {
 });
 
 inBothRenderers((it) => {
-  it("stays after the run, and after one in which the node did not run again", async (page) => {
+  it.both("stays after the run, and after one in which the node did not run again", async (page) => {
     await addPreview(page);
     await run(page, 41);
     await says(page, [words(41)]);
@@ -108,7 +108,7 @@ inBothRenderers((it) => {
     assert.equal((await said(page)).length, 1);
   });
 
-  it("is found inside a subgraph", async (page) => {
+  it.both("is found inside a subgraph", async (page) => {
     await addPreview(page);
     await page.evaluate(() => { window.app.graph.convertToSubgraph(new Set([window.app.graph.nodes[1]])); });
     await run(page, 41);

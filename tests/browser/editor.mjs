@@ -2,7 +2,7 @@
 // COMFY_URL says where ComfyUI runs; tests/host/canvas/test_web.py starts one.
 
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { after, describe, test } from "node:test";
 import { choose, launch, PATIENCE, ready, settle } from "./canvas.mjs";
 
 export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
@@ -38,24 +38,24 @@ async function pageOf(vue, settings) {
 }
 
 /**
- * Runs `cases(it, vue)` in both renderers: `it(name, async (page) => ...)`. Whatever is thrown in the page fails the case.
- * What has nothing to do with how nodes are drawn, `it.once(...)`, runs in one of them, by turns; with LINGBOT_CANVAS=all in both.
+ * Runs `cases(it, vue)`: `it(name, async (page) => ...)` in one of the two renderers, by turns, with LINGBOT_TESTS=all in both;
+ * `it.both(...)`, for what the renderers do differently, always in both. Whatever is thrown in the page fails the case.
  */
 export function inBothRenderers(cases, settings) {
   for (const vue of [false, true]) {
     describe(vue ? "Nodes 2.0" : "classic nodes", () => {
       let page, turns = 0;
-      before(async () => { page = await pageOf(vue, settings); });
-      after(() => settings && page.context().close());
-      const it = (name, body) => test(name, LIMIT, async () => {
+      const both = (name, body) => test(name, LIMIT, async () => {
+        page ??= await pageOf(vue, settings);
         await body(page);
         assert.deepEqual(page.faults, []);
       });
-      it.once = (...given) => {
+      after(() => settings && page?.context().close());
+      const it = (...given) => {
         turns += 1;
-        if (process.env.LINGBOT_CANVAS === "all" || vue === (turns % 2 === 0)) it(...given);
+        if (process.env.LINGBOT_TESTS === "all" || vue === (turns % 2 === 0)) both(...given);
       };
-      cases(it, vue);
+      cases(Object.assign(it, { both }), vue);
     });
   }
 }
@@ -68,8 +68,7 @@ export function editorInBothRenderers(cases, settings) {
       await body(page, await addEditorNode(page));
     };
     const it = (name, body) => plain(name, withEditor(body));
-    it.once = (name, body) => plain.once(name, withEditor(body));
-    cases(it, vue);
+    cases(Object.assign(it, { both: (name, body) => plain.both(name, withEditor(body)) }), vue);
   }, settings);
 }
 

@@ -32,7 +32,7 @@ async function drawnViews(page, act) {
 }
 
 editorInBothRenderers((it) => {
-  it("drags a keyframe in the top and side views without moving the node", async (page, editor) => {
+  it.both("drags a keyframe in the top and side views without moving the node", async (page, editor) => {
     const before_ = await graphState(page);
     await moveEnd(page, editor);
     near((await savedState(page)).keyframes[1].position, [0.5, 0, 2], 0.03);
@@ -41,13 +41,13 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await graphState(page), before_);
   });
 
-  it.once("turns the camera by its handle", async (page, editor) => {
+  it("turns the camera by its handle", async (page, editor) => {
     await drag(page, await pointIn(editor, "top", [0, 0, 0.35]), await pointIn(editor, "top", [1, 0, 0]));
     const { quaternion } = (await savedState(page)).keyframes[0];
     near(quaternion, [0, Math.SQRT1_2, 0, Math.SQRT1_2], 0.02);
   });
 
-  it.once("snaps to the grid when asked", async (page, editor) => {
+  it("snaps to the grid when asked", async (page, editor) => {
     await editor.getByRole("button", { name: "Snap to the grid" }).click();
     await moveEnd(page, editor, 0.27);
     const [x] = (await savedState(page)).keyframes[1].position;
@@ -89,7 +89,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual([await savedState(page), await graphState(page)], [start, graph]);
   });
 
-  it.once("scrubs and retimes on the time line, by mouse and keys", async (page, editor) => {
+  it("scrubs and retimes on the time line, by mouse and keys", async (page, editor) => {
     const line = await editor.locator("[data-view=time]").boundingBox(), readout = editor.locator("output");
     await page.mouse.click(line.x + line.width / 2, line.y + 8);
     await settle(page);
@@ -120,7 +120,7 @@ editorInBothRenderers((it) => {
     assert.equal((await graphState(page)).count, 1);
   });
 
-  it.once("types numbers and choices into fields", async (page, editor) => {
+  it("types numbers and choices into fields", async (page, editor) => {
     await editor.getByLabel("Yaw").fill("45");
     await editor.getByLabel("Yaw").press("Enter");
     await editor.getByLabel("Length in frames").fill("161");
@@ -132,7 +132,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual([state.frames, state.ease, state.keyframes[1].frame], [161, "ease_in_out", 160]);
   });
 
-  it.once("records a flight by held keys", async (page, editor) => {
+  it("records a flight by held keys", async (page, editor) => {
     await editor.focus();
     await page.keyboard.press("r");
     await page.keyboard.down("w");
@@ -154,7 +154,7 @@ editorInBothRenderers((it) => {
     assert.equal((await savedState(page)).keyframes.length, 2);
   });
 
-  it.once("looks around with the mouse in flight, and Enter keeps the view", async (page, editor) => {
+  it("looks around with the mouse in flight, and Enter keeps the view", async (page, editor) => {
     await editor.focus();
     await page.keyboard.press("f");
     await settle(page);
@@ -166,13 +166,13 @@ editorInBothRenderers((it) => {
     assert.ok((await savedState(page)).keyframes[0].quaternion[1] > 0.1);
   });
 
-  it.once("loops: there and back again", async (page, editor) => {
+  it("loops: there and back again", async (page, editor) => {
     await editor.getByRole("button", { name: "Loop" }).click();
     const { loop, keyframes } = await savedState(page);
     assert.deepEqual([loop, keyframes.map((key) => [key.frame, key.position[2]])], [true, [[0, 0], [40, 2]]]);
   });
 
-  it.once("plays", async (page, editor) => {
+  it("plays", async (page, editor) => {
     const rate = playRate(editor, 32);
     await editor.getByRole("button", { name: "Play", exact: true }).click();
     assert.ok(await rate > 8 && await rate < 20, `${await rate} frames a second`);
@@ -200,14 +200,14 @@ editorInBothRenderers((it) => {
     assert.deepEqual([(await savedState(page, 1)).fps, (await savedState(page, 0)).fps, (await graphState(page)).count], [24, 16, 2]);
   });
 
-  it.once("keeps a document it cannot read and says so", async (page, editor) => {
+  it("keeps a document it cannot read and says so", async (page, editor) => {
     const future = '{"version": 2, "keyframes": "elsewhere"}';
     await setText(page, future);
     assert.match(await editor.locator(".lbw-status").textContent(), /version is 2/);
     assert.equal((await savedState(page)).version, 2);
   });
 
-  it("shows the connected picture on the card, and goes with the node", async (page, editor) => {
+  it.both("shows the connected picture on the card, and goes with the node", async (page, editor) => {
     await page.evaluate(() => {
       const load = window.LiteGraph.createNode("LoadImage");
       window.app.graph.add(load);
@@ -221,7 +221,7 @@ editorInBothRenderers((it) => {
     assert.equal(await page.locator(EDITOR).count(), 0);
   });
 
-  it("leaves the drawing of a new preview node room to be read, and a saved size alone", async (page) => {
+  it.both("leaves the drawing of a new preview node room to be read, and a saved size alone", async (page) => {
     const widths = await page.evaluate(() => {
       const add = () => {
         const node = window.LiteGraph.createNode("LingBotWorldCameraPreview");
@@ -235,7 +235,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual(widths, [680, 450]);
   });
 
-  it("works by touch: drag a keyframe, pinch the 3D view, fly by pads", async (page, editor) => {
+  it.both("works by touch: drag a keyframe, pinch the 3D view, fly by pads", async (page, editor) => {
     const touch = await page.context().newCDPSession(page);
     const send = (type, ...points) => touch.send("Input.dispatchTouchEvent", { type, touchPoints: points.map(([x, y], id) => ({ x, y, id })) });
     const [from, to] = [await pointIn(editor, "top", [0, 0, 2]), await pointIn(editor, "top", [-0.4, 0, 2])];
@@ -263,7 +263,7 @@ editorInBothRenderers((it) => {
     assert.ok((await savedState(page)).keyframes.some((key) => key.frame === 80 && key.position[2] > 2.2));
   });
 
-  it.once("has a name for everything that takes the focus", async (page, editor) => {
+  it("has a name for everything that takes the focus", async (page, editor) => {
     const nameless = await editor.evaluate((root) => [...root.querySelectorAll("button, input, select, textarea, canvas")]
       .filter((control) => !control.getAttribute("aria-label") && !control.textContent.trim()).map((control) => control.outerHTML));
     assert.deepEqual(nameless, []);

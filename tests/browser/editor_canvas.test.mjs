@@ -40,7 +40,7 @@ async function smallViews(editor) {
 }
 
 editorInBothRenderers((it, vue) => {
-  it("keeps its width when the right-hand panel draws it", async (page, editor) => {
+  it.both("keeps its width when the right-hand panel draws it", async (page, editor) => {
     const before = await width(editor);
     await page.getByRole("button", { name: "Toggle properties panel" }).first().click();
     await page.evaluate(() => window.app.canvas.selectItems([window.app.graph.nodes[0]]));
@@ -52,7 +52,7 @@ editorInBothRenderers((it, vue) => {
     assert.deepEqual([during, await width(editor)], [before, before]);
   });
 
-  it("has a least size", async (page, editor) => {
+  it.both("has a least size", async (page, editor) => {
     await page.evaluate(() => {
       window.app.graph.nodes[0].setSize([10, 10]);
       window.app.graph.setDirtyCanvas(true, true);
@@ -70,7 +70,7 @@ editorInBothRenderers((it, vue) => {
     if (!vue) assert.ok(node >= box.width, `the editor is ${box.width} wide in a node of ${node}`);
   });
 
-  it("leaves wheel and middle button to the canvas until it has the focus", async (page, editor) => {
+  it.both("leaves wheel and middle button to the canvas until it has the focus", async (page, editor) => {
     const start = await graphView(page), spot = await middle(editor.locator("[data-view=top]")), state = await savedState(page);
     await page.mouse.move(...spot);
     await page.mouse.wheel(0, -200);
@@ -83,7 +83,7 @@ editorInBothRenderers((it, vue) => {
     assert.deepEqual(await savedState(page), state);
   });
 
-  it("takes the wheel, and in classic nodes the middle button, in a focused view, not over its fields", async (page, editor) => {
+  it.both("takes the wheel, and in classic nodes the middle button, in a focused view, not over its fields", async (page, editor) => {
     const view = editor.locator("[data-view=top]"), start = await graphView(page), state = await savedState(page);
     await view.focus();
     const picture = () => view.evaluate((canvas) => canvas.toDataURL()), first = await picture(), spot = await middle(view);
@@ -100,7 +100,7 @@ editorInBothRenderers((it, vue) => {
     assert.ok((await graphView(page)).scale > start.scale, "the wheel over a field did not zoom the graph");
   });
 
-  it("is drawn as sharp as the graph and the page are zoomed", async (page, editor) => {
+  it.both("is drawn as sharp as the graph and the page are zoomed", async (page, editor) => {
     const canvas = await editor.locator("[data-view=top]").elementHandle(), zoom = await page.context().newCDPSession(page);
     const size = page.viewportSize();
     const sharp = (wanted) => page.waitForFunction(([view, scale]) => Math.abs(view.width / view.clientWidth - scale) < 0.1, [canvas, wanted]);
@@ -121,7 +121,7 @@ editorInBothRenderers((it, vue) => {
     assert.deepEqual(await page.evaluate(() => [innerWidth, innerHeight]), [size.width, size.height]);
   });
 
-  it("opens no menu where the right button pans a view", async (page, editor) => {
+  it.both("opens no menu where the right button pans a view", async (page, editor) => {
     const [x, y] = await middle(editor.locator("[data-view=top]"));
     await page.mouse.move(x + 40, y);
     await page.mouse.down({ button: "right" });
@@ -131,7 +131,7 @@ editorInBothRenderers((it, vue) => {
     assert.equal(await page.locator(".litecontextmenu:visible, .p-contextmenu:visible").count(), 0);
   });
 
-  it("takes no paste that a middle click makes", async (page, editor) => {
+  it.both("takes no paste that a middle click makes", async (page, editor) => {
     const state = await savedState(page);
     await editor.focus();
     await pasteSelection(page, JSON.stringify({ ...state, fps: 24 }));
@@ -141,7 +141,7 @@ editorInBothRenderers((it, vue) => {
     assert.equal((await graphState(page)).count, 1);
   });
 
-  it("keeps the first frame inside a subgraph", async (page, editor) => {
+  it.both("keeps the first frame inside a subgraph", async (page, editor) => {
     await connectImage(page);
     await editor.locator(".lbw-card img:not([src=''])").waitFor({ state: "attached" });
     const source = await editor.locator(".lbw-card img").getAttribute("src");
@@ -157,14 +157,14 @@ editorInBothRenderers((it, vue) => {
     await eventually(async () => assert.equal(await page.locator(EDITOR).first().locator("img").getAttribute("src"), source));
   });
 
-  it("shows no tooltip over its neighbour", async (page, editor) => {
+  it.both("shows no tooltip over its neighbour", async (page, editor) => {
     await page.mouse.move(...await middle(editor.locator("[data-view=world]")));
     await page.waitForTimeout(1200); // longer than ComfyUI waits before it shows one
     assert.equal(await page.getByText("Keyframes of the path").count(), 0);
     assert.equal(await editor.evaluate((root) => root.closest("[title]")?.title ?? ""), "");
   });
 
-  it("is on the node of a subgraph that its field is promoted to, and what is drawn there is saved and queued", async (page, editor) => {
+  it.both("is on the node of a subgraph that its field is promoted to, and what is drawn there is saved and queued", async (page, editor) => {
     await editor.waitFor();
     await page.evaluate((type) => {
       const { graph, canvas } = window.app, inner = graph.nodes.find((node) => node.type === type);

@@ -7,15 +7,37 @@ import { drag, editorInBothRenderers, middle, moveEnd, near, playhead, pointIn, 
 const places = async (page) => (await savedState(page)).keyframes.map(({ frame, position }) => [frame, Number(position[2].toFixed(2))]);
 const status = (editor) => editor.locator(".lbw-status").textContent();
 
-/** Drags from one point to another, does something there and goes on to a third. */
-async function dragAnd(page, [from, to, end], act) {
+const begin = async (page, from, to) => {
   await page.mouse.move(...from);
   await page.mouse.down();
   await page.mouse.move(...to, { steps: 4 });
-  await act();
-  await page.mouse.move(...end, { steps: 4 });
+};
+
+const end = async (page, to) => {
+  await page.mouse.move(...to, { steps: 4 });
   await page.mouse.up();
   await settle(page);
+};
+
+/** Drags from one point to another, does something there and goes on to a third. */
+async function dragAnd(page, [from, to, last], act) {
+  await begin(page, from, to);
+  await act();
+  await end(page, last);
+}
+
+/** The same with a keyframe on the time line, by frames. A press that was lost, as on CI once in a while, is repeated. */
+async function dragFrame(page, editor, [from, to, last], act) {
+  for (let tries = 3; ; tries -= 1) {
+    await begin(page, ...await onTime(editor, from, to));
+    await settle(page);
+    if (await playhead(editor) === to) break;
+    console.log(`# a press on frame ${from} was lost: the playhead is at ${await playhead(editor)}, not ${to}`);
+    assert.ok(tries > 0);
+    await page.mouse.up();
+  }
+  await act();
+  await end(page, await pointOnTime(editor, last));
 }
 
 const onTime = (editor, ...frames) => Promise.all(frames.map((frame) => pointOnTime(editor, frame)));
@@ -24,7 +46,7 @@ const pressAs = (page, key, code, more = {}) => page.evaluate(([init]) =>
 
 editorInBothRenderers((it) => {
   it("undo ends a drag on the time line and in a view, and redo has it again", async (page, editor) => {
-    await dragAnd(page, await onTime(editor, 80, 60, 50), () => page.keyboard.press("Control+z"));
+    await dragFrame(page, editor, [80, 60, 50], () => page.keyboard.press("Control+z"));
     assert.deepEqual(await places(page), [[0, 0], [80, 2]]);
     await page.keyboard.press("Control+y");
     assert.deepEqual(await places(page), [[0, 0], [60, 2]]);
@@ -37,14 +59,14 @@ editorInBothRenderers((it) => {
     near((await savedState(page)).keyframes[1].position, [0.3, 0, 2], 0.02);
   });
 
-  it.once("a key that moves the playhead or deletes the keyframe ends its drag", async (page, editor) => {
-    await dragAnd(page, await onTime(editor, 80, 60, 50), () => page.keyboard.press("Home"));
+  it("a key that moves the playhead or deletes the keyframe ends its drag", async (page, editor) => {
+    await dragFrame(page, editor, [80, 60, 50], () => page.keyboard.press("Home"));
     assert.deepEqual(await places(page), [[0, 0], [60, 2]]);
-    await dragAnd(page, await onTime(editor, 60, 50, 40), () => page.keyboard.press("Delete"));
+    await dragFrame(page, editor, [60, 50, 40], () => page.keyboard.press("Delete"));
     assert.deepEqual(await places(page), [[0, 0]]);
   });
 
-  it.once("a handle that is dragged while the path plays turns one keyframe", async (page, editor) => {
+  it("a handle that is dragged while the path plays turns one keyframe", async (page, editor) => {
     await editor.getByRole("button", { name: "Play", exact: true }).click();
     await page.waitForFunction((output) => Number.parseInt(output.textContent, 10) > 20, await editor.locator("output").elementHandle());
     await editor.locator("[data-view=top]").evaluate((canvas) => new Promise((resolve) => {
@@ -67,7 +89,7 @@ editorInBothRenderers((it) => {
     assert.equal((await savedState(page)).keyframes.length, 3);
   });
 
-  it.once("what is typed, or moved by arrow keys, while the path plays is for the frame of then", async (page, editor) => {
+  it("what is typed, or moved by arrow keys, while the path plays is for the frame of then", async (page, editor) => {
     const play = editor.getByRole("button", { name: "Play", exact: true }), down = editor.getByLabel("Position y: down");
     await play.click();
     await down.click();
@@ -86,7 +108,7 @@ editorInBothRenderers((it) => {
     assert.ok((await savedState(page)).keyframes.length <= 3);
   });
 
-  it.once("two fingers on a field leave the page's zoom alone", async (page, editor) => {
+  it("two fingers on a field leave the page's zoom alone", async (page, editor) => {
     const [x, y] = await middle(editor.getByLabel("Position x: right")), touch = await page.context().newCDPSession(page);
     const send = (type, ...xs) => touch.send("Input.dispatchTouchEvent", { type, touchPoints: xs.map((at, id) => ({ x: at, y, id })) });
     await send("touchStart", x, x + 60);
@@ -106,7 +128,7 @@ editorInBothRenderers((it) => {
     near((await savedState(page)).keyframes[1].position, [0.4, 0, 1.5], 0.02);
   });
 
-  it.once("a button that was let go unheard ends the drag", async (page, editor) => {
+  it("a button that was let go unheard ends the drag", async (page, editor) => {
     const [x, y] = await pointIn(editor, "top", [0, 0, 2]), mouse = await page.context().newCDPSession(page);
     await page.mouse.move(x, y);
     await page.mouse.down();
@@ -120,7 +142,7 @@ editorInBothRenderers((it) => {
     assert.equal(await shown(editor, "Position x: right"), before);
   });
 
-  it.once("a loop's keyframe that is dragged to the end, or duplicated near it, leaves the first one alone", async (page, editor) => {
+  it("a loop's keyframe that is dragged to the end, or duplicated near it, leaves the first one alone", async (page, editor) => {
     await editor.getByRole("button", { name: /^Loop/ }).click();
     await dragAnd(page, await onTime(editor, 40, 80, 80), () => {});
     const ended = await places(page);
@@ -132,7 +154,7 @@ editorInBothRenderers((it) => {
     assert.equal((await places(page)).length, 3);
   });
 
-  it.once("a held key of a switch counts once, and keys count on keyboards of other letters", async (page, editor) => {
+  it("a held key of a switch counts once, and keys count on keyboards of other letters", async (page, editor) => {
     await editor.focus();
     for (let i = 0; i < 3; i += 1) await page.keyboard.down("r"); // the second press and all later ones are repeats
     await settle(page);
@@ -151,7 +173,7 @@ editorInBothRenderers((it) => {
     assert.equal((await savedState(page)).keyframes[1].position[0], 0);
   });
 
-  it.once("a pad goes dark when the window loses the focus", async (page, editor) => {
+  it("a pad goes dark when the window loses the focus", async (page, editor) => {
     await editor.focus();
     await page.keyboard.press("f");
     await page.keyboard.down("w");
@@ -163,7 +185,7 @@ editorInBothRenderers((it) => {
     await page.keyboard.press("Escape");
   });
 
-  it.once("the path's text goes with an undo, but not what someone writes in it", async (page, editor) => {
+  it("the path's text goes with an undo, but not what someone writes in it", async (page, editor) => {
     const text = editor.getByRole("textbox", { name: "Camera path as JSON" }), undo = editor.getByRole("button", { name: "Undo" });
     await moveEnd(page, editor);
     await editor.getByRole("button", { name: "Copy or paste JSON" }).click();

@@ -19,7 +19,7 @@ const addBefore = (page, type, values, target = 0) => page.evaluate(([kind, fiel
 }, [type, values, target]);
 
 editorInBothRenderers((it) => {
-  it.once("resets to the path of a new node, which can be undone", async (page, editor) => {
+  it("resets to the path of a new node, which can be undone", async (page, editor) => {
     const start = await savedState(page);
     await moveEnd(page, editor);
     const moved = await savedState(page);
@@ -29,7 +29,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await savedState(page), moved);
   });
 
-  it.once("uses a preset move, as long as the video is", async (page, editor) => {
+  it("uses a preset move, as long as the video is", async (page, editor) => {
     await editor.getByLabel("Length in frames").fill("41");
     await editor.getByLabel("Length in frames").press("Enter");
     await editor.getByRole("button", { name: "Preset moves" }).click();
@@ -42,7 +42,7 @@ editorInBothRenderers((it) => {
     assert.equal((await savedState(page)).keyframes.length, 2);
   });
 
-  it.once("saves a move of one's own, uses it after a reload, and forgets it", async (page, editor) => {
+  it("saves a move of one's own, uses it after a reload, and forgets it", async (page, editor) => {
     await moveEnd(page, editor);
     const { keyframes } = await savedState(page), open = () => editor.getByRole("button", { name: "Preset moves" }).click();
     await open();
@@ -59,7 +59,7 @@ editorInBothRenderers((it) => {
     await eventually(async () => assert.equal(await editor.getByRole("button", { name: "My slide" }).count(), 0));
   });
 
-  it.once("says that a move could not be saved, and keeps its name", async (page, editor) => {
+  it("says that a move could not be saved, and keeps its name", async (page, editor) => {
     await page.route("**/userdata/**", (route) => (
       route.request().method() === "POST" ? route.fulfill({ status: 507, body: "full" }) : route.continue()));
     await editor.getByRole("button", { name: "Preset moves" }).click();
@@ -72,7 +72,7 @@ editorInBothRenderers((it) => {
     assert.equal(await editor.getByLabel("Name for this move").inputValue(), "My slide");
   });
 
-  it.once("eases the way from one keyframe to the next", async (page, editor) => {
+  it("eases the way from one keyframe to the next", async (page, editor) => {
     const ease = editor.getByLabel("From this keyframe to the next");
     await ease.selectOption("cubic_in");
     await settle(page);
@@ -91,7 +91,7 @@ editorInBothRenderers((it) => {
     assert.equal((await savedState(page)).keyframes[0].ease, "cubic_in");
   });
 
-  it.once("plays at the speed asked for", async (page, editor) => {
+  it("plays at the speed asked for", async (page, editor) => {
     await editor.getByLabel("Length in frames").fill("401");
     await editor.getByLabel("Length in frames").press("Enter");
     await editor.getByLabel("Playback speed").selectOption("4");
@@ -100,7 +100,7 @@ editorInBothRenderers((it) => {
     assert.ok(await rate > 32 && await rate < 80, `${await rate} frames a second`);
   });
 
-  it.once("gives a hint until the first edit, and then never again", async (page, editor) => {
+  it("gives a hint until the first edit, and then never again", async (page, editor) => {
     await page.evaluate(() => localStorage.removeItem("lingbotworld.cameraEditor.hintSeen"));
     const second = await addEditorNode(page, [600, 80]), hint = second.locator(".lbw-hint");
     assert.ok(await hint.isVisible());
@@ -111,7 +111,7 @@ editorInBothRenderers((it) => {
     assert.ok(await editor.isVisible());
   });
 
-  it.once("shows the picture as the video has it: Prepare Image's size and fit", async (page, editor) => {
+  it("shows the picture as the video has it: Prepare Image's size and fit", async (page, editor) => {
     const prepare = await addBefore(page, "LingBotWorldPrepareImage", { size: "width and height", width: 640, height: 640, fit: "crop" });
     await addBefore(page, "LoadImage", {}, 1);
     await eventually(async () => assert.equal(await aspect(editor), 1));
@@ -126,7 +126,7 @@ editorInBothRenderers((it) => {
     assert.match(card, /^1\b/);
   });
 
-  it.once("shows the picture at the size of the node that makes the video", async (page, editor) => {
+  it("shows the picture at the size of the node that makes the video", async (page, editor) => {
     await page.evaluate(() => {
       const { graph } = window.app, [target] = graph.nodes, video = window.LiteGraph.createNode("WanImageToVideo");
       graph.add(video);

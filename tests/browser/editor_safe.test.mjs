@@ -29,7 +29,7 @@ async function flyAhead(page, editor, frame) {
 }
 
 editorInBothRenderers((it) => {
-  it.once("says what the engine warns of as the path is edited, and nothing of a path that is fine", async (page, editor) => {
+  it("says what the engine warns of as the path is edited, and nothing of a path that is fine", async (page, editor) => {
     const lens = editor.getByRole("spinbutton", { name: /^Horizontal field of view/ }), line = editor.locator(".lbw-warnings");
     await eventually(async () => assert.ok(await line.isHidden()));
     await lens.fill("165");
@@ -40,7 +40,7 @@ editorInBothRenderers((it) => {
     await line.waitFor({ state: "hidden" });
   });
 
-  it.once("begins no flight when dragged while looking through the camera", async (page, editor) => {
+  it("begins no flight when dragged while looking through the camera", async (page, editor) => {
     const start = await savedState(page), [x, y] = await middle(editor.locator("[data-view=world]"));
     await editor.getByRole("button", { name: "Look through the camera" }).click();
     await drag(page, [x, y], [x + 80, y]);
@@ -51,7 +51,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await savedState(page), start);
   });
 
-  it.once("asks before it records at the end, and appends", async (page, editor) => {
+  it("asks before it records at the end, and appends", async (page, editor) => {
     const start = await savedState(page), ask = editor.getByRole("alertdialog");
     await editor.focus();
     await page.keyboard.press("End");
@@ -71,7 +71,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await savedState(page), start);
   });
 
-  it.once("records from the start when that is the answer", async (page, editor) => {
+  it("records from the start when that is the answer", async (page, editor) => {
     await editor.focus();
     await page.keyboard.press("End");
     await page.keyboard.press("r");
@@ -81,7 +81,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual([frames, keyframes[0].frame, keyframes.at(-1).frame < 80], [81, 0, true]);
   });
 
-  it.once("flies from the end without going to the start", async (page, editor) => {
+  it("flies from the end without going to the start", async (page, editor) => {
     await editor.focus();
     await page.keyboard.press("End");
     await page.keyboard.press("f");
@@ -90,7 +90,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual((await savedState(page)).keyframes.map((key) => [key.frame, key.position[2]]), [[0, 0], [80, 2]]);
   });
 
-  it.once("holds the pitch to 89 degrees", async (page, editor) => {
+  it("holds the pitch to 89 degrees", async (page, editor) => {
     for (const [typed, held] of [["120", 89], ["-95", -89], ["90", 89]]) {
       await type(page, editor, "Pitch", typed);
       assert.equal(Math.round(pitchOf((await savedState(page)).keyframes[0].quaternion)), held);
@@ -101,7 +101,7 @@ editorInBothRenderers((it) => {
     assert.ok(pitch > 80 && pitch <= 89.01, `${pitch}`);
   });
 
-  it.once("refuses at the field what the server would refuse", async (page, editor) => {
+  it("refuses at the field what the server would refuse", async (page, editor) => {
     const start = await savedState(page);
     for (const [label, typed, words] of [
       ["Frames a second", "0", /Frames a second: expected a number/], ["Frames a second", "-3", /expected a number/],
@@ -119,7 +119,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await savedState(page), start);
   });
 
-  it.once("keeps the value of a field that is cleared, without a complaint", async (page, editor) => {
+  it("keeps the value of a field that is cleared, without a complaint", async (page, editor) => {
     const start = await savedState(page);
     for (const label of ["Frames a second", "Horizontal field of view", "Length in frames", "Yaw", "Position x: right"]) {
       const before = await editor.getByLabel(label).inputValue();
@@ -129,7 +129,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await savedState(page), start);
   });
 
-  it.once("reads documents of any pitch", async (page, editor) => {
+  it("reads documents of any pitch", async (page, editor) => {
     const start = await savedState(page), steep = { ...start.keyframes[0], quaternion: [Math.SQRT1_2, 0, 0, Math.SQRT1_2] };
     await setText(page, JSON.stringify({ ...start, keyframes: [steep] }));
     near((await savedState(page)).keyframes[0].quaternion, steep.quaternion, 1e-5);

@@ -97,7 +97,7 @@ const told = ({ drawn, interval, own, slowOwn, calls }) =>
   + `${slowOwn.toFixed(1)}, ${calls} canvas calls at most`;
 
 inBothRenderers((it, vue) => {
-  it.once("draws 200 keyframes with few canvas calls a frame", async (page) => {
+  it("draws 200 keyframes with few canvas calls a frame", async (page) => {
     await clearGraph(page);
     await instrument(page);
     const editor = await addEditorNode(page);

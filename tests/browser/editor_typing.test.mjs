@@ -40,7 +40,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual([await places(page), await field.inputValue()], [[0, 0], "0"]);
   });
 
-  it.once("has keyframes where they were after the length went down and up by arrow keys", async (page, editor) => {
+  it("has keyframes where they were after the length went down and up by arrow keys", async (page, editor) => {
     const frames = async () => (await savedState(page)).keyframes.map(({ frame }) => frame);
     for (const place of [30, 40]) {
       await page.mouse.click(...await pointOnTime(editor, place));
@@ -61,7 +61,7 @@ editorInBothRenderers((it) => {
     assert.equal((await savedState(page)).frames, 5, "each length is a step to go back to");
   });
 
-  it.once("takes a value that is being typed before it duplicates the keyframe", async (page, editor) => {
+  it("takes a value that is being typed before it duplicates the keyframe", async (page, editor) => {
     await typeOver(page, fieldX(editor), "1");
     await page.keyboard.press("Control+d");
     await settle(page);
@@ -87,7 +87,7 @@ editorInBothRenderers((it) => {
     await page.evaluate(() => { window.queued = null; });
   });
 
-  it.once("leaves the path alone while a move's name is typed", async (page, editor) => {
+  it("leaves the path alone while a move's name is typed", async (page, editor) => {
     await moveEnd(page, editor);
     await page.keyboard.press("p");
     await editor.getByLabel("Name for this move").click();
@@ -98,7 +98,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual([await places(page), await editor.getByLabel("Name for this move").inputValue()], [[0, 0.5], ""]);
   });
 
-  it.once("gives up a value at Escape", async (page, editor) => {
+  it("gives up a value at Escape", async (page, editor) => {
     for (const typed of ["1", "1e12"]) {
       await typeOver(page, fieldX(editor), typed);
       await page.keyboard.press("Escape");
@@ -109,7 +109,7 @@ editorInBothRenderers((it) => {
     }
   });
 
-  it.once("takes a decimal comma, typed and pasted", async (page, editor) => {
+  it("takes a decimal comma, typed and pasted", async (page, editor) => {
     await typeOver(page, fieldX(editor), "-1,5");
     await page.keyboard.press("Enter");
     assert.deepEqual(await places(page), [-1.5, 0]);
@@ -121,7 +121,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await places(page), [0.25, 0]);
   });
 
-  it.once("draws a path whose frames last for days", async (page, editor) => {
+  it("draws a path whose frames last for days", async (page, editor) => {
     const field = editor.getByLabel("Frames a second"), start = Date.now();
     await typeOver(page, field, "0.000001");
     await page.keyboard.press("Enter");

@@ -222,7 +222,11 @@ def fresh_digest(row, front):
 
 
 SAMPLERS = ("sampler", "guider", "advanced", "rollout")
-FRESH = {row: {front: fresh_digest(row, front) for front in SAMPLERS} for row in ("none", *ROWS)}
+PAIRS = {row: SAMPLERS[number % 2 :: 2] for number, row in enumerate(ROWS) if row != "none"}
+if os.environ.get("LINGBOT_TESTS") == "all":
+    PAIRS = dict.fromkeys(PAIRS, SAMPLERS)
+PAIRS["none"] = SAMPLERS
+FRESH = {row: {front: fresh_digest(row, front) for front in fronts} for row, fronts in PAIRS.items()}
 
 
 def fail(*_):
@@ -234,8 +238,8 @@ def hooks():
     """Of each row and front: the hash of the hooked latent, of the same made again, and of the one without hooks after
     each; all of them here and fresh."""
     found = {}
-    for row in ROWS:
-        for front in SAMPLERS:
+    for row, fronts in PAIRS.items():
+        for front in fronts:
             prompts, plain = prompts_with(row, front), prompts_with("none", front)
             made, after, again = digest(prompts, front), digest(plain, front), digest(prompts, front)
             fresh = {"made": FRESH[row][front], "after": FRESH["none"][front]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -44,14 +45,16 @@ def newest(comfy_host: Host, comfy_base: Path, front_end: Path) -> Iterator[Comf
 
 @pytest.fixture(scope="module", params=["classic", "vue"])
 def reports(request, newest: ComfyServer) -> dict[str, dict]:
-    """What a browser sees of each workflow, opened as a template."""
-    files = [str(CANVAS_FILES[name]) for name in NAMES]
+    """What a browser sees of the workflows, opened as templates: every other one in each renderer, with
+    LINGBOT_TESTS=all every one in both."""
+    names = NAMES if os.environ.get("LINGBOT_TESTS") == "all" else NAMES[request.param == "vue" :: 2]
+    files = [str(CANVAS_FILES[name]) for name in names]
     wish = {"vue": request.param == "vue", "files": files, "templates": files}
     found = run_script("check_workflows.mjs", newest.url, json.dumps(wish))
-    return dict(zip(NAMES, found, strict=True))
+    return dict(zip(names, found, strict=True))
 
 
-def test_every_workflow_opens_as_it_does_in_the_pinned_one(reports):
+def test_each_workflow_opens_as_it_does_in_the_pinned_one(reports):
     """Without an error, readable, with the values of its file; no text covers what is below."""
     for name, report in reports.items():
         assert (report["missing"], report["errors"]) == ([], []), name

@@ -174,14 +174,16 @@ def test_a_lora_on_a_rollouts_prompt_and_one_in_bypass_mode_act_as_any_other(fou
     assert found["merged"]["bypass"] < 1e-4 < 0.1 < found["merged"]["effect"]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("hook", HOOKS)
-def test_a_hook_acts_in_its_run_and_in_no_other(hooked, hook, sampler):
-    first, again, fresh = hooked["hooks"][f"{hook}, {sampler}"]
-    assert first == again == fresh
-    assert not fresh["made"].startswith("raised")
-    late = hook == "Set Hook Keyframes" and sampler == "rollout"  # the one chunk ends before the second keyframe
-    assert (fresh["made"] == fresh["after"]) is late
+def test_a_hook_acts_in_its_run_and_in_no_other(hooked, hook):
+    """Before two of the samplers by turns, with LINGBOT_TESTS=all before all four."""
+    found = {sampler: hooked["hooks"].get(f"{hook}, {sampler}") for sampler in SAMPLERS}
+    assert sum(each is not None for each in found.values()) >= 2
+    for sampler, (first, again, fresh) in ((key, each) for key, each in found.items() if each is not None):
+        assert first == again == fresh, sampler
+        assert not fresh["made"].startswith("raised")
+        late = hook == "Set Hook Keyframes" and sampler == "rollout"  # the one chunk ends before the second keyframe
+        assert (fresh["made"] == fresh["after"]) is late, sampler
 
 
 @pytest.fixture

@@ -63,23 +63,6 @@ LACKING = {
 }
 
 
-def test_of_two_copies_one_works_and_the_log_names_both(comfy_host: Host, tmp_path):
-    """The input folder holds a file, so nothing is laid out beside it."""
-    (tmp_path / "input").mkdir()
-    (tmp_path / "input" / "mine.png").write_bytes(b"")
-    folders = {tmp_path / "custom_nodes" / name for name in (PACK_NAME, "another-copy")}
-    (tmp_path / "custom_nodes").mkdir()
-    (tmp_path / "custom_nodes" / "another-copy").symlink_to(PACK, target_is_directory=True)
-    with ComfyServer(comfy_host, tmp_path) as server:
-        (said,) = re.findall("LingBot-World is installed twice: (.+) works, (.+) \\(version .+delete", server.log())
-        scripts = {address.split("/")[2] for address in server.get("/extensions")}
-        node = server.object_info("LingBotWorldSampler")["LingBotWorldSampler"]
-        assert [path.name for path in (tmp_path / "input").iterdir() if path.is_file()] == ["mine.png"]
-    assert set(map(Path, said)) == folders
-    assert scripts == {"core", f"{Path(said[0]).name}@{__version__}"}
-    assert node["python_module"] == f"custom_nodes.{Path(said[0]).name}"
-
-
 def without_all_rights(host: Host, folder: Path) -> Host:
     """The same for root, who may look into every folder, without that right."""
     if os.geteuid() != 0:
@@ -93,24 +76,48 @@ def without_all_rights(host: Host, folder: Path) -> Host:
     return replace(host, python=python)
 
 
-def test_a_folder_that_nobody_may_look_into_costs_no_other(comfy_host: Host, tmp_path):
-    """A drive that is mounted as models/lingbot_world has a `lost+found` of root's."""
-    models = tmp_path / "models" / "lingbot_world"
+@pytest.fixture(scope="module")
+def untidy(comfy_host: Host, tmp_path_factory) -> Iterator[ComfyServer]:
+    """A server with two copies of the pack, a file in its input folder, and folders that nobody may look into: a drive
+    that is mounted as models/lingbot_world has a `lost+found` of root's."""
+    base = tmp_path_factory.mktemp("untidy")
+    for name in ("input", "custom_nodes"):
+        (base / name).mkdir()
+    (base / "input" / "mine.png").write_bytes(b"")
+    (base / "custom_nodes" / "another-copy").symlink_to(PACK, target_is_directory=True)
+    models = base / "models" / "lingbot_world"
     write_random_toy(models / "toy")
-    names = "lost+found", "mine/transformer", "toy/loras"
-    for name in names:
-        (models / name).mkdir(parents=True)
-        (models / name).chmod(0)
+    closed = [models / name for name in ("lost+found", "mine/transformer", "toy/loras")]
+    for folder in closed:
+        folder.mkdir(parents=True)
+        folder.chmod(0)
     try:
-        with ComfyServer(without_all_rights(comfy_host, tmp_path), tmp_path) as server:
-            info = server.object_info()
-            log = server.log()
+        with ComfyServer(without_all_rights(comfy_host, base), base) as server:
+            yield server
     finally:
-        for name in names:
-            (models / name).chmod(0o755)
+        for folder in closed:
+            folder.chmod(0o755)
+
+
+def test_of_two_copies_one_works_and_the_log_names_both(untidy):
+    (said,) = re.findall("LingBot-World is installed twice: (.+) works, (.+) \\(version .+delete", untidy.log())
+    scripts = {address.split("/")[2] for address in untidy.get("/extensions")}
+    node = untidy.object_info("LingBotWorldSampler")["LingBotWorldSampler"]
+    assert set(map(Path, said)) == {untidy.base / "custom_nodes" / name for name in (PACK_NAME, "another-copy")}
+    assert scripts == {"core", f"{Path(said[0]).name}@{__version__}"}
+    assert node["python_module"] == f"custom_nodes.{Path(said[0]).name}"
+
+
+def test_nothing_is_laid_beside_the_files_that_an_input_folder_holds(untidy):
+    assert [path.name for path in (untidy.base / "input").iterdir() if path.is_file()] == ["mine.png"]
+
+
+def test_a_folder_that_nobody_may_look_into_costs_no_other(untidy):
+    info = untidy.object_info()
     assert set(IDS) <= set(info)
     assert info["LingBotWorldLoadExperts"]["input"]["required"]["package"][1]["options"][0] == "toy"
-    assert f"{models / 'lost+found'}: Permission denied; files there are not listed" in log
+    closed = untidy.base / "models" / "lingbot_world" / "lost+found"
+    assert f"{closed}: Permission denied; files there are not listed" in untidy.log()
 
 
 def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):
