@@ -46,7 +46,8 @@ ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 
 BOUNDARY = 0.947
-"""The fraction of the noise range from which upwards the high-noise expert predicts."""
+"""The boundary between the experts, as a fraction of the noise range: the high-noise expert predicts from it
+upwards."""
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
 """The height and width of the official videos in pixels. Their product is the default area."""

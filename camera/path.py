@@ -84,7 +84,8 @@ class CameraPath:
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """Return this path followed by `other`, which is moved to this path's last pose. That pose occurs once."""
+        """Return this path followed by `other`, which is moved to begin at this path's last pose. The shared pose
+        occurs once."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
         moved, actions = other.starting_at(self.c2w[-1]), None

@@ -49,7 +49,7 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
 
 
 def stillness(poses: np.ndarray) -> float:
-    """Return the length, in world units, up to which steps between poses [n, 4, 4] are rounding: the camera stands."""
+    """Return the length, in world units, up to which a step between poses [n, 4, 4] counts as a rounding error."""
     return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
 
 
@@ -161,7 +161,7 @@ def camera_embedding(
     steered camera is unknown in advance: pass the distance of four frames at full speed as `scale`.
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError for
-    invalid arrays, too few poses or `frames`, a size that is no multiple of 8, and a `scale` of 0 or less.
+    invalid arrays, too few poses or `frames`, a size that is not a multiple of 8, and a `scale` of 0 or less.
     """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)

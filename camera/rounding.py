@@ -85,7 +85,7 @@ def remove_rounding(
 
 
 def make_rigid(matrices: np.ndarray) -> np.ndarray:
-    """Return matrices [n, 4, 4] with their 3x3 parts made the nearest rotations, if only rounding separates them."""
+    """Return matrices [n, 4, 4] with 3x3 parts replaced by the nearest rotations, if they differ only by rounding."""
     if not np.isfinite(matrices).all():
         return matrices
     skew = _skew(matrices).max(initial=0.0)

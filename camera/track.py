@@ -63,7 +63,7 @@ def standing_still(frames: int) -> np.ndarray:
 def begin_track(
     c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, chunk: int, actions: np.ndarray | None = None
 ) -> CameraTrack:
-    """Return the camera of a new video of `frames` frames on the path `c2w` [n, 4, 4]; None stands still.
+    """Return the camera of a new video of `frames` frames on the path `c2w` [n, 4, 4] (None: the camera stands still).
 
     `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image (None: the lens of the official examples). The number of
     latent frames is a multiple of `chunk`. `actions` [n, 4] are W, A, S, D flags for an action model; each latent frame

@@ -112,7 +112,7 @@ def _expected(device: torch.device, found: dict[Work, Rate], facts: dict[str, An
 
 
 def _with_rates(known: Rates, device: torch.device, found: dict[Work, Rate]) -> Rates:
-    """Return `known` with the measured rates `found` in place of its own, where there are some."""
+    """Return `known` with its rates replaced by the measured rates `found`, for each kind of work that was measured."""
 
     def of(default: float, *works: Work) -> float:
         return next((found[work].tflops or default for work in works if work in found and found[work].tflops), default)

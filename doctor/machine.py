@@ -30,7 +30,7 @@ COMFYUI_ARGUMENTS = (
 
 
 def describe_machine(device: torch.device, folder: Path | None = None) -> dict[str, Any]:
-    """Return a machine's facts as JSON values. `folder`: where the disk is timed; None: the cache folder."""
+    """Return a machine's facts as JSON values. `folder`: a folder on the disk to time; None: the cache folder."""
     card = card_of(device)
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -105,7 +105,7 @@ def _host_memory() -> dict[str, Any]:
 
 
 def disk_speed(folder: Path) -> dict[str, Any]:
-    """Return the speed, in MB/s, of writing and reading a file in `folder`, or the `reason` why none can be."""
+    """Return the speed, in MB/s, of writing and reading a file in `folder`, or the `reason` why this fails."""
     data = os.urandom(DISK_BYTES // 16) * 16
     try:
         folder.mkdir(parents=True, exist_ok=True)

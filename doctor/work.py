@@ -154,8 +154,8 @@ def worked_out(config: ModelConfig, setting: Setting, rates: Rates, fetched: int
 
 def fits(config: ModelConfig, weight: float, setting: Setting, memory: float) -> Fit | None:
     """Return the placement of a model on a card for a `setting`, or None if the model does not fit. `weight`: the bytes
-    of each stored weight. `memory`: the bytes of the card's memory. Tried in order are: all on the card, keys and
-    values in 8 bits, these in host memory, the weights there too."""
+    of each stored weight. `memory`: the bytes of the card's memory. The order of attempts: all on the card, keys and
+    values in 8 bits, keys and values in host memory, also the weights."""
     work = _work(config, setting)
     stored = int(weight * sum(math.prod(shape) for shape in config.parameter_shapes().values()))
     host, eight_bit = KeyValuePlace(on_host=True), KeyValuePlace(eight_bit=True)

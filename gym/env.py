@@ -28,7 +28,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     `info` has the `pose` of that frame (camera-to-world, float64 [4, 4]) and the length of the video so far in
     `seconds`. It also has the chunk's number `chunk` and the number of its first latent frame, `latent_frame`.
-    Environments with the same arguments share one model. `unwrapped.session` changes prompts and events.
+    Environments with the same arguments share one model. Prompts and events are changed through `unwrapped.session`.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FPS}  # noqa: RUF012
@@ -62,7 +62,7 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
 
     @property
     def session(self) -> Session:
-        """The current walk's session, to change prompts and events. Raises InputError without a walk."""
+        """The session of the current walk, for changes of prompt and events. Raises InputError without a walk."""
         if self._session is None:
             raise InputError("no walk has begun; call `reset` first")
         return self._session

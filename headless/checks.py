@@ -71,7 +71,7 @@ class Plan(RunInputs):
         return ((0, self.options.prompt),)
 
     def precision(self, processes: int = 1) -> Precision:
-        """Return dtype, arithmetic and attention mode of a forward, divided by `processes` processes."""
+        """Return dtype, arithmetic and attention mode of a forward that `processes` processes compute together."""
         arithmetic = suited_arithmetic(self.options.arithmetic, self.device)
         return Precision(self.dtype, arithmetic, self.options.attention, processes)
 
@@ -264,7 +264,8 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings about an empty, useless or file-like prompt. `guided`: the model uses the negative prompt."""
+    """Return warnings about a prompt that is empty, unused or a file's name. `guided`: the model uses the negative
+    prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")

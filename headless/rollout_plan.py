@@ -65,7 +65,8 @@ class RolloutPlan(Plan):
 
     @property
     def frames_before(self) -> int:
-        """The number of frames of the continued state (0: none), and of the first new PNG file."""
+        """The number of frames in the continued state, 0 without one. It is also the number of the first new PNG
+        file."""
         return 0 if self.spec.state is None else self.spec.state.frames
 
     def planner(self, processes: int = 1) -> RolloutPlanner:

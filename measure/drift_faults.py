@@ -8,7 +8,7 @@ import numpy as np
 from .drift_figures import STRIDE, Figures
 
 BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
-"""The thresholds of drift from the median of the first second, which over 90 % of the remaining frames must exceed.
+"""The thresholds of drift. Over 90 % of the remaining frames must differ by more from the median of the first second.
 
 BLURRED and PALE: the smallest accepted fractions of the initial sharpness and colourfulness. TINTED and DARKER: the
 largest accepted changes of red minus blue and of brightness, in grey levels from 0 to 255. They apply to the full

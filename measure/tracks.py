@@ -11,7 +11,8 @@ from ..errors import require
 SHORTER_SIDE = 270
 """The shorter side of frames resized for tracking. Pixels in this package are those of resized frames."""
 MOST_POINTS, APART = 500, 6
-"""The largest number of points tracked at a time, and the smallest distance between them in pixels."""
+"""MOST_POINTS is the largest number of points tracked at a time, and APART the least distance between them in
+pixels."""
 LOOK = {"winSize": (15, 15), "maxLevel": 4, "criteria": (3, 30, 0.01)}
 FARTHEST_BACK = 0.3
 """The largest error, in pixels, between a point and its position after tracking forwards and back again."""

@@ -13,7 +13,7 @@ from ..model.quantized.parameters import LayoutParameter, load_layouts
 from ..weights.comfy import E4M3, INT8, METADATA, NVFP4
 
 FORMATS = {"fp8": E4M3, "int8": INT8, "nvfp4": NVFP4}
-"""The quantized formats of ComfyUI that can be written: this project's name and ComfyUI's."""
+"""The quantized formats of ComfyUI that can be written, each as this project's name: ComfyUI's name."""
 _ROWS = 1024
 """The number of rows quantized to nvfp4 at a time, a multiple of 128 because block scales come in tiles of 128 rows."""
 _LARGEST = 448 * 6

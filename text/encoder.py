@@ -68,7 +68,8 @@ def encode_ids(
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
 ) -> list[Tensor]:
-    """Return `encode`'s embeddings for lists of token ids. Raises TextError for an embedding with NaN or infinity."""
+    """Return the embeddings (see `encode`) of lists of token ids. Raises TextError for an embedding with NaN or
+    infinity."""
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers

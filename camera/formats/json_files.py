@@ -145,7 +145,8 @@ def focal_of(angle: float, side: float, where: str) -> float:
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
-    """Return the width and height in pixels; without them twice cx, cy, or 832x480 for a lens stated as an angle."""
+    """Return the image's width and height in pixels. Without them return twice cx, cy, or 832x480 for a lens stated as
+    an angle."""
     if not {"w", "h"} & frame.keys():
         if {"cx", "cy"} <= frame.keys():
             width, height = (2 * number_of(frame[key], f"{where} {key}") for key in ("cx", "cy"))

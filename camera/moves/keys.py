@@ -47,8 +47,8 @@ def path_from_keys(
     script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
 ) -> CameraPath:
     """Return the path of a key script with its actions, one pose per frame. `fov_deg` is the horizontal field of view;
-    `step` and `turn_deg` are as in `poses_from_keys`. That function returns one pose too many, so poses are resampled,
-    as officially."""
+    `step` and `turn_deg` are as in `poses_from_keys`. That function returns one pose too many, so the poses are
+    resampled, as in the official pipeline."""
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
     held = np.concatenate([actions, actions[-1:]])

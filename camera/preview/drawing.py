@@ -31,7 +31,8 @@ def color_at(fraction: float) -> Color:
 
 
 def in_light(image: Image.Image) -> Image.Image:
-    """Return an RGB image with inverted lightness and the same hues, for a light page; its own inverse."""
+    """Return an RGB image with inverted lightness and the same hues, for a light page. A second call restores the
+    image."""
     pixels = np.asarray(image, np.int16)
     ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
     return Image.fromarray((255 - ends + pixels).astype(np.uint8))

@@ -26,7 +26,7 @@ def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> No
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
-    """Set `file`, shtab's rule for file names, for every option of `parser` without choices and numeric type."""
+    """Set `file`, shtab's rule for file names, for every option of `parser` without choices or a numeric type."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

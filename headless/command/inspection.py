@@ -82,7 +82,8 @@ def describe(
 
 
 def _kernels() -> str:
-    """Return a line with the kernel for each kind of work here; the first candidate without an earlier speed test."""
+    """Return a line with this machine's kernel for each kind of work: the chosen one, or before any test the first
+    candidate."""
     card = card_of(find_device(None))
     names = {work: taken(work, card) or candidates(work, card)[0].name for work in WORKS if candidates(work, card)}
     made = ", ".join(f"{work} by {name}" for work, name in names.items())

@@ -168,7 +168,8 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Return a list with a message if PNG files of a longer video exist. `frames`: the number after the new video's."""
+    """Return a list with a message if PNG files of a longer video exist. `frames`: the first number after the new
+    video."""
     after = [file.name for file in target.files_after(frames)]
     if not after:
         return []

@@ -86,7 +86,7 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
             self._waiting.popleft().result()
 
     def _write(self, frames: np.ndarray) -> None:
-        """Write a part in the thread. An OSError without a file name gets that of the output, except for a pipe."""
+        """Write a part in the thread. An OSError without a file name gets the output's name, except for a pipe."""
         if self._broken:
             return
         self._broken = True
@@ -157,7 +157,8 @@ class _PngFiles:
             self.close()
 
     def close(self) -> None:
-        """Rename the temporary files. If files may be overwritten, delete later frames of a longer video."""
+        """Rename the temporary files to their final names. With `overwrite`, also delete the later frames of a longer
+        video."""
         for file in self._waiting:
             name_whole(file)
         self._waiting = []

@@ -25,7 +25,7 @@ from .serving import ENDPOINT
 T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
-"""The seconds, while kernels are selected and the window fills, that are not measured unless a walk is shorter."""
+"""The seconds at the start of a walk that the figures leave out, unless the walk is shorter: the window still fills."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
@@ -39,7 +39,8 @@ def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. The first Ctrl-C cancels it. Further ones are ignored, so that the walk is saved."""
+    """Return the result of `work`. The first Ctrl-C cancels `work`. Further ones are ignored, so that the walk is
+    saved."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     interrupts = count()
 

@@ -225,7 +225,8 @@ class Opened:
         return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
-        """Return a decoder of the loaded VAE. `exact` loads it again, in fp32, and with tiles on a GPU."""
+        """Return a decoder of the loaded VAE. With `exact` the VAE is loaded again in fp32, and decodes in tiles on a
+        GPU."""
         size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # a single process always has a decoder

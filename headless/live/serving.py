@@ -121,7 +121,8 @@ def _guard(site: Site) -> Any:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the name of the token's cookie, with the port, because one machine's servers share cookies."""
+    """Return the name of the cookie with the token. It contains the port, because all servers of a machine share
+    cookies."""
     return f"lingbot_world_{request.url.port}"
 
 

@@ -23,7 +23,8 @@ class Inputs:
         self._contents: dict[tuple[str, int, int], str] = {}
 
     def of(self, options: GenerateOptions) -> dict[str, str]:
-        """Return hashes of a job's input files, by option or part. The job itself reports missing ones."""
+        """Return hashes of a job's input files, by option or package part. Missing files are left out; the job reports
+        them."""
         marks = {}
         for name, files in {**named_files(options), **part_files(options)}.items():
             with suppress(OSError):

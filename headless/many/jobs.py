@@ -166,7 +166,7 @@ def _path(base: Path, given: str) -> str:
 
 
 def _value(name: str, given: Any) -> Any:
-    """Return a job's option in its field's type, also from the texts of a .csv. Raises InputError for another type."""
+    """Return the value of a job's option in its field's type; a .csv has texts. Raises InputError for another type."""
     expected = "a number"
     try:
         if name == "guide_scale":

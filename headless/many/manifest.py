@@ -28,7 +28,8 @@ _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 
 @dataclass(frozen=True)
 class Outcome:
-    """A job's outcome. `error`: the reason of a failure, or None. `seconds`: since the previous video of the group."""
+    """A job's outcome. `error`: the reason of a failure, or None. `seconds`: the time since the group's previous
+    video."""
 
     job: Job
     seed: int
@@ -121,7 +122,8 @@ class Manifest:
 
 
 def _row(line: str) -> dict[str, Any] | None:
-    """Return a line's row. An incomplete line becomes a FAILED row, or None if even the job's name is lost."""
+    """Return a line's row. For an incomplete line, return a row with the status FAILED, or None without a readable
+    name."""
     try:
         row = json.loads(line)
         name = row["name"]
