@@ -14,11 +14,9 @@ MOST_UNREAD_FILLS = 2
 
 
 class BlockCache:
-    """A cache of two tensors for each transformer block, all computed from one source tensor.
-
-    Tensors of a new source replace the cached ones. If different sources alternate, cached tensors are replaced before
-    they are read. After MOST_UNREAD_FILLS such cases the cache gives up and stays empty.
-    """
+    """A cache of two tensors for each transformer block, all computed from one source tensor. Tensors of a new source
+    replace the cached ones. If different sources alternate, cached tensors are replaced before they are read. After
+    MOST_UNREAD_FILLS such cases the cache gives up and stays empty."""
 
     _source: Tensor | None
     """A copy of the source."""
@@ -62,11 +60,8 @@ class BlockCache:
 
     def attach(self, source: Tensor) -> bool:
         """Empty the cache if the values of `source` differ from those of the cached source, and make `source` the new
-        one.
-
-        Return False if the cache has given up and must not be used, else True. If `source` is the same tensor as before
-        and was not written to, its values are not compared, because a comparison would wait for the GPU.
-        """
+        one. Return False if the cache has given up and must not be used, else True. If `source` is the same tensor as
+        before and was not written to, its values are not compared, because a comparison would wait for the GPU."""
         original, version = self._original
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):

@@ -251,11 +251,9 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: ForwardOptions,
     ) -> Tensor:
-        """Return the residual stream [B, tokens, dim] after block number `index`; x may be overwritten.
-
-        The other arguments are those of `Block.forward`. A host such as ComfyUI may override this method. It then calls
-        the block without `inplace` if x must stay unchanged.
-        """
+        """Return the residual stream [B, tokens, dim] after block number `index`; x may be overwritten. The other
+        arguments are those of `Block.forward`. A host such as ComfyUI may override this method. It then calls the block
+        without `inplace` if x must stay unchanged."""
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
@@ -272,11 +270,9 @@ class LingBotWorldModel(nn.Module):
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Return the embedded tokens [1 or B, tokens, dim] of a camera [B, 384 or 448, F, H, W].
-
-        If all batch elements have the same camera, the result has one batch element. Tokens in `cache` are reused if
-        the camera is the same. `share` selects this process's tokens.
-        """
+        """Return the embedded tokens [1 or B, tokens, dim] of a camera [B, 384 or 448, F, H, W]. If all batch elements
+        have the same camera, the result has one batch element. Tokens in `cache` are reused if the camera is the same.
+        `share` selects this process's tokens."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):
@@ -357,11 +353,9 @@ def sinusoid(timestep: Tensor, width: int) -> Tensor:
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Raise CameraError if the model cannot use a camera for the latent x [B, C, F, H, W].
-
-    A valid camera is [1 or B, channels, F, H, W], with `config.control_channels` channels and the F, H and W of x. A
-    model without camera layers cannot use any camera.
-    """
+    """Raise CameraError if the model cannot use a camera for the latent x [B, C, F, H, W]. A valid camera is [1 or B,
+    channels, F, H, W], with `config.control_channels` channels and the F, H and W of x. A model without camera layers
+    cannot use any camera."""
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

@@ -21,11 +21,9 @@ def give_back_memory() -> None:
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return `tensor` on the device, in `dtype` if that is not None.
-
-    To a CUDA device the copy is non-blocking. To other devices it blocks, because some of them, such as MPS, would
-    otherwise read the host memory after it has been overwritten.
-    """
+    """Return `tensor` on the device, in `dtype` if that is not None. To a CUDA device the copy is non-blocking. To
+    other devices it blocks, because some of them, such as MPS, would otherwise read the host memory after it has been
+    overwritten."""
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
@@ -48,22 +46,18 @@ def queued_on(*devices: torch.device) -> Callable[[], None]:
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
-    """Pin the memory of `tensors` for CUDA, until `owner` is garbage-collected. The tensors are set to zero.
-
-    torch's own pinned memory would take up to twice as much, because its allocator rounds every size up to a power of
-    two. Raises InputError if the system refuses to pin that much memory.
-    """
+    """Pin the memory of `tensors` for CUDA, until `owner` is garbage-collected. The tensors are set to zero. torch's
+    own pinned memory would take up to twice as much, because its allocator rounds every size up to a power of two.
+    Raises InputError if the system refuses to pin that much memory."""
     pinned: list[Tensor] = []
     weakref.finalize(owner, _unpin, pinned, device)
     _pin(tensors, pinned, sum(tensor.nbytes for tensor in tensors))
 
 
 class Pinning:
-    """A background thread that pins `groups` of tensors one after the other for a CUDA device (see `pin`).
-
-    Pinning 23 GB takes five seconds. The groups stay pinned until `owner` is garbage-collected, which also stops the
-    thread. All tensors are set to zero.
-    """
+    """A background thread that pins `groups` of tensors one after the other for a CUDA device (see `pin`). Pinning 23
+    GB takes five seconds. The groups stay pinned until `owner` is garbage-collected, which also stops the thread. All
+    tensors are set to zero."""
 
     def __init__(self, owner: object, groups: list[list[Tensor]], device: torch.device) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device

@@ -148,11 +148,9 @@ def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the peak memory of embedding the camera in bytes: the larger of two stages.
-
-    The first stage holds the camera in the compute dtype, and a copy rearranged to tokens. The second stage holds this
-    copy, the embedded tokens, three temporary parts of them, and the weights.
-    """
+    """Return the peak memory of embedding the camera in bytes: the larger of two stages. The first stage holds the
+    camera in the compute dtype, and a copy rearranged to tokens. The second stage holds this copy, the embedded tokens,
+    three temporary parts of them, and the weights."""
     channels = config.control_channels
     folded = tokens * 4 * channels * size
     weights = (4 * channels + 2 * config.dim) * config.dim * size

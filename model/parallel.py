@@ -102,11 +102,9 @@ WHOLE_VIDEO = WholeVideo()
 
 @dataclass(frozen=True)
 class TokenShare(WholeVideo):
-    """One process's share of the `tokens` tokens of a forward.
-
-    `frames` are the latent frames that contain the share, and `within` is the share's slice of their tokens. `length`
-    is the number of tokens of a share, the same for all processes, including padding with zeros.
-    """
+    """One process's share of the `tokens` tokens of a forward. `frames` are the latent frames that contain the share,
+    and `within` is the share's slice of their tokens. `length` is the number of tokens of a share, the same for all
+    processes, including padding with zeros."""
 
     parallel: SequenceParallel
     tokens: int
@@ -134,11 +132,9 @@ class TokenShare(WholeVideo):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads.
-
-        The arguments are q, k and v [length, dim] of this process's tokens with all heads. Each is exchanged with the
-        other processes while the next one is computed.
-        """
+        """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads. The arguments are q,
+        k and v [length, dim] of this process's tokens with all heads. Each is exchanged with the other processes while
+        the next one is computed."""
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -157,11 +153,9 @@ class TokenShare(WholeVideo):
         return exchange.received.transpose(0, 1).flatten(1)
 
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
-        """Return a context in which kernels are recorded as CUDA graphs, but exchanges of data are not.
-
-        Functions that run the exchanges are passed to `between`, which runs them between two graphs. Their buffers stay
-        allocated for replays.
-        """
+        """Return a context in which kernels are recorded as CUDA graphs, but exchanges of data are not. Functions that
+        run the exchanges are passed to `between`, which runs them between two graphs. Their buffers stay allocated for
+        replays."""
         return self.parallel.exchanges.recorded_by(between)
 
 

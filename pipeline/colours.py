@@ -70,10 +70,8 @@ def as_players_take(frame: Any) -> Any:
 
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
     """Return an opaque image converted to sRGB (mode RGB), and notes for the user on a profile that cannot be applied.
-
     `colour` is the image to convert. `source` is the image as it was opened, with its profile, EXIF data and PNG
-    chunks. `coding` is the file's colour coding, or None.
-    """
+    chunks. `coding` is the file's colour coding, or None."""
     notes: list[str] = []
     data = source.info.get("icc_profile") or described(source, coding)
     if data:

@@ -120,11 +120,9 @@ def estimate_vae(
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that torch can still allocate on `device`.
-
-    These are the free memory and torch's unused reserve, up to the process's limit (set_per_process_memory_fraction).
-    On the CPU, where weights are memory-mapped, return 2**62.
-    """
+    """Return the bytes that torch can still allocate on `device`. These are the free memory and torch's unused reserve,
+    up to the process's limit (set_per_process_memory_fraction). On the CPU, where weights are memory-mapped, return
+    2**62."""
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index

@@ -21,12 +21,9 @@ Predict = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class FewStepSchedule:
-    """A schedule of a few steps without guidance.
-
-    Each step has one of `timesteps` (integers) and one of `sigmas` (float64, for x0 = x - sigma * velocity). Before
-    every step but the first, noise is added to x0 up to the level in `renoise_sigmas` (float32), which has one item
-    fewer.
-    """
+    """A schedule of a few steps without guidance. Each step has one of `timesteps` (integers) and one of `sigmas`
+    (float64, for x0 = x - sigma * velocity). Before every step but the first, noise is added to x0 up to the level in
+    `renoise_sigmas` (float32), which has one item fewer."""
 
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
@@ -35,11 +32,9 @@ class FewStepSchedule:
     """The guidance scale 1, at which no negative prompt is used."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
-        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
-
-        `predict(x, timestep)` returns the velocity. `renoise(shape)` returns new standard normal noise, and is called
-        before every step except the first. If that noise is in pinned memory, its copy to a GPU does not block Python.
-        """
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape. `predict(x,
+        timestep)` returns the velocity. `renoise(shape)` returns new standard normal noise, and is called before every
+        step except the first. If that noise is in pinned memory, its copy to a GPU does not block Python."""
         denoised = x
         for step, timestep in enumerate(self.timesteps):
             if step > 0:

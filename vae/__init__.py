@@ -41,11 +41,9 @@ def load_vae(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> VAE:
-    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names.
-
-    A `.pth` file must be a plain state dict. The VAE's width is read from the weights. Raises CheckpointError for
-    weights that are not a Wan 2.1 VAE's, or not finite.
-    """
+    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names. A `.pth` file must be a
+    plain state dict. The VAE's width is read from the weights. Raises CheckpointError for weights that are not a Wan
+    2.1 VAE's, or not finite."""
     source = "the VAE's tensors" if isinstance(weights, Mapping) else str(weights)
     if isinstance(weights, Mapping):
         check_shapes(source, {name: tuple(tensor.shape) for name, tensor in weights.items()})

@@ -89,11 +89,9 @@ class Decoder(Network):
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield the video frames [1, 3, 8h, 8w] to which the decoder's remaining stages decode the feature map x.
-
-        The first of these stages begins with the layer decoder.upsamples.<index>. A stage has three residual blocks.
-        The last stage then outputs pixels; each other one doubles height and width, and some double the frame rate too.
-        """
+        """Yield the video frames [1, 3, 8h, 8w] to which the decoder's remaining stages decode the feature map x. The
+        first of these stages begins with the layer decoder.upsamples.<index>. A stage has three residual blocks. The
+        last stage then outputs pixels; each other one doubles height and width, and some double the frame rate too."""
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"
@@ -105,11 +103,9 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
-        """Return the feature map x [1, C, h, w] upsampled by 2, as the input of the next decoder stage.
-
-        The next stage begins with the layer decoder.upsamples.<index>. `name` is the name of the convolution after the
-        upsampling. If only a stripe is decoded, the result is cropped to the stripe and its margin.
-        """
+        """Return the feature map x [1, C, h, w] upsampled by 2, as the input of the next decoder stage. The next stage
+        begins with the layer decoder.upsamples.<index>. `name` is the name of the convolution after the upsampling. If
+        only a stripe is decoded, the result is cropped to the stripe and its margin."""
         x = self._doubled(name, x)
         if self._stripe is None:
             return x
@@ -119,11 +115,9 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return two feature maps for the feature map x, by the convolution over time `name`.
-
-        Only x itself is returned if the stage has no such convolution, and for a video's first frame. The layer's
-        stored frames are zeros after the first frame.
-        """
+        """Return two feature maps for the feature map x, by the convolution over time `name`. Only x itself is returned
+        if the stage has no such convolution, and for a video's first frame. The layer's stored frames are zeros after
+        the first frame."""
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:
@@ -133,11 +127,9 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder. A video's first frame becomes a latent frame, and so does each group of four later frames.
-
-    The empty frames after a start image are one tensor that is passed repeatedly. After some calls a layer's state
-    holds only this tensor. The layer then returns its previous result instead of computing it again.
-    """
+    """The encoder. A video's first frame becomes a latent frame, and so does each group of four later frames. The empty
+    frames after a start image are one tensor that is passed repeatedly. After some calls a layer's state holds only
+    this tensor. The layer then returns its previous result instead of computing it again."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)

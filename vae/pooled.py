@@ -48,11 +48,9 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory.
-
-    Its results differ from those of `Decoder` by rounding only. A convolution after doubling the size uses four kernels
-    of 2x2 pixels at the original size instead (see `weights.quarters`).
-    """
+    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory. Its
+    results differ from those of `Decoder` by rounding only. A convolution after doubling the size uses four kernels of
+    2x2 pixels at the original size instead (see `weights.quarters`)."""
 
     _given: Iterator[Tensor]  # the slots of the next layers
 
@@ -197,10 +195,8 @@ def suits(vae: VAE) -> bool:
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
     """Return whether decoding with a VAE of this base `width` uses a PooledDecoder, so that a CUDA graph can record it.
-
     The width is the number of channels at full resolution. A PooledDecoder requires the `dtype` fp16, Triton, and a GPU
-    for which Triton's convolution or our own is chosen. Except on Hopper GPUs, the first call tests the candidates.
-    """
+    for which Triton's convolution or our own is chosen. Except on Hopper GPUs, the first call tests the candidates."""
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
     return convolution_of(device) in (OURS, TRITON)

@@ -16,10 +16,8 @@ Corner = tuple[int, int]
 @dataclass(frozen=True)
 class Tiling:
     """The tiles of a frame with `height` x `width` latent pixels. A tile is identified by its top left latent pixel.
-
     `tile` is the side of a tile, and `stride` the distance between tiles, in latent pixels. A frame that is not split
-    is one tile.
-    """
+    is one tile."""
 
     height: int
     width: int
@@ -46,11 +44,9 @@ class Tiling:
 
 @dataclass
 class Blender:
-    """A blender that joins overlapping tiles to images. Add the tiles in the order of `tiling.corners`.
-
-    Several images, each with a number, may be joined at a time. Overlaps are stored until the tiles to the right and
-    below are added.
-    """
+    """A blender that joins overlapping tiles to images. Add the tiles in the order of `tiling.corners`. Several images,
+    each with a number, may be joined at a time. Overlaps are stored until the tiles to the right and below are
+    added."""
 
     tiling: Tiling
     scale: int = 1

@@ -119,11 +119,9 @@ def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[st
 
 
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the official weights on `device` in `dtype`, in the network's layout, by official name.
-
-    Convolution kernels become [out, 3 * in, h, w], with the oldest frame first, channels last in memory. Weights of
-    norms become [channels].
-    """
+    """Return the official weights on `device` in `dtype`, in the network's layout, by official name. Convolution
+    kernels become [out, 3 * in, h, w], with the oldest frame first, channels last in memory. Weights of norms become
+    [channels]."""
     return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
 
 

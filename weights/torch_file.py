@@ -43,11 +43,9 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 
 def _unwrapped(path: Path, state: object) -> object:
-    """Return the model's dictionary of tensors from a training checkpoint.
-
-    That is the network with the most tensors, such as the `generator` next to an optimizer's state. Other content is
-    returned unchanged. Raises CheckpointError if several networks have the same number of tensors.
-    """
+    """Return the model's dictionary of tensors from a training checkpoint. That is the network with the most tensors,
+    such as the `generator` next to an optimizer's state. Other content is returned unchanged. Raises CheckpointError if
+    several networks have the same number of tensors."""
     for _ in range(_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):
             break

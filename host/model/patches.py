@@ -134,11 +134,8 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
     """Return a warning about patches that are never called, and about keys that a node added to transformer_options
-    during the run.
-
-    `options` are the current step's transformer_options, and `usual` are the keys of the first step. `blocks` is the
-    number of blocks of the model. Return an empty string if there is nothing to report.
-    """
+    during the run. `options` are the current step's transformer_options, and `usual` are the keys of the first step.
+    `blocks` is the number of blocks of the model. Return an empty string if there is nothing to report."""
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
     return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
 

@@ -49,12 +49,9 @@ class RememberingVAE(comfy.sd.VAE):
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the length of a tile in time: `tile` (None without tiles), or `frames` if `tile` is shorter.
-
-    This VAE would treat a shorter tile as a new video, so its first latent frame would decode to one frame instead of
-    four. That causes jumps in brightness of up to 80 %. The VAE works frame by frame, so shorter tiles would save no
-    memory.
-    """
+    """Return the length of a tile in time: `tile` (None without tiles), or `frames` if `tile` is shorter. This VAE
+    would treat a shorter tile as a new video, so its first latent frame would decode to one frame instead of four. That
+    causes jumps in brightness of up to 80 %. The VAE works frame by frame, so shorter tiles would save no memory."""
     if tile is None or tile >= frames:
         return tile
     show_note("The tiles are in space only: in time this VAE goes frame by frame, and a tile would begin a new video.")

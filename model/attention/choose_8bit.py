@@ -175,20 +175,16 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's cache may hold 8-bit Operands as keys and values in this attention mode.
-
-    Our own kernel, cuDNN's and the CPU's plain torch accept Operands. Call `choose_attention` first, because it rejects
-    modes that the device does not support.
-    """
+    """Return whether a causal model's cache may hold 8-bit Operands as keys and values in this attention mode. Our own
+    kernel, cuDNN's and the CPU's plain torch accept Operands. Call `choose_attention` first, because it rejects modes
+    that the device does not support."""
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
-    """Return whether 8-bit attention on a device takes queries, keys and values that are already in 8 bits.
-
-    It does on the CPU, and on a GPU unless the chosen kernel, such as SageAttention's, quantizes its inputs itself.
-    Raises InputError if no kernel works on the GPU.
-    """
+    """Return whether 8-bit attention on a device takes queries, keys and values that are already in 8 bits. It does on
+    the CPU, and on a GPU unless the chosen kernel, such as SageAttention's, quantizes its inputs itself. Raises
+    InputError if no kernel works on the GPU."""
     return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
 
@@ -234,11 +230,9 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 
 
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a CUDA graph may record self-attention in this mode.
-
-    The result is False only for an 8-bit kernel of a GPU that ignores the current stream. Call `choose_attention`
-    first, because it rejects modes that the device does not support.
-    """
+    """Return whether a CUDA graph may record self-attention in this mode. The result is False only for an 8-bit kernel
+    of a GPU that ignores the current stream. Call `choose_attention` first, because it rejects modes that the device
+    does not support."""
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 

@@ -39,11 +39,9 @@ On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406
 """
 
 FRAMES_BYTES = 2**28
-"""The limit of `frames_bytes` up to which attention runs frame by frame while a causal model's window fills.
-
-Chunks with such small results have few tokens, so a GPU finishes a kernel before Python launches the next one. Frame by
-frame, all chunks run the same kernels, so a CUDA graph can replay them.
-"""
+"""The limit of `frames_bytes` up to which attention runs frame by frame while a causal model's window fills. Chunks
+with such small results have few tokens, so a GPU finishes a kernel before Python launches the next one. Frame by frame,
+all chunks run the same kernels, so a CUDA graph can replay them."""
 
 HOPPER = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""
@@ -102,11 +100,9 @@ def _serves_ours(device: torch.device) -> bool:
 
 
 def compile_ahead(device: torch.device) -> None:
-    """Compile our own attention kernel in a background thread, if the device supports the kernel.
-
-    Call this before the weights are read, so that both happen at the same time. A compile error is ignored here and
-    raised when the kernel is tested.
-    """
+    """Compile our own attention kernel in a background thread, if the device supports the kernel. Call this before the
+    weights are read, so that both happen at the same time. A compile error is ignored here and raised when the kernel
+    is tested."""
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 
@@ -135,11 +131,9 @@ def ours_works(device: torch.device) -> bool:
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
-    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim] and `missing` more tokens.
-
-    The missing tokens are copies of the last key and value. Instead of computing them, log(1 + missing) is added to the
-    last key's logits.
-    """
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim] and `missing` more tokens. The missing
+    tokens are copies of the last key and value. Instead of computing them, log(1 + missing) is added to the last key's
+    logits."""
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
@@ -154,11 +148,9 @@ def multiplies_bf16() -> bool:
 
 
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU.
-
-    torch's kernel multiplies bf16 as fp32, so 144 queries to 2,592 keys in 4 heads take one core 4.9 ms. Here each head
-    is multiplied in bf16, which takes 1.5 ms. The scores are then rounded to bf16, so the error doubles.
-    """
+    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU. torch's kernel multiplies bf16 as
+    fp32, so 144 queries to 2,592 keys in 4 heads take one core 4.9 ms. Here each head is multiplied in bf16, which
+    takes 1.5 ms. The scores are then rounded to bf16, so the error doubles."""
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
     out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
@@ -190,11 +182,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
-    """Return the number of parts into which to split the keys, so that few queries fill all multiprocessors (SMs).
-
-    A GPU has `processors` SMs, and an SM processes one tile of queries with all its keys. Often the last round of tiles
-    uses few SMs: 144 tiles on 132 SMs take as long as 264 tiles. With split keys there are more and shorter rounds.
-    """
+    """Return the number of parts into which to split the keys, so that few queries fill all multiprocessors (SMs). A
+    GPU has `processors` SMs, and an SM processes one tile of queries with all its keys. Often the last round of tiles
+    uses few SMs: 144 tiles on 132 SMs take as long as 264 tiles. With split keys there are more and shorter rounds."""
     tiles = -(-queries // TILE) * heads
 
     def time(parts: int) -> float:
@@ -226,11 +216,9 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
-    """Return attention [tokens, heads*head_dim] of q over selected latent frames of k and v.
-
-    k and v are [frames * frame tokens, heads*head_dim]. `shares` (fp32 [frames]) is 0 for each frame to attend to, and
-    -inf for each frame to ignore. The ignored frames must be the last ones. Raises cuDNN's errors.
-    """
+    """Return attention [tokens, heads*head_dim] of q over selected latent frames of k and v. k and v are [frames *
+    frame tokens, heads*head_dim]. `shares` (fp32 [frames]) is 0 for each frame to attend to, and -inf for each frame to
+    ignore. The ignored frames must be the last ones. Raises cuDNN's errors."""
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
     q, k, v = (
@@ -273,10 +261,8 @@ def processors(device: torch.device) -> int:
 
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return the attention of q over k and v [B, heads, tokens, head_dim], and the logarithm of the softmax's
-    denominator.
-
-    The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithm is fp32 [B, heads, L].
-    """
+    denominator. The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithm is fp32
+    [B, heads, L]."""
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)
 
@@ -300,10 +286,8 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
     """Return random q [1, rows, dim], k and v [1, keys, dim] in bf16, and the number of heads, for a kernel's test.
-
     `size` gives rows, keys, dim and head size. The first channel of each head is four times as large in k, because real
-    keys have such large channels.
-    """
+    keys have such large channels."""
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
     q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)

@@ -36,12 +36,9 @@ HEADROOM = 4.0
 
 
 class Scaling(NamedTuple):
-    """The mapping of numbers x to 8 bits: (x - mean) * factor.
-
-    `scale` is 1 / factor. scale and factor are fp32 [1], and mean is fp32 [dim]. `reach` (fp32 [1]) is an upper bound
-    of the decoded numbers' magnitudes, or None if unknown. The scale is a power of two, so all normal float8 results
-    are the same whether heads share a scale or not.
-    """
+    """The mapping of numbers x to 8 bits: (x - mean) * factor. `scale` is 1 / factor. scale and factor are fp32 [1],
+    and mean is fp32 [dim]. `reach` (fp32 [1]) is an upper bound of the decoded numbers' magnitudes, or None if unknown.
+    The scale is a power of two, so all normal float8 results are the same whether heads share a scale or not."""
 
     scale: Tensor
     factor: Tensor
@@ -59,12 +56,9 @@ class Scaling(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """A tensor of tokens in float8_e4m3fn, with its scaling.
-
-    `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed` is not None, `values` is [dim,
-    columns] instead, and `transposed` is the number of tokens without padding. `transposed_columns` gives the column of
-    each token.
-    """
+    """A tensor of tokens in float8_e4m3fn, with its scaling. `values` is [tokens, dim]; tokens of zeros may follow as
+    padding. If `transposed` is not None, `values` is [dim, columns] instead, and `transposed` is the number of tokens
+    without padding. `transposed_columns` gives the column of each token."""
 
     values: Tensor
     scaling: Scaling
@@ -92,10 +86,8 @@ def sample(x: Tensor) -> Tensor:
 
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
     """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to float8_e4m3fn.
-
     Magnitudes up to `headroom` times the maximum of a sample of x are not clamped. If `mean_of` is None, no mean is
-    subtracted.
-    """
+    subtracted."""
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
 
@@ -119,11 +111,9 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and of values.
-
-    `keys` and `values` are the first chunk's, and later chunks use the same scalings. Later values, and later keys that
-    no norm bounds, may be `headroom` times as large without being clamped.
-    """
+    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and of values. `keys`
+    and `values` are the first chunk's, and later chunks use the same scalings. Later values, and later keys that no
+    norm bounds, may be `headroom` times as large without being clamped."""
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
         rotated = keys.rotated()
@@ -188,12 +178,9 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Return q, k and v [B, tokens, dim] as float8_e4m3fn Operands [B * tokens, dim].
-
-    `zeros` tokens of zeros follow keys and values. All batch elements share a scale and a mean. The keys' mean is
-    estimated from a sample. The values' mean is exact, because a query that attends equally to all values returns
-    little more than this mean.
-    """
+    """Return q, k and v [B, tokens, dim] as float8_e4m3fn Operands [B * tokens, dim]. `zeros` tokens of zeros follow
+    keys and values. All batch elements share a scale and a mean. The keys' mean is estimated from a sample. The values'
+    mean is exact, because a query that attends equally to all values returns little more than this mean."""
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
     return queries_in_8_bits(q), keys, operand(v, scaling(v, v), zeros)

@@ -36,11 +36,8 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     """Return attention [1, L, heads*128] of q, in the same shape, over the Operands k and v, computed by our own
-    kernel.
-
-    q is converted to float8_e4m3fn first. A contiguous bf16 q is overwritten with the result. k and v already are
-    float8_e4m3fn.
-    """
+    kernel. q is converted to float8_e4m3fn first. A contiguous bf16 q is overwritten with the result. k and v already
+    are float8_e4m3fn."""
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
 

@@ -125,11 +125,9 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""A test for each kind of work: on which GPUs the first accurate candidate in the table is chosen without timing.
-
-There the table's order was measured, or timing takes longer than the best choice saves. On other GPUs, and for kinds of
-work that are missing here, the fastest accurate candidate is chosen.
-"""
+"""A test for each kind of work: on which GPUs the first accurate candidate in the table is chosen without timing. There
+the table's order was measured, or timing takes longer than the best choice saves. On other GPUs, and for kinds of work
+that are missing here, the fastest accurate candidate is chosen."""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
@@ -160,11 +158,9 @@ def settings() -> dict[str, str]:
 
 
 def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
-    """Return the dtype for 8-bit matrix products on a GPU: "fp8" on Hopper and Blackwell server GPUs, else "int8".
-
-    On these server GPUs int8 is not faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
-    GeForce, Radeon and Ampere.
-    """
+    """Return the dtype for 8-bit matrix products on a GPU: "fp8" on Hopper and Blackwell server GPUs, else "int8". On
+    these server GPUs int8 is not faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
+    GeForce, Radeon and Ampere."""
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 

@@ -21,11 +21,9 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The limits of a timing on a GPU, which covers several runs in a row.
-
-The runs take `LEAST_SECONDS` seconds together, but there are `MOST_RUNS` at most. A single run of a small product would
-spend half of its time on the launch and the synchronization.
-"""
+"""The limits of a timing on a GPU, which covers several runs in a row. The runs take `LEAST_SECONDS` seconds together,
+but there are `MOST_RUNS` at most. A single run of a small product would spend half of its time on the launch and the
+synchronization."""
 
 
 class Size(NamedTuple):
@@ -68,10 +66,8 @@ KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
 """Functions that prepare a candidate's 8-bit operands from a test's arguments, and return a call of the kernel alone.
-
 Only `rates` uses them. Other layers or a cache usually provide these operands. A candidate has no entry if its
-`attempt` already is the kernel alone.
-"""
+`attempt` already is the kernel alone."""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:

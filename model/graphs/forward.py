@@ -29,11 +29,9 @@ code must have no other effect, because a replay does not run it."""
 
 
 class _Recording:
-    """The recorded kernels of a forward: several CUDA graphs, and the actions to run between two graphs.
-
-    `out` receives the forward's result. It is allocated before the recording, because CUDA's own allocator warns if
-    memory from a recording is freed. `filled` are the tensors that the kernels write to the camera cache.
-    """
+    """The recorded kernels of a forward: several CUDA graphs, and the actions to run between two graphs. `out` receives
+    the forward's result. It is allocated before the recording, because CUDA's own allocator warns if memory from a
+    recording is freed. `filled` are the tensors that the kernels write to the camera cache."""
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 

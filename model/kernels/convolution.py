@@ -265,11 +265,9 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write a feature map x [rows, channels] of `size` (height, width) to a pool [rows, channels] (see `convolve`).
-
-    The third number in `slots` (int32 on the GPU) is the slot. If `weight` [channels] is given, SiLU(norm(x) * weight)
-    is written instead, where norm is the root-mean-square norm with epsilon `eps`.
-    """
+    """Write a feature map x [rows, channels] of `size` (height, width) to a pool [rows, channels] (see `convolve`). The
+    third number in `slots` (int32 on the GPU) is the slot. If `weight` [channels] is given, SiLU(norm(x) * weight) is
+    written instead, where norm is the root-mean-square norm with epsilon `eps`."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

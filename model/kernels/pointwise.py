@@ -61,11 +61,8 @@ def _rms(
     ROPE: tl.constexpr,
 ):
     """Compute the root-mean-square norm of one token, then RoPE if ROPE, then the conversion to fp8 if there is a
-    factor.
-
-    The result is written to the token's row number in `rows_ptr`, or to the token's own row if that is None. `out_ptr`
-    may be `x_ptr`.
-    """
+    factor. The result is written to the token's row number in `rows_ptr`, or to the token's own row if that is None.
+    `out_ptr` may be `x_ptr`."""
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -295,11 +292,9 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation m [B, 6, dim], computed as m = times + weights; m[:, 1::3] += 1.
-
-    `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
-    the feed-forward. So 1 is added to both scales.
-    """
+    """Return a block's modulation m [B, 6, dim], computed as m = times + weights; m[:, 1::3] += 1. `times` is [B, 6,
+    dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of the feed-forward.
+    So 1 is added to both scales."""
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
         _modulated[parts_of(times.flatten(0, 1))](

@@ -34,11 +34,9 @@ def token_by_token(dim: int) -> dict[str, int]:
 
 
 def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
-    """Return the number of programs for the tokens of x [tokens, dim]: as many as the GPU can run at the same time.
-
-    A multiprocessor (SM) runs one program if WIDTH is MOST_WIDTH, because the program fills the registers. Otherwise it
-    runs `at_once` programs.
-    """
+    """Return the number of programs for the tokens of x [tokens, dim]: as many as the GPU can run at the same time. A
+    multiprocessor (SM) runs one program if WIDTH is MOST_WIDTH, because the program fills the registers. Otherwise it
+    runs `at_once` programs."""
     if x.device.type != "cuda":
         return min(len(x), 2)
     each = 1 if sizes["WIDTH"] == MOST_WIDTH else at_once

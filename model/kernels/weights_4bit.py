@@ -202,11 +202,9 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
-
-    `packed` (uint8) holds two values in a byte, and `scales` are a `codec.Scales`. Raises RuntimeError for float8 on
-    AMD's GPUs: the kernel contains an NVIDIA instruction that would crash AMD's compiler.
-    """
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` (uint8)
+    holds two values in a byte, and `scales` are a `codec.Scales`. Raises RuntimeError for float8 on AMD's GPUs: the
+    kernel contains an NVIDIA instruction that would crash AMD's compiler."""
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")
     rows, width = shape

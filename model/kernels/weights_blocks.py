@@ -69,11 +69,9 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Return the number with index `group` of eight packed 6-bit numbers.
-
-    Numbers 0 to 3 are the low six bits of four bytes, the first of which is `first`. The others have four low bits in
-    the bytes at `second`, SHIFT bits up, and two high bits in the top of the bytes at `first`.
-    """
+    """Return the number with index `group` of eight packed 6-bit numbers. Numbers 0 to 3 are the low six bits of four
+    bytes, the first of which is `first`. The others have four low bits in the bytes at `second`, SHIFT bits up, and two
+    high bits in the top of the bytes at `first`."""
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))
@@ -117,11 +115,9 @@ def _decode(
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Decode AT_ONCE values of a GGUF weight in each program. AT_ONCE is a multiple of VALUES.
-
-    KIND is the format, such as "Q4_K". A block holds VALUES values in NBYTES bytes. LEAST: whether a block of 32 values
-    also stores an offset, which is added to each value.
-    """
+    """Decode AT_ONCE values of a GGUF weight in each program. AT_ONCE is a multiple of VALUES. KIND is the format, such
+    as "Q4_K". A block holds VALUES values in NBYTES bytes. LEAST: whether a block of 32 values also stores an offset,
+    which is added to each value."""
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)
     start = packed_ptr + first // VALUES * NBYTES + at // VALUES * NBYTES

@@ -132,10 +132,8 @@ class KeyValueCache:
 
     def see_all_frames(self) -> None:
         """Let attention process all slots while the window fills, including slots that hold no frame yet.
-
         `frame_shares` then excludes the slots without a frame, and every forward runs the same kernels, as CUDA graphs
-        require. The cache must be `in_place`, and the device must support `attends_to_frames`.
-        """
+        require. The cache must be `in_place`, and the device must support `attends_to_frames`."""
         self._by_frames = True
 
     @property

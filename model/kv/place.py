@@ -41,10 +41,8 @@ def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
     """Return the shape and dtype of each tensor that a storage's `fetch` returns for one block: keys, then values.
-
     `frames` are the latent frames of the window and of a chunk. In fp8, tokens of zeros follow as padding. In int8,
-    scales follow each tensor, and the current chunk's frames are not included.
-    """
+    scales follow each tensor, and the current chunk's frames are not included."""
     tokens = frames[0] * frame_tokens
     if place.fp8:
         return [((tokens + padding(tokens), config.dim), FP8)] * 2

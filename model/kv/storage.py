@@ -36,11 +36,9 @@ class DeviceStorage:
         available."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """Return the tensors [tokens, columns] of block number `block`, on the device.
-
-        The rows of the earlier frames that were passed to `begin` hold their stored values. Callers must treat the
-        other rows as undefined, and may overwrite them.
-        """
+        """Return the tensors [tokens, columns] of block number `block`, on the device. The rows of the earlier frames
+        that were passed to `begin` hold their stored values. Callers must treat the other rows as undefined, and may
+        overwrite them."""
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:

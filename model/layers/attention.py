@@ -70,11 +70,9 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute the keys and values of a single batch element and pass them to `extend`, without attending.
-
-        The last forward of a chunk calls this in the last block, because that block's attention is not needed. The
-        arguments are those of `update_`.
-        """
+        """Compute the keys and values of a single batch element and pass them to `extend`, without attending. The last
+        forward of a chunk calls this in the last block, because that block's attention is not needed. The arguments are
+        those of `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -87,12 +85,9 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v of y [tokens, dim], each computed when it is requested.
-
-        For a causal model in a single process, q and k are Unrotated, because the KV cache applies norm and RoPE. For
-        attention in 8 bits without a cache, they are Operands, and each 16-bit tensor is freed before the next is
-        computed.
-        """
+        """Yield q, k and v of y [tokens, dim], each computed when it is requested. For a causal model in a single
+        process, q and k are Unrotated, because the KV cache applies norm and RoPE. For attention in 8 bits without a
+        cache, they are Operands, and each 16-bit tensor is freed before the next is computed."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
@@ -143,11 +138,8 @@ class SelfAttention(_Attention):
 
 class CrossAttention(_Attention):
     """A cross-attention layer. As in training, the video's tokens attend to all text_len tokens of the prompt,
-    including padding.
-
-    A prompt may have fewer than text_len tokens. Its last token, which is padding, is then weighted as if it were
-    repeated up to text_len.
-    """
+    including padding. A prompt may have fewer than text_len tokens. Its last token, which is padding, is then weighted
+    as if it were repeated up to text_len."""
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
@@ -164,11 +156,9 @@ class CrossAttention(_Attention):
     def update_(
         self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
     ) -> None:
-        """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`.
-
-        `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`. GEMMs
-        use the dtype of `context`. `options` are passed to the attention function.
-        """
+        """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`. `norm` is the
+        weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`. GEMMs use the dtype
+        of `context`. `options` are passed to the attention function."""
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
@@ -187,11 +177,9 @@ class CrossAttention(_Attention):
 
 
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
-    """Yield the result of each layer for y [tokens, in].
-
-    If `at_once`, and the layers' weights are adjacent in memory, one matrix product computes all results, which are
-    strided views. Otherwise each layer runs when its result is requested.
-    """
+    """Yield the result of each layer for y [tokens, in]. If `at_once`, and the layers' weights are adjacent in memory,
+    one matrix product computes all results, which are strided views. Otherwise each layer runs when its result is
+    requested."""
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)

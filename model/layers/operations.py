@@ -201,11 +201,9 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`.
-
-    They are in the layer's dtype or in the dtype of `reference`, because the kernels accept both. A host's layer
-    returns them from its own method `norm_parameters(reference)`.
-    """
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`. They are in the layer's
+    dtype or in the dtype of `reference`, because the kernels accept both. A host's layer returns them from its own
+    method `norm_parameters(reference)`."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

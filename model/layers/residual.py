@@ -17,12 +17,9 @@ Waits = Literal["never", "last", "always"]
 
 
 class Residual:
-    """The residual stream x [tokens, dim] of one batch element, updated in place.
-
-    Depending on `waits`, additions and the camera's scale and shift are deferred to the next norm, which may be in the
-    next block. One kernel then does all of it and reads x once. A deferred addend stays in memory until then. Call
-    `settle` before reading x.
-    """
+    """The residual stream x [tokens, dim] of one batch element, updated in place. Depending on `waits`, additions and
+    the camera's scale and shift are deferred to the next norm, which may be in the next block. One kernel then does all
+    of it and reads x once. A deferred addend stays in memory until then. Call `settle` before reading x."""
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
         self._x, self._waits, self.last = x, waits, True
@@ -96,11 +93,9 @@ def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
 
 
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield each batch element with its items of `given`, in the order in which a layer should process them.
-
-    The element with a deferred addition comes first, because its norm frees the addend's memory. The last one is marked
-    as `last`, so that its next addition may be deferred.
-    """
+    """Yield each batch element with its items of `given`, in the order in which a layer should process them. The
+    element with a deferred addition comes first, because its norm frees the addend's memory. The last one is marked as
+    `last`, so that its next addition may be deferred."""
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

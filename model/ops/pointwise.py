@@ -49,11 +49,9 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, heads*head_dim] by its root-mean-square norm times weight, after RoPE; return x.
-
-    The norm covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels. cos and sin
-    [tokens, head_dim / 2] are the same for all heads.
-    """
+    """Replace x [tokens, heads*head_dim] by its root-mean-square norm times weight, after RoPE; return x. The norm
+    covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels. cos and sin [tokens,
+    head_dim / 2] are the same for all heads."""
     return run("rms_rope_", x, weight, cos, sin, eps)
 
 
@@ -75,11 +73,9 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation m [B, 6, dim] in the dtype of `times`: m = times + weights; m[:, 1::3] += 1.
-
-    `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
-    the feed-forward. So 1 is added to both scales.
-    """
+    """Return a block's modulation m [B, 6, dim] in the dtype of `times`: m = times + weights; m[:, 1::3] += 1. `times`
+    is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of the
+    feed-forward. So 1 is added to both scales."""
     return run("modulated", times, weights)
 
 
@@ -152,11 +148,9 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`.
-
-    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32. With `factor` = 1 / factor of `to_fp8_` and the same
-    shift, the call decodes the result of `to_fp8_`.
-    """
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`. `values` is [tokens, dim]; factor [1] and
+    shift [dim] are fp32. With `factor` = 1 / factor of `to_fp8_` and the same shift, the call decodes the result of
+    `to_fp8_`."""
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -192,11 +186,9 @@ def merge_(
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write products * scales * weight_scales + bias to `out` [tokens, dim].
-
-    `products` [tokens, dim] are unscaled results of an 8-bit matrix product. The fp32 `scales` [tokens, 1] are the
-    tokens', and `weight_scales` [dim] the output channels'. bias is [dim] or None.
-    """
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim]. `products` [tokens, dim] are unscaled
+    results of an 8-bit matrix product. The fp32 `scales` [tokens, 1] are the tokens', and `weight_scales` [dim] the
+    output channels'. bias is [dim] or None."""
     return run("rescale_", out, products, scales, weight_scales, bias)
 
 

@@ -48,20 +48,16 @@ def scatter_rotated_(
     given: Unrotated,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """Write `given`, after norm and RoPE, to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`.
-
-    If `scaling` has a shift (fp32 [dim]) and a factor (fp32 [1]), (result - shift) * factor is written as
-    float8_e4m3fn. `given` may be overwritten.
-    """
+    """Write `given`, after norm and RoPE, to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`. If
+    `scaling` has a shift (fp32 [dim]) and a factor (fp32 [1]), (result - shift) * factor is written as float8_e4m3fn.
+    `given` may be overwritten."""
     return pointwise.run("scatter_rotated_", out, rows, given.x, given.norm_rope, *scaling)
 
 
 def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `given` after norm and RoPE in float8_e4m3fn [tokens, dim], its scale, and 1 / scale (fp32 [1] each).
-
-    The norm bounds its result, so the scale is the smallest power of two with which no token overflows. `given` may be
-    overwritten.
-    """
+    """Return `given` after norm and RoPE in float8_e4m3fn [tokens, dim], its scale, and 1 / scale (fp32 [1] each). The
+    norm bounds its result, so the scale is the smallest power of two with which no token overflows. `given` may be
+    overwritten."""
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
     return pointwise.run("rotated_fp8_", out, scale, factor, given.x, given.norm_rope), scale, factor

@@ -80,11 +80,9 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
-
-    `packed` (uint8) holds two values in a byte. A row's scale is computed from the largest of the `scales` of its
-    blocks. A block must not span several rows.
-    """
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` (uint8)
+    holds two values in a byte. A row's scale is computed from the largest of the `scales` of its blocks. A block must
+    not span several rows."""
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
     scaled = scales._replace(absmax=(per_row * row_scales.reciprocal()).view(-1), nested_absmax=None)

@@ -23,11 +23,9 @@ def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torc
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
-
-    `packed` (uint8) holds two values in a byte, and `scales` are their scales. `codec.recode` or a Triton kernel
-    converts directly. If blocks span several rows, the weight is decoded to float32 first.
-    """
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` (uint8)
+    holds two values in a byte, and `scales` are their scales. `codec.recode` or a Triton kernel converts directly. If
+    blocks span several rows, the weight is decoded to float32 first."""
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()

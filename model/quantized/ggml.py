@@ -53,10 +53,8 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return the rows with the indices `rows` (int64 [n]) of a weight of `shape` [out, in], as float32 [n, in].
-
     `packed` (uint8) holds its blocks in the format `kind`. If the width `in` is a multiple of the block size, only
-    these rows are read.
-    """
+    these rows are read."""
     height, width = shape
     if width % BLOCKS[kind].values:
         return decode(packed, kind, shape, torch.float32)[rows]

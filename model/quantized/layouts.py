@@ -63,11 +63,9 @@ def bitsandbytes_functional() -> Any:
 
 @dataclass(frozen=True)
 class FourBitParams(BaseLayoutParams):
-    """The scales, format and shape of a 4-bit weight. `scale` is bitsandbytes' absmax.
-
-    `orig_shape` is the logical shape. If `transposed`, it is reversed, but the bytes stay as they are. `state_dtype` is
-    the dtype before quantization.
-    """
+    """The scales, format and shape of a 4-bit weight. `scale` is bitsandbytes' absmax. `orig_shape` is the logical
+    shape. If `transposed`, it is reversed, but the bytes stay as they are. `state_dtype` is the dtype before
+    quantization."""
 
     code: Tensor
     nested_absmax: Tensor | None
@@ -204,11 +202,9 @@ def four_bit_tensor(
 def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor in one of comfy_kitchen's own layouts, without copying `values`.
-
-    The tensor reports `dtype` as its dtype. `shape` is the weight's shape, by default the shape of `values`. `fields`
-    are the other fields of the layout's Params.
-    """
+    """Return a QuantizedTensor in one of comfy_kitchen's own layouts, without copying `values`. The tensor reports
+    `dtype` as its dtype. `shape` is the weight's shape, by default the shape of `values`. `fields` are the other fields
+    of the layout's Params."""
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 

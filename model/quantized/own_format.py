@@ -51,11 +51,9 @@ def _computes(form: Work, device: torch.device) -> bool:
 
 
 def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen.
-
-    x is quantized to the weight's format. Raises RuntimeError if comfy-kitchen has no kernel for the GPU and would use
-    plain torch.
-    """
+    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen. x is
+    quantized to the weight's format. Raises RuntimeError if comfy-kitchen has no kernel for the GPU and would use plain
+    torch."""
     kitchen, form, own = import_module("comfy_kitchen"), FORMATS[weight.layout_name], weight.fields
     values, params = _layout(form).quantize(x.contiguous())
     arguments: dict[str, Any] = {"a": values, "b": weight.data, "bias": bias, "out_dtype": dtype}

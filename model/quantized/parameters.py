@@ -17,11 +17,9 @@ from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base class of quantized weights outside ComfyUI.
-
-    It needs torch only, because importing comfy_kitchen and bitsandbytes takes six seconds. In ComfyUI, weights are
-    QuantizedTensors instead, which ComfyUI can move and patch.
-    """
+    """The base class of quantized weights outside ComfyUI. It needs torch only, because importing comfy_kitchen and
+    bitsandbytes takes six seconds. In ComfyUI, weights are QuantizedTensors instead, which ComfyUI can move and
+    patch."""
 
     _kept: dict[torch.dtype, Any] | None = None
     _place: "SharedPart | None" = None
@@ -206,11 +204,9 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return `tensor` as a Parameter without gradient over the same memory.
-
-    A quantized tensor is only marked as a parameter, in place. `Parameter(tensor)` would detach it, and comfy_kitchen's
-    detach copies the scales of a mapped file into memory.
-    """
+    """Return `tensor` as a Parameter without gradient over the same memory. A quantized tensor is only marked as a
+    parameter, in place. `Parameter(tensor)` would detach it, and comfy_kitchen's detach copies the scales of a mapped
+    file into memory."""
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True

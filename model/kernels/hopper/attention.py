@@ -133,11 +133,8 @@ def transpose(v: Tensor) -> Tensor:
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]); return
-    `out`.
-
-    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns. `dim` and the number
-    of columns must be multiples of 64.
-    """
+    `out`. shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns. `dim` and the
+    number of columns must be multiples of 64."""
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()

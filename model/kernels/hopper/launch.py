@@ -26,11 +26,9 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether the kernel works that `made()` runs: its relative RMS error must be below WORST_PROBE.
-
-    `want` is the exact result. If the test fails, a warning is logged: other, slower kernels do the work, which `what`
-    describes. Raises torch.OutOfMemoryError.
-    """
+    """Return whether the kernel works that `made()` runs: its relative RMS error must be below WORST_PROBE. `want` is
+    the exact result. If the test fails, a warning is logged: other, slower kernels do the work, which `what` describes.
+    Raises torch.OutOfMemoryError."""
     try:
         error = ((made() - want).norm() / want.norm()).item()
     except torch.OutOfMemoryError:
@@ -76,10 +74,8 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
     """Return the source of a CUDA function `name` that adds a product of 64 rows and `columns` columns to d, in fp32.
-
     The rows are in registers, the columns in shared memory. `dtype` is the operands' name in PTX and their size in
-    bytes; 2-byte columns are transposed by the instruction.
-    """
+    bytes; 2-byte columns are transposed by the instruction."""
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{

@@ -83,11 +83,9 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """Return the machine code of a CUDA source for an architecture such as "sm_90a". This needs no GPU.
-
-    The first compilation takes half a second, and other threads wait for it. Raises RuntimeError with the compiler's
-    log, or OSError if NVRTC is missing.
-    """
+    """Return the machine code of a CUDA source for an architecture such as "sm_90a". This needs no GPU. The first
+    compilation takes half a second, and other threads wait for it. Raises RuntimeError with the compiler's log, or
+    OSError if NVRTC is missing."""
     with _COMPILING:
         return _compiled(source, architecture)
 
