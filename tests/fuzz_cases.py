@@ -15,29 +15,8 @@ hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 EXAMPLES = int(os.environ.get("LINGBOT_FUZZ", 40))
 MEMORY, SECONDS = 512 << 20, 2
-TOKENS = (
-    b"0",
-    b"-1",
-    b"1e400",
-    b"NaN",
-    b"null",
-    b"[]",
-    b"{}",
-    b'""',
-    b"true",
-    b"9" * 30,
-    b"[" * 3000,
-    b'"\\ud800"',
-    b"\x00",
-    b"\xff\xfe",
-    b"'",
-    b"(",
-    b",",
-    b":",
-    b"}",
-    b"shape",
-    b"__class__",
-)
+TOKENS = [b"0", b"-1", b"1e400", b"NaN", b"null", b"[]", b"{}", b'""', b"true", b"9" * 30, b"[" * 3000, b'"\\ud800"']
+TOKENS += [b"\x00", b"\xff\xfe", b"'", b"(", b",", b":", b"}", b"shape", b"__class__"]
 
 edit = st.one_of(
     st.tuples(st.just("flip"), st.integers(0, 1 << 20), st.integers(1, 255)),

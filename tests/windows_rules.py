@@ -27,24 +27,9 @@ GONE = {
     signal: "SIGKILL SIGHUP SIGUSR1 SIGUSR2 SIGALRM setitimer alarm pthread_kill",
     socket: "AF_UNIX socketpair",
 }
-LIBRARIES = (
-    "torch",
-    "torch.distributed",
-    "bitsandbytes",
-    "comfy_kitchen.tensor",
-    "av",
-    "filelock",
-    "tokenizers",
-    "safetensors.torch",
-    "PIL.Image",
-    "scipy.spatial",
-    "tqdm",
-    "ftfy",
-    "einops",
-    "asyncio",
-    "tempfile",
-    "multiprocessing.resource_tracker",
-)
+LIBRARIES = ["torch", "torch.distributed", "bitsandbytes", "comfy_kitchen.tensor", "av", "filelock", "tokenizers"]
+LIBRARIES += ["safetensors.torch", "PIL.Image", "scipy.spatial", "tqdm", "ftfy", "einops", "asyncio", "tempfile"]
+LIBRARIES += ["multiprocessing.resource_tracker"]
 UNIX_MODULES = ("fcntl", "pwd", "grp", "resource", "termios")
 _stat, _listdir, _readlink = os.stat, os.listdir, os.readlink
 

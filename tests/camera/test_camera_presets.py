@@ -29,16 +29,8 @@ LEFT, RIGHT, UP, DOWN = (-1, 0), (1, 0), (0, -1), (0, 1)
 
 @pytest.mark.parametrize(
     ("name", "direction"),
-    [
-        ("truck_left", RIGHT),
-        ("truck_right", LEFT),
-        ("pedestal_up", DOWN),
-        ("pedestal_down", UP),
-        ("pan_left", RIGHT),
-        ("pan_right", LEFT),
-        ("tilt_up", DOWN),
-        ("tilt_down", UP),
-    ],
+    [(f"{move}_{way}", side) for move in ("truck", "pan") for way, side in (("left", RIGHT), ("right", LEFT))]
+    + [(f"{move}_{way}", side) for move in ("pedestal", "tilt") for way, side in (("up", DOWN), ("down", UP))],
 )
 def test_a_point_ahead_moves_the_right_way(name, direction):
     moved = shift(name, amount=0.5 if PRESETS[name].unit == "world units" else 10)

@@ -107,13 +107,6 @@ def shake_hands_and_hang_up(listening: socket.socket) -> None:
         asked = connection.recv(4096).decode()
         key = next(line.split(": ")[1] for line in asked.split("\r\n") if line.startswith("Sec-WebSocket-Key"))
         accept = base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()).decode()
-        answer = [
-            "HTTP/1.1 101 Switching Protocols",
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            f"Sec-WebSocket-Accept: {accept}",
-            "",
-            "",
-        ]
-        connection.sendall("\r\n".join(answer).encode() + CLOSE)
+        head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        connection.sendall(f"{head}Sec-WebSocket-Accept: {accept}\r\n\r\n".encode() + CLOSE)
         connection.recv(4096)

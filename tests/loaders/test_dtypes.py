@@ -16,30 +16,9 @@ from quantize_cases import run, silent
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-BITS = {
-    "BOOL": 8,
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "U8": 8,
-    "I8": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "C64": 64,
-    "F64": 64,
-    "I64": 64,
-    "U64": 64,
-}
+BITS = {4: "F4", 6: "F6_E2M3 F6_E3M2", 8: "BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ"}
+BITS |= {16: "I16 U16 F16 BF16", 32: "I32 U32 F32", 64: "C64 F64 I64 U64"}
+BITS = {name: bits for bits, names in BITS.items() for name in names.split()}
 """Every dtype of safetensors' format, and its bits."""
 TORCH = {
     "F16": torch.float16,

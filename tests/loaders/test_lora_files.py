@@ -13,17 +13,8 @@ from model_cases import SMALL
 from safetensors.torch import save_file
 
 SHAPES = SMALL.parameter_shapes()
-LAYERS = [
-    "blocks.0.self_attn.q",
-    "blocks.1.self_attn.o",
-    "blocks.0.cross_attn.k",
-    "blocks.1.ffn.0",
-    "blocks.0.ffn.2",
-    "time_embedding.0",
-    "time_projection.1",
-    "text_embedding.2",
-    "head.head",
-]
+LAYERS = ["blocks.0.self_attn.q", "blocks.1.self_attn.o", "blocks.0.cross_attn.k", "blocks.1.ffn.0", "blocks.0.ffn.2"]
+LAYERS += ["time_embedding.0", "time_projection.1", "text_embedding.2", "head.head"]
 RANK = 4
 
 

@@ -38,22 +38,9 @@ HEIGHT, WIDTH, FRAMES = 96, 160, 9
 AMOUNTS = {"pan": 6, "tilt": 6, "roll": 6, "dolly": 0.4, "truck": 0.4, "pedestal": 0.4, "orbit": 6}
 """Degrees or world units over the video; the walls are 3 units away."""
 REACH = 3.0
-MOVES = (
-    "pan_left",
-    "pan_right",
-    "tilt_up",
-    "tilt_down",
-    "roll_clockwise",
-    "roll_counterclockwise",
-    "dolly_in",
-    "dolly_out",
-    "truck_left",
-    "truck_right",
-    "pedestal_up",
-    "pedestal_down",
-    "orbit_left",
-    "orbit_right",
-)
+MOVES = ["pan_left", "pan_right", "tilt_up", "tilt_down", "roll_clockwise", "roll_counterclockwise"]
+MOVES += ["dolly_in", "dolly_out", "truck_left", "truck_right", "pedestal_up", "pedestal_down"]
+MOVES += ["orbit_left", "orbit_right"]
 OPPOSITE = {name: other for pair in zip(MOVES[::2], MOVES[1::2], strict=True) for name, other in (pair, pair[::-1])}
 TURN_BOUND_DEG, DIRECTION_BOUND_DEG = 0.4, 4.0
 """Measured on videos of these moves: at most 0.15 and 1.7 degrees, but for a dolly 0.70 and 10.0."""
