@@ -31,20 +31,26 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """The tracked files as they stand, and nothing else."""
+    """The tracked files as they stand, and nothing else, as a repository of their own."""
     if not (PACK / ".git").exists():
         pytest.skip("REGISTRY CHECKS SKIPPED: this is no git checkout")
     folder = tmp_path_factory.mktemp("checkout")
-    for name in run("git", "ls-files", "-z", cwd=PACK).stdout.split("\0"):
-        if name and (PACK / name).is_file():
+    for name in tracked_in(PACK):
+        if (PACK / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(PACK / name, folder / name)
-    assert (folder / "pyproject.toml").is_file()
+    for words in (["init", "-q"], ["add", "-A"]):
+        assert run("git", *words, cwd=folder).returncode == 0
     return folder
 
 
+def tracked_in(folder: Path) -> list[str]:
+    return list(filter(None, run("git", "ls-files", "-z", cwd=folder).stdout.split("\0")))
+
+
 def test_every_tracked_name_can_be_checked_out_on_windows(checkout):
-    names = [str(file.relative_to(checkout)) for file in checkout.rglob("*")]
+    names = tracked_in(checkout)
+    assert "pyproject.toml" in names
     assert not [name for name in names if set(name) & set('<>:"|?*\\{}') or len(name) > 160]
     assert len({name.lower() for name in names}) == len(names)
 
@@ -71,15 +77,6 @@ def test_comfy_node_validate_passes(checkout):
     assert "All validation checks passed" in done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def repository(checkout, tmp_path_factory) -> Path:
-    """The same as a repository of its own, of which `comfy node pack` takes the tracked files."""
-    folder = shutil.copytree(checkout, tmp_path_factory.mktemp("repository") / "pack")
-    for words in (["init", "-q"], ["add", "-A"]):
-        assert run("git", *words, cwd=folder).returncode == 0
-    return folder
-
-
 def shipped(names: list[str]) -> set[str]:
     """The files that the code reads at run time, and the modules."""
     kinds = re.compile(r"(web|workflows|subgraphs|locales|toy/maze|text)/.+|model/kernels/.+\.cuh?|.+\.py|py\.typed")
@@ -87,32 +84,31 @@ def shipped(names: list[str]) -> set[str]:
     return {name for name in names if kinds.fullmatch(name) and not kept_out.match(name)}
 
 
-def test_comfy_node_pack_makes_the_archive_of_the_registry(repository):
+def test_comfy_node_pack_makes_the_archive_of_the_registry(checkout):
     """`comfy node publish` of comfy-cli has no dry run: it packs this archive and uploads it."""
     pytest.importorskip("comfy_cli")
-    done = run(sys.executable, "-m", "comfy_cli", "--skip-prompt", "node", "pack", cwd=repository)
+    done = run(sys.executable, "-m", "comfy_cli", "--skip-prompt", "node", "pack", cwd=checkout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    names = zipfile.ZipFile(repository / "node.zip").namelist()
-    tracked = run("git", "ls-files", "-z", cwd=repository).stdout.split("\0")
-    assert shipped(tracked) - set(names) == set()
+    names = zipfile.ZipFile(checkout / "node.zip").namelist()
+    assert shipped(tracked_in(checkout)) - set(names) == set()
     assert {"pyproject.toml", "requirements.txt", "README.md", "LICENSE"} <= set(names)
     assert [name for name in names if name.startswith(("tests/", "tools/", "scripts/", "docs/", ".ci/"))] == []
 
 
 @pytest.fixture(scope="module")
-def built(repository, tmp_path_factory) -> Path:
+def built(checkout, tmp_path_factory) -> Path:
     """The folder with the source archive and the wheel of `python -m build`."""
     pytest.importorskip("build")
     folder = tmp_path_factory.mktemp("built")
-    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ".", cwd=repository)
+    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ".", cwd=checkout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     return folder
 
 
-def test_python_build_makes_a_source_archive_and_a_wheel(repository, built):
+def test_python_build_makes_a_source_archive_and_a_wheel(checkout, built):
     (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     names = {name.removeprefix("lingbot_world/") for name in zipfile.ZipFile(wheel).namelist()}
-    tracked = run("git", "ls-files", "-z", cwd=repository).stdout.split("\0")
+    tracked = tracked_in(checkout)
     assert shipped(tracked) - names == set(), "files that pyproject.toml's packages and package-data lack"
     with tarfile.open(source) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
@@ -150,7 +146,7 @@ def test_comfy_import_guard_finds_every_name_of_comfyui(comfy_host: Host, checko
     """It looks into a clone: one is made of the ComfyUI that is here. What is shipped is looked at."""
     pytest.importorskip("comfy_import_guard")
     clone, packs = tmp_path / "ComfyUI", tmp_path / "install/custom_nodes"
-    ignored = (checkout / ".comfyignore").read_text().replace("/", "").split()
+    ignored = [".git", "build", *(checkout / ".comfyignore").read_text().replace("/", "").split()]
     shutil.copytree(
         checkout, packs / "lingbot-world", ignore=lambda folder, _: ignored if folder == str(checkout) else []
     )
@@ -163,19 +159,8 @@ def test_comfy_import_guard_finds_every_name_of_comfyui(comfy_host: Host, checko
     who = "-c", "user.name=test", "-c", "user.email=test@example.org"
     for words in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "as it is"]):
         assert run("git", *words, cwd=clone).returncode == 0
-    done = run(
-        Path(sys.executable).with_name("comfy-import-guard"),
-        "--offline",
-        "--cache-dir",
-        tmp_path,
-        "check",
-        "--comfy-dir",
-        packs.parent,
-        "--target",
-        "HEAD",
-        "--no-update",
-        "--strict",
-        cwd=tmp_path,
-    )
+    guard = Path(sys.executable).with_name("comfy-import-guard")
+    words = ["check", "--comfy-dir", packs.parent, "--target", "HEAD", "--no-update", "--strict"]
+    done = run(guard, "--offline", "--cache-dir", tmp_path, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "1 safe" in done.stdout + done.stderr
