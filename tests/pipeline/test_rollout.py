@@ -40,14 +40,18 @@ def test_the_latents_are_the_official_ones(case):
 
 
 def test_every_forward_is_the_official_one():
-    given, model, seen = arrays(GLOBAL), model_of(), []
+    """Progress counts them, and the arguments are left as they are."""
+    given, model, seen, told = arrays(GLOBAL), model_of(), [], []
+    kept = {name: tensor.clone() for name, tensor in given.items()}
     hook = model.register_forward_hook(lambda module, arguments, output: seen.append((arguments[0], output)))
-    run(GLOBAL, given)
+    run(GLOBAL, given, callback=lambda chunk, forward: told.append((chunk, forward)))
     hook.remove()
     expected = given["x"].flatten(0, 1)[:-1]  # nobody looks back on the last chunk
     torch.testing.assert_close(torch.stack([x[0, :16] for x, _ in seen]), expected, rtol=0, atol=1e-4)
     velocity = torch.stack([output[0] for index, (_, output) in enumerate(seen) if index % 5 < 4]).unflatten(0, (-1, 4))
     torch.testing.assert_close(velocity, given["velocity"], rtol=0, atol=5e-5)
+    assert told == [(chunk, forward) for chunk in range(3) for forward in range(5 if chunk else 4)]
+    assert all(torch.equal(given[name], kept[name]) for name in kept)
 
 
 def test_both_forwards_of_a_guided_step_are_at_the_official_timesteps():
@@ -83,33 +87,10 @@ def test_the_solver_of_a_guided_rollout_can_be_chosen():
     assert 1e-3 < gap < 0.1
 
 
-def test_progress_counts_the_forwards_of_each_chunk():
+def test_progress_counts_the_forwards_of_each_guided_chunk():
     seen = []
-    run(GLOBAL, callback=lambda chunk, forward: seen.append((chunk, forward)))
-    assert seen == [(chunk, forward) for chunk in range(3) for forward in range(5 if chunk else 4)]
-    seen.clear()
     run(GUIDED, steps=2, callback=lambda chunk, forward: seen.append((chunk, forward)))
     assert seen == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
-
-
-def test_an_interrupt_ends_the_rollout_within_a_forward():
-    seen = []
-
-    def interrupt(chunk, forward):
-        seen.append((chunk, forward))
-        if (chunk, forward) == (1, 2):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(GLOBAL, callback=interrupt)
-    assert seen[-1] == (1, 2)
-
-
-def test_the_arguments_are_left_as_they_are():
-    given = arrays(GLOBAL)
-    kept = {name: tensor.clone() for name, tensor in given.items()}
-    run(GLOBAL, given)
-    assert all(torch.equal(given[name], kept[name]) for name in kept)
 
 
 @pytest.mark.parametrize(

@@ -197,40 +197,15 @@ def test_a_full_disk_leaves_a_state_of_the_frames_that_are_written(causal, tmp_p
     assert capsys.readouterr().err.endswith(f"\n{problem}; finished files stay: {first}, {state}\n")
 
 
-def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, interrupted, tmp_path):
+def test_an_interrupted_command_leaves_a_playable_video_and_the_state_of_what_is_done(
+    causal, interrupted, tmp_path, capsys
+):
     video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
-    plan = make_plan(causal(output=video, save_state=state))
-    with pytest.raises(KeyboardInterrupt):
-        run(plan)
+    assert main(words_of(causal(), output=video, save_state=state)) == 130
     assert length_of(video) == 9
     assert torch.equal(load_state(state).latent, interrupted[0])
     assert not list(tmp_path.glob(".lingbot-*"))
-
-
-@pytest.mark.usefixtures("interrupted")
-def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tmp_path, capsys):
-    options, video = causal(), tmp_path / "cut.mp4"
-    words = [
-        "--ckpt_dir",
-        options.ckpt_dir,
-        "--image",
-        options.image,
-        "--prompt",
-        "a castle",
-        "--output",
-        video,
-        "--width",
-        64,
-        "--height",
-        48,
-        "--frame_num",
-        21,
-        "--device",
-        "cpu",
-    ]
-    assert main(["generate", *map(str, words)]) == 130
-    assert length_of(video) == 9
-    assert capsys.readouterr().err.endswith(f"interrupted; finished files stay: {video}\n")
+    assert capsys.readouterr().err.endswith(f"interrupted; finished files stay: {video}, {state}\n")
 
 
 @pytest.mark.usefixtures("usual_signals")
@@ -262,13 +237,16 @@ def test_interrupts_after_the_first_one_lose_nothing(causal, tmp_path, monkeypat
     assert torch.equal(load_state(state).latent, done[0])
 
 
-def test_a_command_that_is_interrupted_before_the_first_chunk_says_so(causal, tmp_path, capsys, monkeypatch):
+def test_a_command_that_is_interrupted_before_the_first_chunk_leaves_nothing_and_says_so(
+    causal, tmp_path, capsys, monkeypatch
+):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(World, "chunk", interrupted)
-    assert main(words_of(causal(), output=tmp_path / "cut.mp4")) == 130
+    assert main(words_of(causal(), output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")) == 130
     assert capsys.readouterr().err.endswith("interrupted; nothing was written\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("usual_signals")
@@ -288,13 +266,3 @@ def test_what_ends_the_process_politely_leaves_what_ctrl_c_leaves(causal, tmp_pa
     assert rest.endswith(f"interrupted; finished files stay: {video}, {state}\n")
     assert 21 <= length_of(video) == 4 * load_state(state).latent.shape[2] - 3 < 1209
     assert {file.name for file in tmp_path.iterdir()} == {"cut.mp4", "cut.state"}
-
-
-def test_nothing_done_leaves_nothing(causal, tmp_path, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(World, "chunk", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
-    assert not list(tmp_path.iterdir())

@@ -126,31 +126,13 @@ def test_a_video_can_go_into_a_pipe(causal, monkeypatch):
     assert length_of(taken) == 9
 
 
-def test_the_command_says_what_it_makes_and_under_which_licence(causal, second_release, toy_package, tmp_path, capsys):
-    words = [
-        "--ckpt_dir",
-        second_release,
-        "--image",
-        toy_package / "example/image.png",
-        "--prompt",
-        "a castle",
-        "--width",
-        64,
-        "--height",
-        48,
-        "--frame_num",
-        13,
-        "--device",
-        "cpu",
-        "--output",
-        tmp_path,
-    ]
-    code = main(["generate", *map(str, words)])
+def test_the_command_says_what_it_makes_and_under_which_licence(causal, second_release, tmp_path, capsys):
+    code = main(words_of(causal(), ckpt_dir=second_release, frame_num=13, output=tmp_path))
     said, wrong = capsys.readouterr()
     assert code == 0, wrong
     assert "LingBot-World 2.0 (CC BY-NC-SA 4.0, for non-commercial use)" in said
     assert "the camera stands still" in said
-    assert "64x48, 13 frames, 1 chunk on cpu" in said
+    assert "48x32, 13 frames, 1 chunk on cpu" in said
 
 
 def test_causal_pretrain_makes_guided_chunks_and_keeps_its_negative_prompt(pretrain, causal, tmp_path, capsys):
@@ -163,18 +145,10 @@ def test_causal_pretrain_makes_guided_chunks_and_keeps_its_negative_prompt(pretr
     assert "causal-pretrain" in guided.release
     assert guided.prompts[0].negative.shape[2] == guided.prompts[0].context.shape[2]
     assert plain.prompts[0].negative is None
-    on = causal(
-        ckpt_dir=pretrain,
-        schedule=None,
-        image=None,
-        width=None,
-        height=None,
-        sampling_steps=2,
-        continue_from=tmp_path / "guided.state",
-        output=tmp_path / "b/*.png",
-    )
+    sizes = {"image": None, "width": None, "height": None, "schedule": None}
+    on = causal(ckpt_dir=pretrain, **sizes, sampling_steps=2, continue_from=tmp_path / "guided.state")
     run(make_plan(on))
-    assert frames_of(tmp_path / "b").shape[0] == 24
+    assert frames_of(tmp_path / "video").shape[0] == 24
 
 
 def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
