@@ -98,12 +98,12 @@ class Server:
 
     def __enter__(self):
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(PATIENCE)
         return self
 
     def __exit__(self, *_):
         self.loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 
     def client(self, *, header=(), query="", **init):
@@ -172,7 +172,7 @@ class Client:
         self.socket.sock.close()
 
 
-def wait_for(condition, seconds=20.0):
+def wait_for(condition, seconds=PATIENCE):
     ends = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < ends, "it did not come to that"

@@ -24,6 +24,8 @@ T = TypeVar("T")
 LINE = 8
 """The largest number of clients that may wait for the model."""
 MANY_THREADS = 4
+BETWEEN_FIGURES = 1.0
+"""The number of seconds between two status figures of a walk."""
 
 
 class Room:
@@ -194,11 +196,12 @@ class Room:
             visit.do(event)
 
     async def _watch(self, visit: Visit) -> None:
-        """Send status figures to the client every second, and pause a walk that had no input for `rules.idle` seconds.
+        """Send status figures to the client every BETWEEN_FIGURES seconds, and pause a walk that had no input for
+        `rules.idle` seconds.
         This coroutine returns, which ends the walk, after `rules.gone` seconds without input. It returns earlier if the
         walk is paused in this way and another client waits."""
         while True:
-            await asyncio.sleep(1)
+            await asyncio.sleep(BETWEEN_FIGURES)
             quiet = quiet_since(visit.session)
             if visit.client is not None and visit.client.ours:
                 with suppress(LingBotError):  # raised between two walks

@@ -130,11 +130,6 @@ def test_files_of_events(tmp_path):
         read_events(tmp_path / "none.json")
 
 
-def test_an_unknown_event_is_refused(toy_package, tmp_path):
-    with begun(toy_package, tmp_path) as session, pytest.raises(InputError, match="rain, dog, night"):
-        session.event("snow")
-
-
 def test_a_client_begins_and_ends_an_event(toy_package, tmp_path):
     server = Server(toy_package, tmp_path)
     before = server.opened.settings

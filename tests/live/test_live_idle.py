@@ -1,6 +1,7 @@
 """A walk in which nobody does anything: what counts as an input, when the world stops, and when the walk ends."""
 
 import pytest
+from lingbot_world.headless.live import room
 from lingbot_world.live import Controls
 from lingbot_world.live.wire.steering import Rules, quiet_since
 from live_cases import Server, chunks, walking
@@ -51,7 +52,8 @@ def goes_on(server, client, rounds=4):
 
 
 @pytest.fixture
-def idle_server(toy_package, tmp_path):
+def idle_server(toy_package, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "BETWEEN_FIGURES", 0.1)
     with Server(toy_package, tmp_path / "walks", rules=Rules(idle=IDLE, gone=GONE)) as started:
         yield started
 
@@ -115,14 +117,18 @@ def test_a_walk_goes_on_while_something_is_held(idle_server, kind, held, let_go)
     client.close()
 
 
-@pytest.mark.parametrize(("kind", "payload"), [("resume", None), ("prompt", "a sea")])
-def test_a_world_that_has_stopped_goes_on_for_as_long_again(idle_server, kind, payload):
+@pytest.mark.parametrize(
+    ("kind", "payload", "let_go"), [("resume", None, None), ("prompt", "a sea", None), ("camera_actions", HELD, LET_GO)]
+)
+def test_a_world_that_has_stopped_goes_on_for_as_long_again(idle_server, kind, payload, let_go):
     client = idle_server.client(lingbot_world=True)
     client.chunk()
     hushed(idle_server, client, paused)
     client.event(kind, payload)
     client.status("resumed")
     assert quiet_since(idle_server.room.visit.session) < IDLE / 2
+    if let_go is not None:
+        client.event(kind, let_go)
     hushed(idle_server, client, paused)
     client.close()
 
@@ -171,7 +177,7 @@ def test_who_does_nothing_makes_room_for_who_waits(idle_server):
     """Not for somebody who comes while keys are held."""
     first = idle_server.client(lingbot_world=True)
     first.event("camera_actions", HELD)
-    first.chunk(20)
+    first.chunk(4)
     second = idle_server.client(lingbot_world=True)
     second.status("waiting")
     goes_on(idle_server, first)

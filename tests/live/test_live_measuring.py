@@ -51,7 +51,7 @@ def test_a_walk_that_is_over_before_is_counted_whole(told):
 def test_ctrl_c_twice_ends_a_bench_whose_walk_is_kept(toy_package, tmp_path):
     process = live_process(toy_package, "--device", "cpu", "--walks", tmp_path, "--bench", 60)
     try:
-        wait_for(lambda: any(file.stat().st_size > 30_000 for file in tmp_path.glob("*/latent.f32")), 60)
+        wait_for(lambda: any(file.stat().st_size > 30_000 for file in tmp_path.glob("*/latent.f32")))
         for _ in range(3):
             process.send_signal(signal.SIGINT)
             time.sleep(0.001)

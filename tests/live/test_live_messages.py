@@ -16,7 +16,7 @@ from lingbot_world.live.wire.connection import BURST, MESSAGES
 from lingbot_world.live.wire.protocol import read_event, read_init
 from live_cases import Server
 
-COUNT = int(os.environ.get("LINGBOT_MESSAGES", 1500))
+COUNT = int(os.environ.get("LINGBOT_MESSAGES", 600))
 VALID = [
     {
         "type": "init",
@@ -54,26 +54,8 @@ def nested(depth):
     return inner
 
 
-STRANGE = [
-    None,
-    True,
-    -1,
-    2**63,
-    1e308,
-    float("nan"),
-    float("inf"),
-    "",
-    "x" * 300,
-    b"\xff",
-    [],
-    {},
-    [[[]]],
-    ["w"] * 99,
-    {"a": {}},
-    "../..",
-    "\x00",
-    nested(400),
-]
+STRANGE = [None, True, -1, 2**63, 1e308, float("nan"), float("inf"), "", "x" * 300, b"\xff", [], {}, [[[]]], ["w"] * 99]
+STRANGE += [{"a": {}}, "../..", "\x00", nested(400)]
 """Values that no message should have."""
 ONLY_JSON = [10**400, -(10**4299), "\ud800"]
 """Those that msgpack cannot write."""
@@ -201,7 +183,7 @@ def test_a_walk_goes_on_under_mutated_messages_as_fast_as_they_are_read(toy_pack
     with Server(toy_package, tmp_path / "walks") as server:
         chance, client, sent, began = random.Random(1), server.client(), 0, time.monotonic()
         client.chunk()
-        while sent < BURST + 4 * MESSAGES:
+        while sent < BURST + MESSAGES:
             if sent < BURST + MESSAGES * (time.monotonic() - began):
                 client.socket.send_binary(mutated(chance))
                 sent += 1

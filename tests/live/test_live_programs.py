@@ -15,7 +15,7 @@ from lingbot_world.live import Session, Start, load_walk
 from lingbot_world.live.camera import WALKING_UNIT
 from lingbot_world.pipeline.state import load_state
 from lingbot_world.pipeline.world import World
-from live_cases import chunks, opened, walking
+from live_cases import PATIENCE, chunks, opened, walking
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def test_a_session_is_closed_by_another_thread_while_it_makes_a_chunk(toy_packag
 
     monkeypatch.setattr(World, "chunk", slowly)
     with walking(toy_package, tmp_path) as session:
-        closer = threading.Thread(target=lambda: (under_way.wait(30), session.close()))
+        closer = threading.Thread(target=lambda: (under_way.wait(PATIENCE), session.close()))
         closer.start()
         assert len(list(session)) <= 1
-        closer.join(30)
+        closer.join(PATIENCE)
         assert not closer.is_alive()
     assert load_walk(tmp_path / "walk-1").chunks == 1
 
@@ -104,8 +104,8 @@ def test_a_session_is_ended_by_who_is_given_its_frames(toy_package, tmp_path, mo
                 ended.set()
 
         session.start(deliver)
-        assert ended.wait(60)
-        session._thread.join(60)
+        assert ended.wait(PATIENCE)
+        session._thread.join(PATIENCE)
         assert not session.running
         assert session.failure == ""
 
@@ -115,7 +115,7 @@ def test_sessions_that_begin_at_once_have_folders_of_their_own(toy_package, tmp_
     engine, encode = loaded.engine(), type(loaded)._encode_image
 
     def together(self, frame):
-        both.wait(30)
+        both.wait(PATIENCE)
         return encode(self, frame)
 
     monkeypatch.setattr(type(loaded), "_encode_image", together)
@@ -129,7 +129,7 @@ def test_sessions_that_begin_at_once_have_folders_of_their_own(toy_package, tmp_
     for each in others:
         each.start()
     for each in others:
-        each.join(60)
+        each.join(PATIENCE)
     assert len(set(found)) == 2
     assert engine.chunk == 1
 

@@ -10,7 +10,7 @@ import pytest
 from lingbot_world.headless.live import recording as module
 from lingbot_world.headless.live.recording import MOST_WAITING, PART, Recording
 from lingbot_world.live import Frames
-from live_cases import Server, ask, wait_for
+from live_cases import PATIENCE, Server, ask, wait_for
 
 av = pytest.importorskip("av")
 HEIGHT, WIDTH = 32, 48
@@ -88,7 +88,7 @@ def test_others_stand_in_place_of_frames_for_which_the_encoder_was_too_slow(tmp_
     go_on, write, told = threading.Event(), module._Parts.write, []
 
     def slow(parts, pixels):
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE)
         write(parts, pixels)
 
     monkeypatch.setattr(module._Parts, "write", slow)

@@ -24,19 +24,10 @@ def server(toy_package, tmp_path):
 
 def test_a_script_of_so_many_chunks_as_sglangs_collector_asks_for_it(server):
     """Chunks in order and whole, whole numbers, the keys that were asked for, and an end with code 1000."""
-    client = server.client(
-        prompt="a castle",
-        first_frame=png(),
-        size="48x32",
-        num_frames=29,
-        num_inference_steps=4,
-        guidance_scale=1.0,
-        seed=42,
-        max_chunks=3,
-        realtime_output_pacing=False,
-        generator_device="cuda",
-        condition_inputs={"camera_actions": [["w"], ["w", "l"], []]},
-    )
+    keys = {"camera_actions": [["w"], ["w", "l"], []]}
+    asked = {"prompt": "a castle", "first_frame": png(), "size": "48x32", "num_frames": 29, "num_inference_steps": 4}
+    asked |= {"guidance_scale": 1.0, "seed": 42, "max_chunks": 3, "realtime_output_pacing": False}
+    client = server.client(**asked, generator_device="cuda", condition_inputs=keys)
     last = client.chunk(2)
     code, data = client.socket.recv_data()
     assert (code, int.from_bytes(data[:2], "big")) == (websocket.ABNF.OPCODE_CLOSE, 1000)
@@ -130,6 +121,7 @@ def test_the_figures_of_a_bench_are_json_and_nothing_else(toy_package, tmp_path,
         latency = [figures[walk][f"key_to_pixel_{name}_s"] for name in ("p50", "p95", "most")]
         assert figures[walk]["keys"] > 0
         assert 0 < latency[0] <= latency[1] <= latency[2] < 60
+    assert (figures["width"], figures["height"]) == (48, 32)
     assert "48x32 on cpu" in told.err
     assert "a walk has no end" in told.err
 

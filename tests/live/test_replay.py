@@ -9,7 +9,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.live import Session, load_walk
-from live_cases import chunks, opened, walking
+from live_cases import PATIENCE, chunks, opened, walking
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,7 +86,7 @@ def test_a_walk_of_a_thread_is_made_again_by_a_program(toy_package, tmp_path):
         session.start(made.append)
         for number, keys in enumerate((["w"], ["w", "l"], [], ["s"])):
             session.hold(keys, number)
-            ends = time.monotonic() + 60
+            ends = time.monotonic() + PATIENCE
             while len(made) < 3 * (number + 1) and time.monotonic() < ends:
                 time.sleep(0.01)
         session.stop()

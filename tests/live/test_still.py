@@ -18,7 +18,7 @@ def standing(toy_package, tmp_path):
     loaded, made, told = opened(toy_package), [], []
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=60) as session:
         session.start(made.append, lambda *what: told.append(what))
-        wait_for(lambda: told == [("still", {"still": True})], 60)
+        wait_for(lambda: told == [("still", {"still": True})])
         yield session, made, told
 
 
@@ -47,16 +47,16 @@ def test_without_an_input_the_picture_is_all_that_is_made(standing):
 def test_an_input_has_the_world_go_on(standing, ask):
     session, made, told = standing
     ask(session)
-    wait_for(lambda: len(made) > 1, 60)
+    wait_for(lambda: len(made) > 1)
     assert ("still", {"still": False}) in told
 
 
 def test_a_key_that_comes_up_ends_it_when_the_camera_stands(standing):
     session, made, told = standing
     session.press("w")
-    wait_for(lambda: len(made) > 3, 60)
+    wait_for(lambda: len(made) > 3)
     session.release("w")
-    wait_for(lambda: told[-1] == ("still", {"still": True}), 60)
+    wait_for(lambda: told[-1] == ("still", {"still": True}))
     poses = session.walk.kept.poses()
     assert np.array_equal(poses[-1], poses[-2])
     assert poses[-1, 2, 3] > 0
