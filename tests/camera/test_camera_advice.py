@@ -7,8 +7,9 @@ import pytest
 from lingbot_world.camera import begin_track, camera_embedding, continue_track
 from lingbot_world.camera.advice import hints, lens_warnings, motion, warnings
 from lingbot_world.camera.formats.numpy_files import write_lingbot
-from lingbot_world.camera.moves import PRESETS, preset_path
+from lingbot_world.camera.moves import PRESETS, path_from_keys, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
+from lingbot_world.camera.rotation import OPENGL_TO_OPENCV, inverse
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 
@@ -98,6 +99,10 @@ def test_a_lens_that_cannot_be_is_told_with_what_it_may_have_been(lens, said):
     assert warnings(CameraPath(path.c2w, np.array(lens, dtype=float)), 81) == ([found] if said else [])
 
 
+WALK = path_from_keys("w-8,wl-12,w-60").c2w.copy()
+WALK[:, :3, 3] += 3, 1, -4
+
+
 @pytest.mark.parametrize("model", [".", "lingbot_world_fast"])
 @pytest.mark.parametrize(
     ("path", "said"),
@@ -105,8 +110,10 @@ def test_a_lens_that_cannot_be_is_told_with_what_it_may_have_been(lens, said):
         (jumping(), "Jump between frames"),
         (preset_path("static"), "The camera does not move"),
         (CameraPath(jumping().c2w, np.array([0.6, 1, 0.5, 0.5])), "in fractions of the image"),
+        (CameraPath(WALK @ OPENGL_TO_OPENCV, lens_from_fov()), "try the convention opengl_c2w"),
+        (CameraPath(inverse(WALK), lens_from_fov()), "try the convention opencv_w2c"),
     ],
-    ids=["jump", "static", "lens"],
+    ids=["jump", "static", "lens", "axes", "world to camera"],
 )
 def test_a_run_says_of_its_path_what_a_preview_says(path, said, model, toy_package, tmp_path):
     """A causal run's latent frames are taken at other distances: its numbers may differ."""
@@ -124,7 +131,8 @@ def test_a_run_says_of_its_path_what_a_preview_says(path, said, model, toy_packa
         )
     )
     assert said in " ".join(plan.notes)
-    if model == ".":
+    assert ("try the convention" in " ".join(plan.notes)) == ("convention" in said)
+    if model == "." and "convention" not in said:
         assert list(plan.notes) == warnings(path, 81)
 
 
