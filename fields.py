@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from .errors import InputError
+
 Effect = Literal["applied", "refused", "reported", "ignored"]
 NAMED_AT_ONCE = 8
 LARGEST_TEXT = 64 * 2**20
@@ -36,6 +38,18 @@ def unread(names: Iterable[str], fields: Sequence[Field]) -> list[str]:
         return []
     more = f" and {len(strange) - NAMED_AT_ONCE} more" if len(strange) > NAMED_AT_ONCE else ""
     return [f"Not read, since this reader does not know them: {', '.join(strange[:NAMED_AT_ONCE])}{more}."]
+
+
+def check_text(name: str, text: str) -> None:
+    """Raise InputError, which names `name`, for a text with lone surrogates. Python decodes bytes that are not UTF-8 to
+    them, and no file can hold them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} is not UTF-8 text: character {error.start + 1} is {text[error.start]!a}; type it again in a UTF-8 "
+            "terminal, or save the file as UTF-8"
+        ) from error
 
 
 def text_of(path: Path) -> str:

@@ -2,22 +2,27 @@
 
 The subpackages `moves` (builders of paths), `formats` (file readers and writers) and `preview` (drawings) import the
 modules of this folder, but not each other. No import goes the other way. The package `measure`, next to this one,
-measures how well a video follows a path.
+measures how well a video follows a path. `plucker` and `track` need torch and are imported on first use.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from .moves import actions_from_keys, poses_from_keys
-from .plucker import (
-    action_embedding,
-    camera_embedding,
-    continued_poses,
-    latent_poses,
-    longest_step,
-    model_poses,
-    pose_embedding,
-)
 from .pose_folder import load_poses, read_pose_folder
 from .poses import check_intrinsics, check_poses, frame_count
-from .track import CameraTrack, begin_track, continue_track
+
+if TYPE_CHECKING:
+    from .plucker import (
+        action_embedding,
+        camera_embedding,
+        continued_poses,
+        latent_poses,
+        longest_step,
+        model_poses,
+        pose_embedding,
+    )
+    from .track import CameraTrack, begin_track, continue_track
 
 __all__ = [
     "CameraTrack",
@@ -38,3 +43,10 @@ __all__ = [
     "poses_from_keys",
     "read_pose_folder",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    of_track = name in ("CameraTrack", "begin_track", "continue_track")
+    return getattr(import_module(".track" if of_track else ".plucker", __name__), name)

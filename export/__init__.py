@@ -1,7 +1,19 @@
 """Export of a walk or a video as a scene for 3D programs. A scene has the sharpest frames, their exact camera poses and
-intrinsics, and sparse points."""
+intrinsics, and sparse points. `points` is imported on first use, because it needs torch."""
 
-from .points import Points, add_points, check_points
+from typing import TYPE_CHECKING
+
 from .scene import FORMATS, Exported, export_scene
 
+if TYPE_CHECKING:
+    from .points import Points, add_points, check_points
+
 __all__ = ["FORMATS", "Exported", "Points", "add_points", "check_points", "export_scene"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import points
+
+    return getattr(points, name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
 from ..errors import InputError
+from ..fields import check_text
 from ..options import (
     BOUNDARY,
     FPS,
@@ -162,6 +163,8 @@ class GenerateOptions:
         expected. NumPy numbers are converted to Python numbers, because torch requires these."""
         hints = get_type_hints(type(self))
         check_types(vars(self), hints)
+        for name in ("prompt", "negative"):
+            check_text(f"`{name}`", getattr(self, name) or "")
         for name, value in vars(self).items():
             if (name == "image" or Path in get_args(hints[name])) and isinstance(value, str) and is_address(value):
                 raise InputError(f"`{name}` {value}: {AN_ADDRESS}")

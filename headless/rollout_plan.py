@@ -127,7 +127,7 @@ def check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
     `overwrite` is set. The state that the run continues may always be replaced, because the new state contains it."""
     if saved.is_dir():
         raise InputError(f"`save_state` {saved} is a folder; name a file in it")
-    if saved.absolute() == target.path.absolute():
+    if saved.absolute() in (target.path.absolute(), target.growing.absolute()):
         raise InputError(f"`save_state` {saved} is the video's file; give the state its own")
     before = options.continue_from
     goes_on = before is not None and saved.exists() and saved.samefile(before)

@@ -1,13 +1,33 @@
 """Walks: videos of a causal model that a user steers by keys, mouse and gamepad while they are generated.
 
 A `Session` runs walks. An `Engine` provides the model, the text encoder and the VAE. This package needs neither ComfyUI
-nor, except in `wire`, aiohttp.
+nor, except in `wire`, aiohttp. Each name is imported on first use, because the list of old walks needs no torch.
 """
 
-from .controls import Controls
-from .engine import Engine, Start
-from .folder.reading import load_walk
-from .session import Session
-from .shown.frames import Frames, Receipt
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .controls import Controls
+    from .engine import Engine, Start
+    from .folder.reading import load_walk
+    from .session import Session
+    from .shown.frames import Frames, Receipt
 
 __all__ = ["Controls", "Engine", "Frames", "Receipt", "Session", "Start", "load_walk"]
+
+_PUBLIC = {
+    "Controls": ".controls",
+    "Engine": ".engine",
+    "Frames": ".shown.frames",
+    "Receipt": ".shown.frames",
+    "Session": ".session",
+    "Start": ".engine",
+    "load_walk": ".folder.reading",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name], __name__), name)

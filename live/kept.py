@@ -24,11 +24,10 @@ from ..errors import InputError
 from ..pipeline.state import WorldState
 from .controls import Wishes
 from .engine import Engine
+from .folder.head import FORMAT, HEAD
 from .folder.reading import (
     BEFORE,
     CHANNELS,
-    FORMAT,
-    HEAD,
     START,
     latent_rows,
     load_walk,

@@ -15,7 +15,8 @@ from ..sampling import FewStepSchedule
 from ..sampling.noise import StepNoise
 from .controls import Controls, Wishes
 from .engine import Engine, Start
-from .folder.reading import BEFORE, HEAD, START, load_tensors, load_walk, read_head
+from .folder.head import HEAD, read_head
+from .folder.reading import BEFORE, START, load_tensors, load_walk
 from .inputs import read_inputs, wishes_of
 from .kept import engine_facts
 

@@ -11,6 +11,7 @@ from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..fields import check_text
 from ..options import FPS
 from ..pipeline.state import WorldState
 from .camera import WALKING_SPEED
@@ -125,6 +126,7 @@ class Session(ChunkMaker):
             raise InputError(f"the prompt is {text!r:.40}; expected a text that describes the world")
         if not text.strip():
             raise InputError("the prompt is empty; describe the world")
+        check_text("the prompt", text)
         self._say(self.events.say(text), refresh, Heard("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:

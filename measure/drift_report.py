@@ -23,11 +23,11 @@ def table(figures: Figures) -> list[str]:
     """Return a table's lines: a header, and the means of each second. Sharpness is relative to the first second."""
     values = np.stack([values for _, values in _series(figures)], 1)
     seconds = (np.arange(len(figures)) / figures.fps).astype(int)
-    rows = [values[seconds == second].mean(0) for second in range(seconds[-1] + 1)]
-    first = max(rows[0][0], 1e-9)
+    rows = [(int(second), values[seconds == second].mean(0)) for second in np.unique(seconds)]
+    first = max(rows[0][1][0], 1e-9)
     lines = [
         f"  {second:6d} {row[0] / first:10.0%} {row[1]:15.1f} {row[2]:12.1f} {row[3]:12.1f} {row[4]:8.2f}"
-        for second, row in enumerate(rows)
+        for second, row in rows
     ]
     return [HEADER, *lines]
 

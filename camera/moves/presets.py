@@ -66,7 +66,7 @@ def preset_path(
     preset = PRESETS[name]
     amount = preset.amount if amount is None else amount
     if not np.isfinite([amount, shake, radius]).all() or abs(radius) < 1e-6:
-        raise CameraError(f"camera preset {name}: amount, shake and the point looked at must be finite, radius above 0")
+        raise CameraError(f"camera preset {name}: amount, shake and the point looked at must be finite, radius not 0")
     if frames > MOST_FRAMES:
         raise CameraError(f"camera preset {name}: {frames} frames, expected 1 to {MOST_FRAMES}")
     time = np.linspace(0, 1, frame_count(frames))

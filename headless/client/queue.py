@@ -7,6 +7,7 @@ import json
 import sys
 import urllib.parse
 from collections.abc import Collection, Iterable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from ...errors import InputError
 from ...fields import text_of
 from ...outputs import taken, written_whole
+from ..command.flags import some_path
 from ..files.existing import refuse_existing
 from ..options import POSE_FILES
 from .server import Server
@@ -26,16 +28,16 @@ def add_queue_command(commands: Any) -> None:
     """Add the `queue` command to the subparsers `commands`. The command sets its function as `arguments.run`."""
     parser = commands.add_parser("queue", help="run a workflow on a ComfyUI server and save its video")
     parser.set_defaults(run=queue)
-    add = parser.add_argument
-    add("workflow", type=Path, help="a file of workflows/api/, or of the canvas: Export (API)")
+    add, place = parser.add_argument, partial(parser.add_argument, type=lambda text: Path(some_path(text)))
+    place("workflow", help="a file of workflows/api/, or of the canvas: Export (API)")
     add("--server", default="http://127.0.0.1:8188", metavar="URL", help="ComfyUI's address (default: %(default)s)")
-    add("--image", type=Path, help="the start image")
+    place("--image", help="the start image")
     add("--prompt", help="what the video shows")
     add("--negative", help="what it should not show")
-    add("--poses", type=Path, help="a folder with poses.npy and intrinsics.npy")
+    place("--poses", help="a folder with poses.npy and intrinsics.npy")
     add("--seed", type=int, help="seed of the noise")
     add("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", help="set a value; the node by title or id")
-    add("--output", type=Path, default=Path("."), help="file or folder to save to (default: this folder)")
+    place("--output", default=Path("."), help="file or folder to save to (default: this folder)")
     add("--overwrite", action="store_true", help="replace an output that is already there")
     add("--list", action="store_true", help="print the workflow's nodes and values, and run nothing")
 

@@ -44,7 +44,7 @@ def _add_show(actions: Any) -> None:
     _add_input(parser)
     _add_verbose(parser)
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
-    parser.add_argument("--image", help="first frame, drawn where the camera starts")
+    parser.add_argument("--image", type=some_path, help="first frame, drawn where the camera starts")
     parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
     about = "PNG file of the drawing; left out: camera.png, which is replaced"
     parser.add_argument("--output", type=some_path, help=about)

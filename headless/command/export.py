@@ -1,10 +1,14 @@
 """The command `lingbot-world export VIDEO|WALK DEST`: frames, cameras and points for nerfstudio, COLMAP and viewers."""
 
 import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DependencyError, InputError
+from ...outputs import taken
 from .flags import Help, count, some_path
 
 if TYPE_CHECKING:
@@ -35,12 +39,10 @@ def add_export_command(commands: Any) -> None:
 def _export(arguments: argparse.Namespace) -> None:
     from ...camera.formats.files import read_camera
     from ...export import check_points, export_scene
-    from ...live.folder.reading import HEAD
+    from ...live.folder.head import HEAD
     from ..files.pictures import colour_frames, frame_rate, naming_video
 
     video, dest = Path(arguments.video), Path(arguments.dest)
-    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
-        raise InputError(f"{dest} exists and is not an empty folder; name a new or an empty folder")
     if not video.exists():
         raise InputError(f"{video}: no such file; expected the folder of a walk, a video or a folder of PNG files")
     walks = (video / HEAD).is_file()
@@ -56,14 +58,27 @@ def _export(arguments: argparse.Namespace) -> None:
         path, _ = read_camera(arguments.action_path)
         c2w, lens = path.c2w, path.intrinsics
     options = {"every": arguments.every, "shorter": walks}
-    with naming_video(video):
-        made = export_scene(colour_frames(video), c2w, lens, dest, arguments.format, **options)
-    print(
-        f"{len(made.frames)} of {made.read} frames in {dest}, {made.left_out} left out as blurred; "
-        f"the camera's way is {made.length:.3g} long, in the units of the path"
-    )
-    if not arguments.no_points:
-        _points(made, frame_rate(video))
+    with _alone_in(dest):
+        with naming_video(video):
+            made = export_scene(colour_frames(video), c2w, lens, dest, arguments.format, **options)
+        if made.read < len(c2w):
+            print(f"{video} ends after {made.read} of the walk's {len(c2w)} frames")
+        print(
+            f"{len(made.frames)} of {made.read} frames in {dest}, {made.left_out} left out as blurred; "
+            f"the camera's way is {made.length:.3g} long, in the units of the path"
+        )
+        if not arguments.no_points:
+            _points(made, frame_rate(video))
+
+
+@contextmanager
+def _alone_in(dest: Path) -> Iterator[None]:
+    """Lock the folder `dest` against other runs within this context. Raises InputError if it is a file, is not
+    empty, or is locked by another run."""
+    with taken(dest.absolute()):
+        if os.path.lexists(dest) and (not os.path.isdir(dest) or os.listdir(dest)):
+            raise InputError(f"{dest} exists and is not an empty folder; name a new or an empty folder")
+        yield
 
 
 def _points(made: "Exported", fps: float) -> None:
@@ -83,7 +98,7 @@ def _walk(folder: Path) -> tuple[Path, Any, Any]:
     """Return the path of a walk's video, and for each frame the camera pose, [n, 4, 4], and the intrinsics, [n, 4].
     Raises InputError for a walk without a video."""
     from ...camera.pose_folder import load_poses
-    from ...live.folder.reading import CAMERA, read_head, whole_state
+    from ...live.folder.head import CAMERA, read_head, whole_state
 
     video = folder / "walk.mp4"
     if not video.is_file():

@@ -65,6 +65,7 @@ def _generate(show: ShowProgress, arguments: argparse.Namespace) -> None:
     with joined() as processes:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
+        arguments.output = plan.target.path
         fewer = _set_threads(arguments, plan.device)
         if arguments.dry_run:
             divided(plan, processes)  # raises the errors of the run
@@ -131,4 +132,4 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 def _print(arguments: argparse.Namespace, *lines: str) -> None:
     """Print lines to standard output. If the video goes to standard output, print the lines to standard error."""
     if lines:
-        print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
+        print(*lines, sep="\n", file=sys.stderr if str(arguments.output) == STDOUT else sys.stdout, flush=True)

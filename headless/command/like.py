@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from ..options import CAMERAS
+from .flags import some_path
 
 TOGETHER = (("size", "max_area", "width", "height"), CAMERAS, ("lora",), ("prompt", "prompt_file"))
 """Groups of options that replace each other: an option on the command line replaces the video's whole group."""
@@ -13,9 +14,9 @@ def add_like(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add `--like` to the parser of `generate`. If `argv` contains `--like VIDEO`, the options of the run that made
     VIDEO become the defaults. Raises InputError for a video without a record of its run."""
     about = "repeat the run that made this video or PNG file, with changes by the other options"
-    parser.add_argument("--like", metavar="VIDEO", help=about)
+    parser.add_argument("--like", type=some_path, metavar="VIDEO", help=about)
     video = _named(argv)
-    if video is None:
+    if not video:
         parser.set_defaults(record=None)
         return
     from ..files.recipe import options_of, read_recipe

@@ -3,10 +3,12 @@
 import argparse
 import asyncio
 import json
+import re
 import secrets
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     parser.add_argument("--lan", action="store_true", help="let other machines connect, by an address with a token")
     about = "let a page of this address connect, such as http://localhost:8000; may be repeated"
     add_origin = partial(parser.add_argument, "--allow_origin", action="append", default=[], metavar="ORIGIN")
-    add_origin(type=lambda text: text.rstrip("/"), help=about)  # as a browser sends an origin
+    add_origin(type=_origin, help=about)
     about = "keep the state, camera path and video of each walk in a folder of this one; left out: walks, "
     place("--walks", metavar="FOLDER", help=about + "and with --bench none")
     about = "walk a fixed path for this time and print the measurements as JSON"
@@ -116,6 +118,9 @@ def _walk(arguments: argparse.Namespace, folder: Path, show: ShowProgress) -> No
     if arguments.bench is None:
         check_port(arguments.port, everywhere=everywhere, host=arguments.host)
     if arguments.replay is not None:
+        for name in ("bench", "continue_from", "events"):
+            if getattr(arguments, name) is not None:
+                raise InputError(f"`replay` and `{name}` exclude each other: a replay has the inputs of its walk")
         _as_replayed(arguments)
     beginning = find_beginning(arguments.ckpt, vars(arguments) | {"prompt": given_prompt(arguments)})
     values = settings_of(arguments) | beginning | {"output": None}
@@ -163,8 +168,15 @@ def _as_replayed(arguments: argparse.Namespace) -> None:
     arguments.dtype = arguments.dtype or names.get(head["dtype"])
 
 
+def _origin(text: str) -> str:
+    """Return an origin as a browser sends it, without a slash at its end. Raises ArgumentTypeError for other texts."""
+    if not re.fullmatch(r"null|[a-z][a-z0-9+.-]*://[^/\s*]+/?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a page's address, such as http://localhost:8000")
+    return text.rstrip("/")
+
+
 def _speed(text: str) -> float:
-    speed = float(text)
-    if not 0.05 <= speed <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a fraction from 0.05 to 1")
-    return speed
+    with suppress(ValueError):
+        if 0.05 <= float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a fraction from 0.05 to 1")

@@ -36,8 +36,8 @@ def _measure(arguments: argparse.Namespace) -> None:
     if arguments.drawing is not None:
         check_drawing(arguments.drawing, arguments.overwrite)
     fps = frame_rate(arguments.video) if arguments.fps is None else arguments.fps
-    if not 0 < fps < 1000:
-        raise InputError(f"`fps` {fps}: expected more than 0 and less than 1000 frames a second")
+    if not 0.001 <= fps < 1000:
+        raise InputError(f"`fps` {fps}: expected 0.001 or more and less than 1000 frames a second")
     with naming_video(arguments.video):
         figures = drift.measure_frames(colour_frames(arguments.video), fps)
     faults = drift.find_faults(figures)

@@ -6,9 +6,11 @@ from ...errors import InputError
 
 
 def refuse_existing(file: Path, overwrite: bool, image: str | Path | None = None) -> None:
-    """Raise InputError if `file` is the input `image`, or if it exists and `overwrite` is false."""
+    """Raise InputError if `file` is a folder or the input `image`, or if it exists and `overwrite` is false."""
     if not file.exists():
         return
+    if file.is_dir():
+        raise InputError(f"{file} is a folder; name a file in it")
     if image is not None and Path(image).exists() and file.samefile(image):
         raise InputError(f"{file} is the `image`, which would be replaced; write elsewhere")
     if not overwrite:

@@ -34,7 +34,8 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
         raise InputError(f"`image` {image!r:.60}: expected a path, a Pillow image or an array uint8 [height, width, 3]")
     path = Path(image)
     if not path.is_file():
-        raise InputError(f"`image` {path}: {'a folder; name a file in it' if path.is_dir() else 'no such file'}")
+        there = "a folder; name a file in it" if path.is_dir() else "a pipe or a device; expected an image file"
+        raise InputError(f"`image` {path}: {there if path.exists() else 'no such file'}")
     return _read(path).pixels
 
 

@@ -21,6 +21,7 @@ from .pictures import BROKEN
 from .video_reader import on_disk
 
 NOT_KEPT = ("output", "overwrite", "save_state", "seed", "device", "image")
+MOST_PROCESSES = 4096
 SAMPLED, SAMPLES = 2**16, 64
 """The sampling of large files for hashes. SAMPLES pieces of SAMPLED bytes each are read, at equal distances."""
 
@@ -80,6 +81,9 @@ def read_recipe(video: str | Path) -> dict[str, Any]:
     try:
         record = json.loads(found[RECIPE])
         record["seed"], record["options"]["prompt"], record["files"].items()  # these raise
+        counts = record.get("processes", 1), record.get("threads") or 1
+        if not all(isinstance(count, int) and 0 < count <= MOST_PROCESSES for count in counts):
+            raise ValueError("not a number of processes or threads")
         kinds = {"path": str, "strength": int | float, "expert": str | None}
         for lora in record["options"].get("lora", []):
             if lora.keys() != kinds.keys() or not all(isinstance(lora[name], kind) for name, kind in kinds.items()):

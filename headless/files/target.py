@@ -45,7 +45,7 @@ class Target:
     @property
     def growing(self) -> Path:
         """The path of a temporary copy of the video, in fragmented mp4, that can be played while the run continues."""
-        return self.path.with_name(f"{self.path.stem}.part.mp4")
+        return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
         """Return the paths of the files to which frames are written. For PNG files these are the paths of `frames`
@@ -101,7 +101,7 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     if str(path) == STDOUT and sys.stdout is None:
         raise InputError("`output` -: standard output is closed; redirect it to a program or a file")
     if Target(path).is_pipe:
-        return Target(path)
+        return Target(Path(STDOUT) if _is_stdout(path) else path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise InputError(f"`output` {path} is a device; name a video's file or a folder, or - for standard output")
     if path.suffix.lower() == ".png":
@@ -117,6 +117,14 @@ def find_target(output: str | Path | None, overwrite: bool = False) -> Target:
     if path.is_file() or (path.suffix and not path.is_dir()):
         raise InputError(f"`output` {path}: expected {', '.join(VIDEO_SUFFIXES)}, a folder, or a *.png pattern")
     return Target(path, "frame_%05d.png", overwrite=overwrite)
+
+
+def _is_stdout(pipe: Path) -> bool:
+    """Return whether a pipe, such as /dev/stdout, is standard output."""
+    try:
+        return str(pipe) == STDOUT or os.path.samestat(pipe.stat(), os.fstat(1))
+    except OSError:  # raised for a closed standard output
+        return False
 
 
 def check_target(target: Target, geometry: Geometry) -> None:
@@ -155,10 +163,11 @@ def check_name(option: str, file: Path) -> None:
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
-    """Return `folder`, or its nearest existing parent folder. Raises InputError if no file can be created in it. The
-    error message names `option` and `path`."""
+    """Return `folder`, or its nearest existing parent folder. Raises InputError if no file can be created in it, and
+    for a circle of links. The error message names `option` and `path`."""
     folder = folder.absolute()
     while not folder.exists():
+        part_of(folder)  # raises for a circle of links
         folder = folder.parent
     try:
         with tempfile.TemporaryFile(dir=folder):

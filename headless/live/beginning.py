@@ -58,7 +58,7 @@ def state_of(path: str | Path | None) -> Path | None:
     file, it is written. Return None if `path` is None. Raises InputError for an invalid folder."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
-    from ...live.folder.reading import whole_state
+    from ...live.folder.head import whole_state
 
     return whole_state(Path(path))
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from ...errors import InputError
 from ...live.wire.codec import MSGPACK
 from ...live.wire.protocol import FASTEST, MOST_BYTES
 from .opening import Opened
@@ -90,7 +91,7 @@ class Walker:
         self._there = asyncio.Event()  # set by the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """Walk for `seconds` after the first frames, and return the measurements. Raises RuntimeError on an error."""
+        """Walk for `seconds` after the first frames, and return the measurements. Raises InputError on an error."""
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=MOST_BYTES, compress=0) as socket,
@@ -109,6 +110,8 @@ class Walker:
                 keys.cancel()
                 with suppress(asyncio.CancelledError, ConnectionError):
                     await keys
+        if not self._arrived:
+            raise InputError("the walk ended before its first frame; start `lingbot-world live` without `bench`")
         return self._figures(began)
 
     async def _press(self, socket: aiohttp.ClientWebSocketResponse, seconds: float) -> None:
@@ -126,7 +129,7 @@ class Walker:
     def _take(self, message: dict[str, Any]) -> None:
         now = time.perf_counter()
         if message["type"] == "error":
-            raise RuntimeError(message["content"])
+            raise InputError(message["content"])
         if message["type"] == "chunk_stats":
             self._stats = message
         if message["type"] != "frame_batch":

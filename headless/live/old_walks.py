@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...live.folder.reading import HEAD, kept_walks, read_head
+from ...live.folder.head import HEAD, kept_walks, read_head
 from ...options import FPS
 
 

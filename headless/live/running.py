@@ -1,6 +1,7 @@
 """The run of the live server, from its start until a signal ends it."""
 
 import asyncio
+import errno
 import os
 import threading
 import webbrowser
@@ -80,7 +81,9 @@ def _refused(port: int, host: str = "") -> Iterator[None]:
         if isinstance(error, UnicodeError) or type(error).__name__ == "gaierror":
             raise InputError(f"`host` {host!r:.60}: no address of this machine ({error}); name one") from error
         number = getattr(error, "errno", None)  # asyncio's message repeats the port
-        reason = os.strerror(number) if number else error
+        reason = os.strerror(number) if number else "a port is a number from 0 to 65535"
+        if number == errno.EADDRNOTAVAIL:
+            raise InputError(f"`host` {host!r:.60}: not an address of this machine; name one") from error
         raise InputError(f"`port` {port} cannot be used: {reason}; name another one, or 0 for a free one") from error
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ...errors import InputError
 from ...live import Engine, Frames, Session, Start
-from ...live.folder.reading import kept_walks
+from ...live.folder.head import kept_walks
 from ...live.wire.client import Client
 from ...live.wire.protocol import Event, Init
 from ...live.wire.steering import facts, figures, steer

@@ -105,7 +105,7 @@ class Manifest:
         self._rows[row["name"]] = row
         try:
             cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
-            with self.path.open("a", encoding="utf-8") as file:
+            with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:  # as JSON escapes
                 file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
         except OSError as error:
             raise InputError(

@@ -3,7 +3,6 @@ accept."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import InputError
+from ...errors import CheckpointError, InputError
 from ...model.config import ModelConfig
 from ...options import Window
 from ...pipeline.state import Prompt, WorldState, load_state
 from ..controls import FRAMES_OF_ONE
+from .head import CAMERA, STATE, naming_walk, read_head
 
-FORMAT = "lingbot-world walk 1"
-HEAD, START, BEFORE = "walk.json", "start.safetensors", "before.state"
-STATE, CAMERA = "walk.state", "camera"
+START, BEFORE = "start.safetensors", "before.state"
 CHANNELS = 16
-
-
-def kept_walks(folder: Path) -> list[Path]:
-    """Return the folders of saved walks (steered videos) in `folder`, the oldest first. Their names are `walk-1`,
-    `walk-2` and so on."""
-    found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
-    return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
 
 
 def load_walk(folder: str | Path) -> WorldState:
@@ -53,35 +44,13 @@ def save_whole(folder: str | Path) -> None:
         raise InputError(f"the camera path cannot be written to {camera}: {error.strerror}") from error
 
 
-def whole_state(folder: Path) -> Path:
-    """Return the path of a walk's state file. If the process was killed before it wrote the state or the camera path,
-    both are written first. Raises InputError for a folder without a complete chunk, and if a file cannot be written."""
-    state = folder / STATE
-    ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
-    if not (ended and state.is_file()):
-        save_whole(folder)
-    return state
-
-
-def read_head(folder: Path) -> dict[str, Any]:
-    """Return the contents of a walk's `walk.json`, its settings. Raises OSError if the file cannot be read, and
-    ValueError if it is not JSON or has another format."""
-    head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
-    if head.get("format") != FORMAT:
-        raise ValueError(f"not a walk: its format is {head.get('format')}")
-    return head
-
-
 def _load(folder: Path) -> tuple[WorldState, np.ndarray]:
-    try:
-        head = read_head(folder)
+    head = read_head(folder)
+    with naming_walk(folder):
         before = load_state(folder / BEFORE) if head["continued"] else None
         state = _state(folder, head, before)
         made = state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
         return state, path_rows(folder, made, before)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{folder}: not a walk that was kept ({reason}); expected a folder with {HEAD}") from error
 
 
 def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> WorldState:
@@ -175,7 +144,11 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors in a safetensors file as copies in memory. Memory-mapped tensors would change when the file is
-    rewritten."""
+    rewritten. Raises CheckpointError for a broken file."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    return {name: tensor.clone() for name, tensor in load_file(path).items()}
+    try:
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: truncated or corrupt ({error}); expected a file that a walk wrote") from error

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from ...errors import InputError
-from ...fields import text_of
+from ...fields import check_text, text_of
 
 Part = TypeVar("Part")
 MOST_EVENTS = 64
@@ -214,6 +214,7 @@ def _event(where: str, number: int, row: Any) -> WorldEvent:
         value = row.get(name)
         if not isinstance(value, str) or not value.strip() or len(value) > 1000:
             raise InputError(f"{at}: `{name}` is {value!r:.40}; expected text of 1 to 1000 characters")
+        check_text(f"{at}: `{name}`", value)
     key, start, end = row.get("key"), _seconds(at, "start", row), _seconds(at, "end", row)
     if key is not None and (str(key) not in KEYS or len(str(key)) != 1):
         raise InputError(f"{at}: `key` is {key!r:.40}; expected 1 to 9")

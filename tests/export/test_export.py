@@ -1,6 +1,8 @@
 """Exports for nerfstudio and COLMAP: exact poses and lens, the sharpest frames, bad input."""
 
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from lingbot_world.camera.formats.files import read_camera, write_camera
 from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.export.choice import blurred, sharpest, sharpness
 from lingbot_world.headless.command.cli import main
+from lingbot_world.outputs import taken
 from live_cases import chunks, walking
 from PIL import Image
 
@@ -75,7 +78,7 @@ def _apart(folder, number, exported):
     return np.abs(np.array(Image.open(folder / f"{number}.png")).astype(int) - np.array(Image.open(exported))).mean()
 
 
-def test_a_walk_has_a_path_of_its_own_also_one_that_goes_on(toy_package, tmp_path):
+def test_a_walk_has_a_path_of_its_own_also_one_that_goes_on(toy_package, tmp_path, capsys):
     with walking(toy_package, tmp_path / "walks") as session:
         session.press("w")
         chunks(session, 6)
@@ -85,6 +88,11 @@ def test_a_walk_has_a_path_of_its_own_also_one_that_goes_on(toy_package, tmp_pat
         session.press("d")
         chunks(session, 4)
         later, rest = session.walk.kept.folder, session.walk.kept.poses()[1:]
+    spoil = shutil.copytree(walk, tmp_path / "spoil")
+    for text in ("no", "{}", '{"format": "lingbot-world walk 1"}', "[1]"):
+        (spoil / "walk.json").write_text(text)
+        assert main(["export", str(spoil), str(tmp_path / "none")]) == 2
+        assert f"{spoil}: not a walk that was kept" in capsys.readouterr().err
     for folder, expected in ((walk, poses), (later, rest)):
         assert main(["export", str(folder), str(tmp_path / folder.parent.name / "out"), "--every", "1"]) == 0
         data = json.loads((tmp_path / folder.parent.name / "out/transforms.json").read_text())
@@ -121,3 +129,9 @@ def test_bad_input_is_refused_in_a_sentence(video, tmp_path, capsys):
     assert "exists and is not an empty folder" in told(folder, folder, "--action_path", camera)
     assert "no such file" in told(tmp_path / "none.mp4", tmp_path / "c", "--action_path", camera)
     assert "no such file" in told(tmp_path / "none.mp4", tmp_path / "c")
+    for name, target in (("loop", "loop"), ("dangling", "nowhere/x")):
+        os.symlink(target, tmp_path / name)
+    assert "leads back to itself" in told(folder, tmp_path / "loop", "--action_path", camera)
+    assert "exists and is not an empty folder" in told(folder, tmp_path / "dangling", "--action_path", camera)
+    with taken(tmp_path / "busy"):
+        assert "another run is writing it" in told(folder, tmp_path / "busy", "--action_path", camera)

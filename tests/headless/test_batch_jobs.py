@@ -43,6 +43,7 @@ def test_a_job_may_have_a_chunk(read, chunk):
     [
         ('{"prompt": ["a", "b"]}', r"prompt \['a', 'b'\]: expected text"),
         ('{"prompt": true}', "prompt True: expected text"),
+        ('{"prompt": "a\\ud800"}', "`prompt` is not UTF-8 text: character 2"),
         ('{"prompt": "a", "image": {}}', "image {}: expected text"),
         ('{"prompt": "a", "image": ""}', "a path is empty; name one, or leave it out"),
         ('{"prompt": "a", "seed": 1e400}', "seed inf: expected a whole number"),

@@ -103,6 +103,9 @@ OPTIONS = {
     "suffix": ({"output": "video.txt"}, "video.txt"),
     "one png": ({"output": "frame.png"}, "frame.png"),
     "two numbers": ({"output": "a*_%d.png"}, "one * or %05d"),
+    "bytes that are no UTF-8": ({"prompt": "caf\udce9"}, "--prompt is not UTF-8 text: character 4 is '\\udce9'"),
+    "half a character": ({"negative": "\ud83d"}, "--negative is not UTF-8 text: character 1 is"),
+    "a device as image": ({"image": "/dev/null"}, "--image /dev/null: a pipe or a device; expected an image file"),
 }
 
 

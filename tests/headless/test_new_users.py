@@ -20,6 +20,17 @@ from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ADDRESS = "https://example.org/x"
+CAUSAL = [
+    "--ckpt_dir",
+    "TOY/lingbot_world_fast",
+    "--image",
+    "TOY/example/image.png",
+    "--device",
+    "cpu",
+    "--width",
+    "48",
+]
+CAUSAL += ["--height", "32", "--frame_num", "9", "--prompt", "x", "--output", "v.mp4"]
 
 
 def refusal(arguments, capsys):
@@ -192,6 +203,31 @@ def test_more_processes_than_a_cpu_has_cores_are_refused(command, capsys, monkey
 def test_a_host_that_is_none_is_named_and_not_the_port(toy_package, capsys):
     said = refusal(["live", toy_package / "lingbot_world_fast", "--host", "no such host"], capsys)
     assert "--host 'no such host': no address" in said
+
+
+CASES = {
+    "a folder as drawing": (["camera", "show", "TOY/example", "--output", "TOY"], "is a folder; name a file in it"),
+    "a folder as state": (["generate", *CAUSAL, "--save_state", "TOY"], "is a folder; name a file in it"),
+    "the state as the growing video": (["generate", *CAUSAL, "--save_state", "v.part.mp4"], "is the video's file"),
+    "no picture": (["camera", "show", "TOY/example", "--image", ""], "argument --image: the path is empty"),
+    "like nothing": (["generate", "--like", "", "--output", "x.mp4"], "argument --like: the path is empty"),
+    "no workflow": (["queue", ""], "argument workflow: the path is empty"),
+    "no output": (["queue", "TOY/example/live.json", "--output", ""], "argument --output: the path is empty"),
+    "too few frames a second": (["measure", "TOY/example", "--fps", "1e-300"], "--fps 1e-300: expected 0.001 or more"),
+    "an origin": (["live", "TOY", "--allow_origin", "*"], "'*': expected a page's address"),
+    "a speed": (["live", "TOY", "--speed", "fast"], "'fast': expected a fraction from 0.05 to 1"),
+    "a host": (["live", "TOY", "--host", "192.0.2.1", "--no_open"], "--host '192.0.2.1': not an address of this"),
+    "a port": (["live", "TOY", "--port", "-1", "--no_open"], "--port -1 cannot be used: a port is a number"),
+    "two replays": (["live", "TOY", "--replay", "x", "--bench"], "--replay and --bench exclude each other"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_odd_uses_are_refused_in_one_line(case, toy_package, tmp_path, capsys, monkeypatch):
+    words, reason = CASES[case]
+    monkeypatch.chdir(tmp_path)
+    assert reason in refusal([word.replace("TOY", str(toy_package)) for word in words], capsys)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_device_as_output_is_named(command, capsys):

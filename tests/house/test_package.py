@@ -54,7 +54,7 @@ def test_importing_the_package_is_cheap_and_brings_nothing_along():
 
 
 PARTS = {
-    "camera": "camera",
+    "camera": "camera.track",
     "loaders": "loaders.load quantize.writer loaders.checkpoint loaders.package",
     "all": "pipeline sampling model.dit text headless.plan headless.process.profile headless.files.video vae",
 }
@@ -109,6 +109,12 @@ def test_the_engine_imports_heavy_packages_only_when_it_needs_them(imported, par
     assert part in imported, imported["errors"]
     assert not (heavy | {"torch._dynamo"}) & imported[part]
     assert "torch" in imported[part]
+
+
+def test_an_export_without_points_and_a_list_of_walks_need_no_torch():
+    parts = ("export", "camera.formats.files", "headless.files.pictures", "headless.live.old_walks")
+    loaded = run(f"import sys, {', '.join(f'lingbot_world.{part}' for part in parts)}\nprint(*sys.modules)").split()
+    assert "torch" not in loaded
 
 
 HELP = "import lingbot_world.headless.command.cli as c\ntry: c.main([{}])\nexcept SystemExit: pass"

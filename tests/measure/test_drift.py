@@ -68,6 +68,11 @@ def test_short_and_empty_videos():
         assert find_faults(measure_frames(np.zeros((count, 48, 64, 3), np.uint8), FPS)) == []
 
 
+def test_a_table_has_a_row_for_each_second_with_frames(clip):
+    figures = measure_frames(clip[:3], 0.001)
+    assert [line.split()[0] for line in table(figures)] == ["second", "0", "1000", "2000"]
+
+
 def test_the_command_measures_a_video_and_a_folder(tmp_path, capsys, clip):
     pytest.importorskip("av")
     write_frames(frozen(clip)[:, :, :144], find_target(tmp_path / "video.mp4"))

@@ -1,0 +1,54 @@
+"""The settings file of a saved walk, and the names of the files in its folder. Importing this module does not import
+torch."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError, LingBotError
+
+FORMAT = "lingbot-world walk 1"
+HEAD, STATE, CAMERA = "walk.json", "walk.state", "camera"
+
+
+def kept_walks(folder: Path) -> list[Path]:
+    """Return the folders of saved walks (steered videos) in `folder`, the oldest first. Their names are `walk-1`,
+    `walk-2` and so on."""
+    found = [walk for walk in folder.glob("walk-*") if (walk / HEAD).is_file()]
+    return sorted(found, key=lambda walk: (walk / HEAD).stat().st_mtime)
+
+
+def whole_state(folder: Path) -> Path:
+    """Return the path of a walk's state file. If the process was killed before it wrote the state or the camera path,
+    both are written first. Raises InputError for a folder without a complete chunk, and if a file cannot be written."""
+    state = folder / STATE
+    ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
+    if not (ended and state.is_file()):
+        from .reading import save_whole
+
+        save_whole(folder)
+    return state
+
+
+def read_head(folder: Path) -> dict[str, Any]:
+    """Return the contents of a walk's `walk.json`, its settings. Raises InputError if the file cannot be read, is not
+    JSON or has another format."""
+    with naming_walk(folder):
+        head: dict[str, Any] = json.loads((folder / HEAD).read_text(encoding="utf-8"))
+        if head.get("format") != FORMAT or not isinstance(head.get("continued"), bool):
+            raise ValueError(f"its format is {head.get('format')!r:.40}")
+    return head
+
+
+@contextmanager
+def naming_walk(folder: Path) -> Iterator[None]:
+    """Convert any error of a file in a walk's folder within this context to an InputError that names the folder."""
+    try:
+        yield
+    except LingBotError:
+        raise
+    except (OSError, LookupError, TypeError, AttributeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{folder}: not a walk that was kept ({reason}); expected a folder with {HEAD}") from error
