@@ -1,16 +1,18 @@
 """Decoders of the VAE, and launches of a block, tried on a GPU. See try_kernels.py."""
 
+import json
+import math
 import os
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from functools import partial
 from itertools import product
 from pathlib import Path
 
 import torch
-from kitchen_cases import decibels, shown
 
 BLOCKS = 1, 3
 """The numbers of blocks of two models; the difference of their launches gives the launches of a block."""
@@ -21,7 +23,30 @@ VIDEO, FRAMES = (58, 104), 4
 """The latent's size of the timed decode, 464x832, and its frames."""
 
 
-def try_vae(timed: bool, device: str = "cuda") -> list[dict]:
+def relative(got, want) -> float:
+    """The relative RMS error."""
+    return float((got.float() - want.float()).norm() / want.float().norm())
+
+
+def decibels(error: float) -> float:
+    """A relative RMS error in dB."""
+    return -20 * math.log10(max(error, 1e-12))
+
+
+def shown(name: str, run) -> None:
+    """Print the result of `run`, or the reason of its failure, as a line of JSON."""
+    start = time.perf_counter()
+    try:
+        found = run()
+    except Exception as reason:  # a kernel's failure is a result
+        last = traceback.extract_tb(reason.__traceback__)[-1]
+        said = " ".join(str(reason).split())[:200]
+        found = {"failed": f"{type(reason).__name__}: {said}", "at": f"{last.filename}:{last.lineno}"}
+    found = {"what": name, **found, "took_s": round(time.perf_counter() - start, 2)}
+    print(json.dumps(found), flush=True)
+
+
+def try_vae(timed: bool, device: str = "cuda") -> None:
     """Decode random latents by each decoder: dB from the decode in fp32 (peak 2), and on the card itself the seconds of
     a latent frame at 464x832."""
     from lingbot_world.toy.weights import Weights
@@ -38,14 +63,13 @@ def try_vae(timed: bool, device: str = "cuda") -> list[dict]:
     half = whole.decoding_in_half()
     latents = torch.randn(FRAMES, 1, 16, 20, 22, generator=torch.Generator().manual_seed(0))
     want = _decoded(Decoder(whole.weights), latents, whole)
-    found = [shown("VAE: the table's choice", lambda: {"chosen": convolution_of(torch.device(device))})]
+    shown("VAE: the table's choice", lambda: {"chosen": convolution_of(torch.device(device))})
     for name, make in {
         "Triton, or ours": lambda recorded: PooledDecoder(half, recorded=recorded),
         "comfy-kitchen": lambda _recorded: KitchenDecoder(half.weights),
         "torch": lambda _recorded: Decoder(half.weights),
     }.items():
-        found.append(shown(f"VAE by {name}", partial(_decode, make, latents, half, want, timed)))
-    return found
+        shown(f"VAE by {name}", partial(_decode, make, latents, half, want, timed))
 
 
 def _decode(make, latents, vae, want, timed: bool) -> dict:
@@ -72,15 +96,14 @@ def _decoded(decoder, latents, vae, kept: bool = True):
     return torch.cat(frames) if kept else None
 
 
-def try_launches(device: str = "cuda", size: tuple[int, int] = VIDEO, widths: dict | None = None) -> list[dict]:
+def try_launches(device: str = "cuda", size: tuple[int, int] = VIDEO, widths: dict | None = None) -> None:
     """Count the kernels and copies of a block in a forward, from a profile of a chunk with a full window."""
-    found, folder = [], Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp())
     for name, arithmetic, attention in product(widths or WIDTHS, ("bf16", "8bit"), ("auto", "8bit")):
         if (arithmetic == "bf16") != (attention == "auto"):
             continue
         run = partial(_launches, folder, name, (widths or WIDTHS)[name], (arithmetic, attention), device, size)
-        found.append(shown(f"launches, {name}, {'exact' if attention == 'auto' else '8 bits'}", run))
-    return found
+        shown(f"launches, {name}, {'exact' if attention == 'auto' else '8 bits'}", run)
 
 
 def _launches(folder: Path, name: str, width, how: tuple[str, str], device: str, size: tuple[int, int]) -> dict:

@@ -1,13 +1,12 @@
 """Every candidate of the table of kernels, on the card at hand and on cards that it plays.
 
     python tools/cards/try_kernels.py --out FOLDER [--cards native 7.5 8.6 8.9 12.0]
-        [--parts candidates kitchen models vae launches]
+        [--parts candidates models vae launches]
 
-For each card: each candidate's trial (its error, and on the card itself its time), the functions of comfy-kitchen that
-the engine could call, with a recording of each replayed on new inputs, and a few blocks of the 1.3B's and of the 14B's
-widths in each arithmetic and attention, in dB from exact bf16; each decoder of the VAE, in dB from fp32; and the
-launches of a block. Times on played cards mean nothing. 3 to 6 minutes on an H100: the card itself first, then the
-played ones side by side."""
+For each card: each candidate's trial (its error, and on the card itself its time); a few blocks of the 1.3B's and of
+the 14B's widths in each arithmetic and attention, in dB from exact bf16; each decoder of the VAE, in dB from fp32; and
+the launches of a block. Other functions of comfy-kitchen were tried at commit ee44ac1. Times on played cards mean
+nothing. 3 to 6 minutes on an H100: the card itself first, then the played ones side by side."""
 
 import argparse
 import json
@@ -24,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).absolute().parent
 ROOT = HERE.parents[1]
 CARDS = ("native", "7.5", "8.6", "8.9", "12.0")
-PARTS = ("candidates", "kitchen", "models", "vae", "launches")
+PARTS = ("candidates", "models", "vae", "launches")
 LIMIT = 280
 """Seconds of a card."""
 
@@ -39,18 +38,18 @@ def importable() -> None:
         sys.path.insert(0, str(folder))
 
 
-def try_candidates(timed: bool) -> list[dict]:
+def try_candidates(timed: bool) -> None:
     """Try each candidate at the widths of both models."""
     import lingbot_world.model.dit
     import lingbot_world.vae.convolutions  # noqa: F401
     import torch
-    from kitchen_cases import shown
     from lingbot_world.model.choice.card import card_of
     from lingbot_world.model.choice.rates import SIZES
     from lingbot_world.model.choice.table import candidates
     from lingbot_world.model.choice.trials import Size
+    from model_cases import shown
 
-    device, found = torch.device("cuda", 0), []
+    device = torch.device("cuda", 0)
     sizes = {work: [(size, "1.3B")] for work, size in SIZES.items()}
     for work in ("linear", "int8", "fp8"):
         sizes[work].append((Size(4680, 0, 5120, 13824), "14B"))
@@ -60,8 +59,7 @@ def try_candidates(timed: bool) -> list[dict]:
     for work, asked in sizes.items():
         for (size, model), candidate in product(asked, candidates(work, card_of(device))):
             name = f"{work} by {candidate.name}, {model}"
-            found.append(shown(name, partial(_candidate, candidate, size, device, timed)))
-    return found
+            shown(name, partial(_candidate, candidate, size, device, timed))
 
 
 def _candidate(candidate, size, device, timed: bool) -> dict:
@@ -84,17 +82,17 @@ def _candidate(candidate, size, device, timed: bool) -> dict:
     return {**result, "ms": 1e3 * seconds, "tflops": rate}
 
 
-def try_models() -> list[dict]:
+def try_models() -> None:
     """Compute a few blocks of each width in each arithmetic and attention, against exact bf16 of the same weights."""
     import torch
-    from kitchen_cases import shown
     from lingbot_world.loaders import load_expert
     from lingbot_world.model.config import ModelConfig
+    from model_cases import shown
 
     sys.path.insert(0, str(HERE.parent / "bench"))
     from random_package import write_random_expert
 
-    found, folder, common = [], Path(tempfile.mkdtemp()), {"freq_dim": 256, "text_dim": 4096}
+    folder, common = Path(tempfile.mkdtemp()), {"freq_dim": 256, "text_dim": 4096}
     small = ModelConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=6, **common)
     large = ModelConfig(dim=5120, ffn_dim=13824, num_heads=40, num_layers=2, **common)
     for name, config, bf16 in (("1.3B", small, True), ("14B in NF4", large, False)):
@@ -109,15 +107,14 @@ def try_models() -> list[dict]:
         exact = load_expert(path, "cuda", torch.bfloat16)(**inputs)
         for arithmetic, attention in product(("bf16", "int8", "fp8", "8bit"), ("exact", "8bit")):
             run = partial(_forward, path, inputs, exact, arithmetic, attention)
-            found.append(shown(f"{name}, {arithmetic}, attention {attention}", run))
-    return found
+            shown(f"{name}, {arithmetic}, attention {attention}", run)
 
 
 def _forward(path: Path, inputs: dict, exact, arithmetic: str, attention: str) -> dict:
     import torch
-    from kitchen_cases import decibels, relative
     from lingbot_world.loaders import load_expert
     from lingbot_world.model.attention.choose_8bit import check_8_bits
+    from model_cases import decibels, relative
 
     model = load_expert(path, "cuda", torch.bfloat16, arithmetic=arithmetic, attention_mode=attention)
     notes = check_8_bits(arithmetic, attention, torch.device("cuda"), model.config)
@@ -136,7 +133,6 @@ def run_card(card: str, parts: list[str]) -> None:
 
         shared = play(card)
     import torch
-    from kitchen_cases import try_kitchen
     from lingbot_world.model.choice.card import card_of
     from lingbot_world.model.choice.kept import versions
     from model_cases import try_launches, try_vae
@@ -145,7 +141,6 @@ def run_card(card: str, parts: list[str]) -> None:
     print(json.dumps(found), flush=True)
     known = {
         "candidates": partial(try_candidates, card == "native"),
-        "kitchen": try_kitchen,
         "models": try_models,
         "vae": partial(try_vae, card == "native"),
         "launches": try_launches,
