@@ -28,7 +28,6 @@ from lingbot_world.tools.toy.fit import Log, Phase
 from lingbot_world.tools.toy.parameters import Parameters
 from lingbot_world.tools.toy.pool import Pool, plain
 from lingbot_world.tools.toy.prompts import embeddings
-from lingbot_world.tools.toy.rooms import CAPTIONS, WORDS
 from lingbot_world.tools.toy.settings import CONFIG, TINY
 from lingbot_world.vae import VideoDecoder, encode_first_frame, load_vae
 from lingbot_world.vae.network import Decoder
@@ -49,7 +48,7 @@ def random_weights(shapes, seed):
 @pytest.fixture(scope="module")
 def data():
     vae, denoiser = random_weights(SHAPES, 3), random_weights(SMALL.parameter_shapes(), 4)
-    return watched(vae, denoiser, embeddings(CAPTIONS, WORDS), 2, 5, TINY)
+    return watched(vae, denoiser, embeddings(), 2, 5, TINY)
 
 
 @pytest.fixture
@@ -130,7 +129,7 @@ def test_only_the_last_stage_learns_and_paints_more_detail(data, tmp_path):
 
 
 def test_walks_are_made_with_their_own_prompts_pictures_and_cameras():
-    random, texts = torch.Generator().manual_seed(1), embeddings(CAPTIONS, WORDS)
+    random, texts = torch.Generator().manual_seed(1), embeddings()
     model = LingBotWorldModel(replace(SMALL, causal=True), dtype=torch.float32)
     model.load_state_dict(random_weights(SMALL.parameter_shapes(), 2))
     latent, first = (torch.randn(1, 16, frames, *CELLS, generator=random) for frames in (FRAMES, TINY.half))

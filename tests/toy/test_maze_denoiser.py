@@ -10,7 +10,6 @@ from lingbot_world.tools.toy.denoiser import WHOLE, Given, Layout, Steps, _noise
 from lingbot_world.tools.toy.parameters import Parameters, save_weights
 from lingbot_world.tools.toy.pool import Pool
 from lingbot_world.tools.toy.prompts import embeddings
-from lingbot_world.tools.toy.rooms import CAPTIONS, WORDS
 from lingbot_world.tools.toy.settings import CONFIG, TINY
 
 CPU = torch.device("cpu")
@@ -27,7 +26,7 @@ def random_pool(count, seed):
 
 @pytest.fixture
 def steps():
-    data = Given(embeddings(CAPTIONS, WORDS), torch.zeros(1, 16, 1, *CELLS), random_pool(6, 1), random_pool(6, 2))
+    data = Given(embeddings(), torch.zeros(1, 16, 1, *CELLS), random_pool(6, 1), random_pool(6, 2))
     return Steps(Parameters.random(SHAPES, 1, CPU), data, TINY, torch.Generator().manual_seed(3))
 
 

@@ -23,7 +23,7 @@ from lingbot_world.tools.toy.pool import given, later_walks, settled, walks
 from lingbot_world.tools.toy.render import LENS
 from lingbot_world.tools.toy.settings import TINY
 from lingbot_world.tools.toy.spans import attended_to, chunks
-from lingbot_world.tools.toy.twin import causal_velocity, velocity
+from lingbot_world.tools.toy.twin import Network, causal_velocity, velocity
 from lingbot_world.vae import encode_first_frame, load_vae
 from torch.nn import functional as F
 
@@ -53,7 +53,7 @@ def test_the_velocity_is_the_engines():
     x, context = torch.randn(2, 36, 3, 4, 6, generator=random), torch.randn(2, 7, 32, generator=random)
     camera, timestep = torch.randn(2, 384, 3, 4, 6, generator=random), torch.tensor([37.0, 951.0])
     wanted = engine(CONFIG, weights)(x, timestep, context, camera)
-    got = velocity(weights, CONFIG, x, timestep, context, patches(camera))
+    got = velocity(Network(weights, CONFIG), x, timestep, context, patches(camera))
     assert (got - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
@@ -78,7 +78,7 @@ def test_the_causal_velocity_is_that_of_the_engines_rollout(frames, chunk, windo
     prompts, camera = torch.randn(1, 2, 7, 32, generator=random), torch.randn(1, 384, frames, 4, 6, generator=random)
     times = torch.arange(frames)[None] // chunk * 90.0 + 40
     got = causal_velocity(
-        weights, config, clean, noisy, times, prompts, patches(camera), chunks(frames, chunk, window, sink)
+        Network(weights, config), clean, noisy, times, prompts, patches(camera), chunks(frames, chunk, window, sink)
     )
     history = KeyValueCache(config, 6, Window(window or frames, sink), chunk=chunk, device=CPU, dtype=torch.float32)
     for first in range(0, frames, chunk):
@@ -100,9 +100,8 @@ def test_a_later_half_sees_the_sink_and_itself():
     weights = random_weights(config.parameter_shapes())
     x, text = torch.randn(2, 1, 36, 6, 4, 6, generator=random), torch.randn(1, 2, 7, 32, generator=random)
     camera, times = torch.randn(1, 36, 1536, generator=random), torch.full((1, 6), 500.0)
-    near, far = (
-        causal_velocity(weights, config, *x, times, text, camera, chunks(6, 3, 6, 3, 3), later) for later in (0, 50)
-    )
+    network, attends = Network(weights, config), chunks(6, 3, 6, 3, 3)
+    near, far = (causal_velocity(network, *x, times, text, camera, attends, later) for later in (0, 50))
     torch.testing.assert_close(near[:, :, :3], far[:, :, :3])
     assert (near[:, :, 3:] - far[:, :, 3:]).abs().max() > 1e-3
 
@@ -157,15 +156,9 @@ def test_gradients_reach_every_parameter():
     parameters.flat += 0.05 * torch.randn(parameters.flat.shape)
     parameters.flat.requires_grad_()
     x = torch.randn(2, 1, 36, 4, 2, 2)
-    causal_velocity(
-        parameters.named(),
-        config,
-        *x,
-        torch.full((1, 4), 500.0),
-        torch.randn(1, 2, 3, 32),
-        torch.randn(1, 4, 1536),
-        chunks(4, 1),
-    ).square().mean().backward()
+    network, times = Network(parameters.named(), config), torch.full((1, 4), 500.0)
+    text, camera = torch.randn(1, 2, 3, 32), torch.randn(1, 4, 1536)
+    causal_velocity(network, *x, times, text, camera, chunks(4, 1)).square().mean().backward()
     cut = Parameters(parameters.shapes, parameters.flat.grad).named()
     assert {name for name, gradient in cut.items() if not gradient.any()} == set()
 

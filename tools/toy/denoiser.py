@@ -26,10 +26,9 @@ from .fit import Keep, Log, Phase, fit, replayed, slope_of
 from .parameters import Parameters, Weights, load_weights
 from .pool import Pool, given
 from .prompts import draw
-from .rooms import CAPTIONS
 from .settings import CONFIG, SHIFT, SINK, WINDOW, Sizes, compute_dtype, config_of
 from .spans import chunks
-from .twin import PLAIN, Parts, causal_velocity, finished, projected, velocity
+from .twin import Network, Parts, causal_velocity, finished, projected, velocity
 
 SHARPER, FINER = 2.0, 8.0
 """The initial values of the norms of queries and keys, which bound the sharpness of attention, and of the weights of
@@ -172,25 +171,24 @@ class Steps:
 
     def loss(self, layout: Layout, weights: Weights) -> Tensor:
         """Return the loss of a batch."""
-        ready = cast_once(weights, self.dtype)
-        return self._of_whole(ready) if layout == WHOLE else self._of_chunks(ready, layout)
+        network = Network(cast_once(weights, self.dtype), self.config, self.dtype, self.parts)
+        return self._of_whole(network) if layout == WHOLE else self._of_chunks(network, layout)
 
-    def _of_whole(self, weights: Weights) -> Tensor:
+    def _of_whole(self, network: Network) -> Tensor:
         """Return the loss of whole videos, the beginnings of walks."""
         sizes, data, random, count = self.sizes, self.data, self.random, BASE_MORE * self.sizes.batch
         batch = data.walks[_some(data.walks, count, random)]
         clean = batch.latent[:, :, : sizes.base].float()
         sigma = shifted(torch.rand(count, device=clean.device, generator=random), SHIFT)
         noise = _like(clean, random)
-        x = torch.cat(
-            [torch.lerp(clean, noise, sigma[:, None, None, None, None]), given(batch.first, data.grey, sizes.base)], 1
-        )
+        noisy = torch.lerp(clean, noise, sigma[:, None, None, None, None])
+        x = torch.cat([noisy, given(batch.first, data.grey, sizes.base)], 1)
         camera = camera_patches(batch.steps[:, : sizes.base], self.rays)
-        text = data.texts[draw(batch.kinds[:, 0], len(CAPTIONS))]
-        made = velocity(weights, self.config, x, (1000 * sigma).floor(), text, camera, self.dtype, self.parts)
+        text = data.texts[draw(batch.kinds[:, 0])]
+        made = velocity(network, x, (1000 * sigma).floor(), text, camera)
         return F.mse_loss(made, noise - clean)
 
-    def _of_chunks(self, weights: Weights, layout: Layout) -> Tensor:
+    def _of_chunks(self, network: Network, layout: Layout) -> Tensor:
         """Return the loss of walks, chunk by chunk."""
         sizes, data, random, chunk = self.sizes, self.data, self.random, layout.chunk
         frames, half = 2 * sizes.half, sizes.half
@@ -200,26 +198,15 @@ class Steps:
         window, sink = (WINDOW * half // 12, SINK * half // 12) if layout.windowed else (None, 0)
         attends = chunks(frames, chunk, window, sink, half if layout.gap else 0)
         image, camera = given(batch.first, data.grey, frames), camera_patches(batch.steps, self.rays)
-        text = data.texts[draw(batch.kinds.flatten(), len(CAPTIONS))].unflatten(0, (-1, 2))
+        text = data.texts[draw(batch.kinds.flatten())].unflatten(0, (-1, 2))
         same = batch.kinds[:, 0] == batch.kinds[:, 1]
         text[:, 1] = torch.where(same[:, None, None], text[:, 0], text[:, 1])
 
         clean = batch.latent.float()
         past, (now, sigma) = _past(clean, before, self.own, random), _noised(before, known, chunk, random)
         past, asked = (torch.cat([part, image], 1) for part in (past, now))
-        speed = causal_velocity(
-            weights,
-            self.config,
-            past,
-            asked,
-            (1000 * sigma).floor(),
-            text,
-            camera,
-            attends,
-            layout.gap,
-            self.dtype,
-            self.parts,
-        )
+        times = (1000 * sigma).floor()
+        speed = causal_velocity(network, past, asked, times, text, camera, attends, layout.gap)
         made = now - sigma[:, None, :, None, None] * speed
         learned = torch.ones(frames, device=clean.device)
         if layout.gap:
@@ -252,7 +239,7 @@ def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:
 def fastest(device: torch.device) -> Parts:
     """Return a block's parts; on a GPU they are compiled once for all blocks."""
     if device.type != "cuda":
-        return PLAIN
+        return projected, finished
     from torch._dynamo import config
 
     config.recompile_limit = 64

@@ -26,7 +26,7 @@ from .parameters import Weights, load_weights
 from .paths import STEP, rotations
 from .prompts import write_text_files
 from .render import HEIGHT, LENS, WIDTH, render
-from .rooms import BOXES, COLOURS, EYE, MARGIN, PITCH, WEATHERS, WORDS, Rooms, Scenes
+from .rooms import BOXES, COLOURS, EYE, MARGIN, PITCH, WEATHERS, Rooms, Scenes
 from .settings import config_of
 from .walks import TURN
 
@@ -64,7 +64,7 @@ def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
     of the causal model are `shortened`."""
     vae, weights = (load_weights(checkpoints / f"{name}.pt") for name in CHECKPOINTS)
     folder.mkdir(parents=True, exist_ok=True)
-    write_text_files(folder, WORDS)
+    write_text_files(folder)
     torch.save({name: tensor.half().cpu() for name, tensor in vae.items()}, folder / VAE)
     write_causal(
         folder / CAUSAL,

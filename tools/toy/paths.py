@@ -13,8 +13,8 @@ moves, because the model sees translations divided by it."""
 MOST_DEGREES = (25.0, 45.0, 30.0)
 """The largest turn of a path about x (tilt), y (pan) and z (roll)."""
 
-STILL, SINGLE, MIXED = 0.05, 0.55, 1.0
-"""Cumulated shares of paths that stand still, that make one move, and that mix moves."""
+STILL, SINGLE = 0.05, 0.55
+"""Cumulated shares of paths that stand still and that make one move; the others mix moves."""
 
 
 def random_walks(count: int, generator: Generator, frames: int) -> Tensor:

@@ -3,7 +3,6 @@
 import re
 import tempfile
 import unicodedata
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,25 +26,24 @@ RANDOM_PROMPTS = 96
 NEGATIVE, EMPTY = len(WORDINGS) * len(CAPTIONS), len(WORDINGS) * len(CAPTIONS) + 1
 
 
-def write_text_files(folder: Path, words: str = MAZE_WORDS) -> None:
-    """Write the tokenizer and the text encoder of the package: a random, untrained encoder that distinguishes words.
-    The vocabulary has `words` besides the toy's own."""
-    vocab_size = write_tokenizer(folder / "tokenizer", _tokens(words))
+def write_text_files(folder: Path) -> None:
+    """Write the tokenizer and the text encoder of the package: a random, untrained encoder that distinguishes words."""
+    vocab_size = write_tokenizer(folder / "tokenizer", _tokens())
     torch.save(text_tensors(SEED, vocab_size), folder / TEXT_ENCODER)
 
 
-def _tokens(words: str) -> list[str]:
+def _tokens() -> list[str]:
     """Return the words that the toy's vocabulary lacks, and the phrases of the negative prompt, so that it is short."""
     text = SPACE + unicodedata.normalize("NFKC", NEGATIVE_PROMPT)
     phrases = re.findall(r"[^,\u3001]+[,\u3001]?", text)
-    return [*(SPACE + word for word in (*COLOURS, *words.split())), *phrases]
+    return [*(SPACE + word for word in (*COLOURS, *MAZE_WORDS.split())), *phrases]
 
 
-def prompts(of: Sequence[str] = CAPTIONS) -> list[str]:
+def prompts() -> list[str]:
     """Every prompt of the training. The first are each wording's captions, then the negative one and the empty one."""
     generator = torch.Generator().manual_seed(SEED)
     words = [*WORDS.split(), *COLOURS]
-    captions = [wording.format(caption) for wording in WORDINGS for caption in of]
+    captions = [wording.format(caption) for wording in WORDINGS for caption in CAPTIONS]
     return [*captions, NEGATIVE_PROMPT, "", *(_random_prompt(words, generator) for _ in range(RANDOM_PROMPTS))]
 
 
@@ -54,14 +52,14 @@ def _random_prompt(words: list[str], generator: Generator) -> str:
     return " ".join(words[index] for index in torch.randint(0, len(words), (length,), generator=generator).tolist())
 
 
-def embeddings(of: Sequence[str] = CAPTIONS, words: str = MAZE_WORDS) -> Tensor:
-    """Return the embeddings float32 [prompts, TEXT_TOKENS, text_dim] of `prompts(of)`, padded with zeros, by the
-    package's text encoder with these `words`."""
+def embeddings() -> Tensor:
+    """Return the embeddings float32 [prompts, TEXT_TOKENS, text_dim] of `prompts()`, padded with zeros, by the
+    package's text encoder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_text_files(folder, words)
+        write_text_files(folder)
         tokenizer, weights = load_tokenizer(folder), open_weights(folder / TEXT_ENCODER)
-        ids = [[*tokenizer.to_ids(prompt), tokenizer.eos] for prompt in prompts(of)]
+        ids = [[*tokenizer.to_ids(prompt), tokenizer.eos] for prompt in prompts()]
         rows = encode_ids(ids, weights)
     table = torch.zeros(len(rows), TEXT_TOKENS, weights.config.dim)
     for into, row in zip(table, rows, strict=True):
@@ -69,13 +67,12 @@ def embeddings(of: Sequence[str] = CAPTIONS, words: str = MAZE_WORDS) -> Tensor:
     return table
 
 
-def draw(kinds: Tensor, captions: int = len(CAPTIONS)) -> Tensor:
-    """A prompt's index [n] for each kind [n] of so many captions: 75 % its caption, 10 % the negative prompt, 5 % none,
-    10 % random words."""
-    negative = len(WORDINGS) * captions
+def draw(kinds: Tensor) -> Tensor:
+    """A prompt's index [n] for each kind [n] of house: 75 % its caption, 10 % the negative prompt, 5 % none, 10 %
+    random words."""
     wording = torch.randint(0, len(WORDINGS), kinds.shape, device=kinds.device)
     chance = torch.rand(kinds.shape, device=kinds.device)
-    some = negative + 2 + torch.randint(0, RANDOM_PROMPTS, kinds.shape, device=kinds.device)
-    picked = torch.where(chance < 0.75, wording * captions + kinds, some)
-    picked = torch.where((chance >= 0.75) & (chance < 0.85), negative, picked)
-    return torch.where((chance >= 0.85) & (chance < 0.90), negative + 1, picked)
+    some = EMPTY + 1 + torch.randint(0, RANDOM_PROMPTS, kinds.shape, device=kinds.device)
+    picked = torch.where(chance < 0.75, wording * len(CAPTIONS) + kinds, some)
+    picked = torch.where((chance >= 0.75) & (chance < 0.85), NEGATIVE, picked)
+    return torch.where((chance >= 0.85) & (chance < 0.90), EMPTY, picked)

@@ -25,7 +25,6 @@ from .fit import Log, Phase
 from .parameters import Parameters, Weights, keep, load_weights, save_weights
 from .pool import Pool, later_walks, settled, walks
 from .prompts import embeddings
-from .rooms import CAPTIONS, WORDS
 from .settings import TINY, Sizes
 
 HELD_OUT = 987_654_321
@@ -60,7 +59,7 @@ def vae_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, lo
 def denoiser_part(options: argparse.Namespace, sizes: Sizes, device: torch.device, log: Log) -> None:
     """Train the denoiser on walks that are rendered first."""
     take_shipped(options.out, options.shipped)
-    vae, texts = load_weights(options.out / "vae.pt", device), embeddings(CAPTIONS, WORDS).to(device)
+    vae, texts = load_weights(options.out / "vae.pt", device), embeddings().to(device)
     data = rendered(vae, texts, options, sizes, device)
     log.write(phase="walks", count=len(data.walks), later=len(data.later))
     start, kept = begun(options.out, options.seed, device), partial(keep, options.out / "denoiser.pt")
@@ -74,7 +73,7 @@ def decoder_part(options: argparse.Namespace, sizes: Sizes, device: torch.device
     """Sharpen the VAE's decoder, on walks of half the length."""
     take_shipped(options.out, options.shipped)
     vae, denoiser = (load_weights(options.out / f"{name}.pt", device) for name in ("vae", "denoiser"))
-    texts, seed = embeddings(CAPTIONS, WORDS).to(device), 2 * WALK_SEED * options.seed
+    texts, seed = embeddings().to(device), 2 * WALK_SEED * options.seed
     sizes = replace(sizes, half=max(3, sizes.half // 2))
     data = watched(vae, denoiser, texts, options.walks or sizes.watched, seed, sizes)
     unseen = watched(vae, denoiser, texts, sizes.unwatched, HELD_OUT, sizes)

@@ -7,6 +7,7 @@ causal model's of a single chunk. Cameras are of the frames; copies of these see
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,7 +77,13 @@ def finished(
     return x + linear(weights, "ffn.2", F.gelu(linear(weights, "ffn.0", y), approximate="tanh")).float() * gate_2
 
 
-PLAIN: Parts = (projected, finished)
+class Network(NamedTuple):
+    """A denoiser that is trained: its weights and sizes, the dtype of its products, and the functions of a block."""
+
+    weights: Weights
+    config: ModelConfig
+    dtype: torch.dtype = torch.float32
+    parts: Parts = (projected, finished)
 
 
 def rotated(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
@@ -87,39 +94,18 @@ def rotated(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     return (heads * rope[0][:, None] + other * rope[1][:, None]).flatten(2)
 
 
-def velocity(
-    weights: Weights,
-    config: ModelConfig,
-    x: Tensor,
-    timestep: Tensor,
-    context: Tensor,
-    camera: Tensor,
-    dtype: torch.dtype = torch.float32,
-    parts: Parts = PLAIN,
-) -> Tensor:
+def velocity(network: Network, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor) -> Tensor:
     """Velocity float32 [B, 16, f, h, w] of x [B, 36, f, h, w], as the engine's model gives it.
 
     timestep [B]; context [B, n, text_dim], padded with zeros, n < text_len; camera [B, tokens, 1536], the Pluecker map
     in patches (`camera_map`)."""
     frames = x.shape[2]
     attends = (((0, frames), ((0, frames),)),)
-    return _forward(
-        weights,
-        config,
-        x,
-        timestep[:, None].expand(-1, frames),
-        context[:, None],
-        camera,
-        attends,
-        (1, 0),
-        dtype,
-        parts,
-    )
+    return _forward(network, x, timestep[:, None].expand(-1, frames), context[:, None], camera, attends, (1, 0))
 
 
 def causal_velocity(
-    weights: Weights,
-    config: ModelConfig,
+    network: Network,
     clean: Tensor,
     noisy: Tensor,
     timestep: Tensor,
@@ -127,32 +113,27 @@ def causal_velocity(
     camera: Tensor,
     attends: Attends,
     later: int = 0,
-    dtype: torch.dtype = torch.float32,
-    parts: Parts = PLAIN,
 ) -> Tensor:
     """Return the velocity float32 [B, 16, f, h, w] of each chunk of `noisy` [B, 36, f, h, w] after the chunks of
     `clean`, of the same shape, as in a rollout of the engine. Both run through the model at once, `clean` at timestep
     0. `attends`: of `chunks`. `timestep` [B, f]; `context` [B, g, n, text_dim]: prompts, each for a g-th of the frames.
-    `later`: the latent frames by which the second half is later. The other arguments are those of `velocity`."""
+    `camera` is that of `velocity`. `later`: the latent frames by which the second half is later."""
     times = torch.cat([torch.zeros_like(timestep), timestep], 1)
     x = torch.cat([clean, noisy], 2)
-    made = _forward(weights, config, x, times, context, camera, attends, (2, later), dtype, parts)
-    return made[:, :, clean.shape[2] :]
+    return _forward(network, x, times, context, camera, attends, (2, later))[:, :, clean.shape[2] :]
 
 
 def _forward(
-    weights: Weights,
-    config: ModelConfig,
+    network: Network,
     x: Tensor,
     timestep: Tensor,
     context: Tensor,
     camera: Tensor,
     attends: Attends,
     layout: tuple[int, int],
-    dtype: torch.dtype,
-    parts: Parts,
 ) -> Tensor:
     """layout: how many copies of the same frames there are, and how many frames later their second half is."""
+    weights, config, dtype, (project, finish) = network
     frames, height, width = x.shape[2], x.shape[3] // 2, x.shape[4] // 2
     rope = _rope(config, (frames // layout[0], height, width), *layout, x.device)
     e, e0 = time_embedding(weights, config, timestep)
@@ -161,9 +142,9 @@ def _forward(
     tokens = patches(weights, x.to(dtype)).float().unflatten(1, (frames, -1))
     for index in range(config.num_layers):
         own = of_block(weights, index)
-        query, key, value = parts[0](own, tokens, e0, rope, config.num_heads, config.eps, dtype)
+        query, key, value = project(own, tokens, e0, rope, config.num_heads, config.eps, dtype)
         made = attended_to(query, key, value, attends, height * width)
-        tokens = parts[1](own, tokens, made, e0, text, text_bias, seen, config.num_heads, config.eps)
+        tokens = finish(own, tokens, made, e0, text, text_bias, seen, config.num_heads, config.eps)
     return velocity_of(weights, config, tokens.flatten(1, 2), e, (frames, height, width))
 
 
