@@ -1,11 +1,12 @@
-"""A text page with the results of a checkup, and a row with them for the table in docs/cards.md."""
+"""Text pages: the results of a checkup, the estimates for a card, and a row for the table of docs/cards.md."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ..version import __version__
 from .checkup import Checkup
-from .work import Row, released
+from .published import CARDS, rates_of
+from .work import MODELS, Row, base_rows, preset, released, rows_of
 
 BYTES = ("memory_total", "memory_free", "memory_held_elsewhere", "ram_total", "ram_free", "page_file")
 
@@ -105,6 +106,23 @@ def _presets(found: Checkup) -> str:
         eight = " --arithmetic 8bit --attention 8bit" if row.setting.eight_bit else ""
         lines.append(f"  {released(model)}: {flags}{eight}")
     return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def card_page(name: str) -> str:
+    """Return the estimated speed of each release on a card as text. `name` is a key of CARDS."""
+    rows = rows_of(rates_of(CARDS[name]))
+    lines = [f"{name}, worked out from published figures and the shares of them that others' kernels reached"]
+    for row in rows:
+        result = (
+            "does not fit" if row.seconds is None else f"{row.seconds.total:.2f} s, {row.frames_a_second:.1f} a second"
+        )
+        where = "" if row.fit is None else f", {row.fit.where}"
+        lines.append(f"  {released(row.model):<22} {setting_words(row):<42} {result}{where}")
+    for model in MODELS:
+        if (best := preset(rows, model)) is not None:
+            lines.append(f"  take for {released(model)}: {setting_words(best)}")
+    lines.append(base_lines(base_rows(rates_of(CARDS[name]))))
+    return "\n".join(lines)
 
 
 def row(found: Checkup) -> str:

@@ -1,4 +1,4 @@
-"""The published figures of common cards, and measurements by other people on some of these cards.
+"""The published figures of common cards.
 
 A kernel reaches a fraction of a card's published rate. The fractions come from measurements by other people. On an RTX
 5090, matrix products reach 176 to 229 TFLOP/s in bf16, 375 to 430 in fp8 and 537 to 648 in int8. Exact attention
@@ -53,34 +53,6 @@ CARDS: dict[str, Published] = {
     "RX 7900 XTX": Published(24, 960, 122.8, 122.8, 0, 25.0, RADEON),
     "Strix Halo": Published(96, 256, 59.4, 59.4, 0, 200.0, RADEON),
 }
-
-
-class Measured(NamedTuple):
-    """A measurement by other people with their own code, on a `card` in CARDS. `code`: a description of their code.
-    `model` and `chunk`: the seconds for the model alone and for the full chunk, None if unknown. `size`: height and
-    width of the video. `frames` and `window`: latent frames of a chunk and of the attention window. `forwards`:
-    forwards for each chunk. `eight_bit`: whether 8-bit kernels were used."""
-
-    card: str
-    code: str
-    model: float | None
-    chunk: float | None
-    size: tuple[int, int]
-    frames: int
-    window: int
-    forwards: int
-    eight_bit: bool
-
-
-OTHERS: tuple[Measured, ...] = (
-    Measured("RTX 5090", "official", 1.63, 2.68, (464, 832), 4, 18, 5, False),
-    Measured("RTX 5090", "FlashDreams", 1.35, 1.86, (464, 832), 4, 18, 5, False),
-    Measured("RTX 5090", "one who built kernels for it", 0.64, 0.98, (464, 832), 4, 18, 5, True),
-    Measured("RTX 5060 8 GB", "official, laptop", 0.72, 0.766, (304, 528), 1, 6, 4, False),
-    Measured("Strix Halo", "ROCm fork", 0.83, 0.87, (384, 672), 1, 12, 4, False),
-)
-"""Measurements of the 1.3B model from public forks of lingbot-world-v2, September to October 2026. The runs on the
-laptop and on Strix Halo used the tiny decoder."""
 
 
 def rates_of(card: Published) -> Rates:

@@ -44,8 +44,8 @@ def _doctor(arguments: argparse.Namespace) -> None:
 
 
 def _of_card(name: str) -> str:
+    from ...doctor.page import card_page
     from ...doctor.published import CARDS
-    from ...doctor.tables import card_page
     from ...errors import InputError
 
     if name == "list":

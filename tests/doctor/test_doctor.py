@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from lingbot_world.doctor import checkup, machine
-from lingbot_world.doctor.page import page, row
-from lingbot_world.doctor.published import CARDS, OTHERS, rates_of
-from lingbot_world.doctor.tables import card_page
+from lingbot_world.doctor.page import card_page, page, row
+from lingbot_world.doctor.published import CARDS, rates_of
 from lingbot_world.doctor.work import MODELS, Rates, Setting, base_rows, fits, preset, rows_of, worked_out
 from lingbot_world.headless.command.cli import main
 from lingbot_world.model.choice.rates import Rate
 from lingbot_world.model.choice.trials import Trial
+from lingbot_world.tools.cards.tables import OTHERS, filled
 from played_card import CUDA, PlayedCard, forget
 
 ROOT = Path(__file__).parents[2]
@@ -188,11 +188,8 @@ def test_a_disk_that_cannot_be_written_is_said(tmp_path):
     assert speed["write_mb_s"] > 0
 
 
-def test_the_tables_of_the_docs_are_those_of_the_arithmetic(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tools" / "cards"))
-    import tables
-
+def test_the_tables_of_the_docs_are_those_of_the_arithmetic():
     text = (ROOT / "docs" / "cards.md").read_text(encoding="utf-8")
-    assert tables.filled(text) == text, "run python tools/cards/tables.py --write"
+    assert filled(text) == text, "run python tools/cards/tables.py --write"
     assert all(f"| {name} |" in text for name in CARDS)
     assert "does not fit" not in card_page("RTX 5090").split("\n")[1]
