@@ -19,6 +19,7 @@ import numpy as np
 
 from ..camera.moves.keys import LOOK_KEYS, MOVE_KEYS
 from ..errors import InputError
+from .inputs import Heard, Wishes
 
 KEYS = MOVE_KEYS + LOOK_KEYS
 """The keys that move the camera: w, a, s, d walk; i, j, k, l look up, left, down, right."""
@@ -32,38 +33,6 @@ frames in a script of keys."""
 FURTHEST_LOOK = 720.0
 """The limit, in degrees, of mouse rotation that has not been applied to the camera yet."""
 _AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
-
-
-class Heard(NamedTuple):
-    """One input of the user.
-
-    kind: hold, look, stick, script, prompt, event, back, or time (a world event switched by its time).
-    event: the number that its sender gave it, or None.
-    arrived: the time of its arrival (time.monotonic).
-    row: the index of the first video frame, in its chunk, that includes it.
-    """
-
-    kind: str
-    event: int | None
-    arrived: float
-    row: int = 0
-
-
-class Wishes(NamedTuple):
-    """The user's inputs for the next n video frames.
-
-    axes: float64 [n, 4], the speeds forward, right, yaw and pitch, from -1 to 1. Shift doubles the first two.
-    look: the mouse rotation (yaw, pitch) in degrees, added over all n frames together.
-    event: the number that the sender gave to the newest numbered input so far, or None.
-    waited: the seconds from the arrival of the newest input to now, or None if none arrived since the previous frames.
-    heard: a record of each input that arrived since the previous frames.
-    """
-
-    axes: np.ndarray
-    look: tuple[float, float]
-    event: int | None
-    waited: float | None = None
-    heard: tuple[Heard, ...] = ()
 
 
 class _Pending(NamedTuple):

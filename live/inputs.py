@@ -1,4 +1,4 @@
-"""The record of the inputs of a walk (a steered video), from which the walk can be repeated exactly.
+"""The inputs of a walk (a steered video), and their record, from which the walk can be repeated exactly.
 
 Each row is a JSON object, and `latent_frame` is the first latent frame of its chunk. A row of inputs has the fields
 `axes` [n, 4] and `look` [2] of `Wishes`; n is 1 if all video frames of the chunk have the same axes. A chunk without
@@ -13,16 +13,46 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from .controls import Wishes
 
 FILE = "inputs.jsonl"
 """The name of the file to which rows are appended during a walk. When the walk ends, the rows are moved into
 walk.json."""
 Row = dict[str, Any]
+
+
+class Heard(NamedTuple):
+    """One input of the user.
+
+    kind: hold, look, stick, script, prompt, event, back, or time (a world event switched by its time).
+    event: the number that its sender gave it, or None.
+    arrived: the time of its arrival (time.monotonic).
+    row: the index of the first video frame, in its chunk, that includes it.
+    """
+
+    kind: str
+    event: int | None
+    arrived: float
+    row: int = 0
+
+
+class Wishes(NamedTuple):
+    """The user's inputs for the next n video frames.
+
+    axes: float64 [n, 4], the speeds forward, right, yaw and pitch, from -1 to 1. Shift doubles the first two.
+    look: the mouse rotation (yaw, pitch) in degrees, added over all n frames together.
+    event: the number that the sender gave to the newest numbered input so far, or None.
+    waited: the seconds from the arrival of the newest input to now, or None if none arrived since the previous frames.
+    heard: a record of each input that arrived since the previous frames.
+    """
+
+    axes: np.ndarray
+    look: tuple[float, float]
+    event: int | None
+    waited: float | None = None
+    heard: tuple[Heard, ...] = ()
 
 
 class InputLog:

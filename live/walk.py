@@ -3,12 +3,10 @@ chunk."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -17,34 +15,27 @@ import torch
 from torch import Tensor
 
 from ..camera.path import lens_from_fov
-from ..camera.plucker import pixel_rays, write_embedding
+from ..camera.plucker import pixel_rays
 from ..camera.poses import check_poses
 from ..errors import InputError
 from ..model.host_memory import queued_on
-from ..options import CELL
 from ..pipeline.delivery import HostCopy
-from ..pipeline.spec import made_chunks
 from ..pipeline.state import WorldState
-from ..pipeline.world import World, chunk_conditioning
+from ..pipeline.world import chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
-from ..vae import PreviewDecoder, VideoDecoder
 from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
 from .controls import FRAMES_OF_ONE, Controls, Heard
 from .engine import Engine, Start
 from .kept import Kept
-from .shown.decoders import decode_kept, decode_parts, decoder_of_last
+from .shown.decoders import decode_kept, decode_parts
 from .shown.frames import Frames, KeyChangedError, Made, Part, receipts_of
+from .worlds.world import WalkWorld
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-log = logging.getLogger(__name__)
-
 PREEMPT = 0.3
 """A time in seconds. If a chunk's first frames take longer than this, a change of keys restarts the chunk."""
-MOST_REPLAYED = 256
-"""The longest walk, in latent frames, for which a return to an earlier chunk recomputes the keys and values of all
-chunks. For a longer walk only the chunks in the attention window are recomputed."""
 
 
 class WalkOptions(TypedDict, total=False):
@@ -63,12 +54,9 @@ class WalkOptions(TypedDict, total=False):
     seed: int | None
 
 
-class Walk:
+class Walk(WalkWorld):
     """A walk: a steered video that begins at a Start or continues a state. It is saved in a folder. Only one thread may
     use it."""
-
-    _world: World
-    _decoder: VideoDecoder | PreviewDecoder
 
     def __init__(
         self,
@@ -104,7 +92,8 @@ class Walk:
             else RecordedCamera(path, pose, scale)
         )
         image = engine.encode_image(self.frame) if start.image is None else start.image
-        self._conditioning = self._settling(image)
+        chunks = -(-image.shape[2] // engine.chunk) + 1  # the last one serves all later chunks
+        self._conditioning = list(islice(chunk_conditioning(image, engine.chunk), chunks))
         self._noise = self._new_noise(self.seed, path)
         facts = {"seed": self.seed, "noise": self._noise.order, "speed": speed, "walls": self.standing is not None}
         picture = {"frame": self.frame, "image": image}
@@ -278,14 +267,6 @@ class Walk:
         if refresh and self.kept.latent_frames:
             self.rebuild(refresh=True)
 
-    def rebuild(self, *, refresh: bool) -> None:
-        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. Long walks
-        recompute only the chunks in the window. With `refresh` only the window is recomputed, with the last prompt."""
-        whole = self.kept.latent_frames <= MOST_REPLAYED and not refresh
-        chunks = range(self.kept.chunks) if whole else self._in_the_window()
-        self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
-        self.kept.rebuilt(refresh=refresh)
-
     def back(self, chunk: int, heard: Heard | None = None) -> None:
         """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `heard` is the input
         that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the number of saved
@@ -304,57 +285,6 @@ class Walk:
         self._drop()
         self.kept.close()
 
-    def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
-        """Create a new World and decoder, and compute the keys and values of the chunks with these numbers. Each chunk
-        uses its own prompt, or `context` if it is given."""
-        self._drop()  # frees their memory before the new ones are built
-        self._made = self.kept.chunks
-        self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
-        self._world = self.engine.new_world()
-        size = self.engine.chunk
-        for given in () if self._state is None else made_chunks(self._state, map(self._y_of_video, count())):
-            self._world.prompt = given.context.to(self.engine.device)
-            self._world.replay(given.latent, given.y, given.camera)
-        for index in chunks:
-            frames = index * size, (index + 1) * size
-            self._world.prompt = (self.kept.context(frames[0]) if context is None else context).to(self.engine.device)
-            camera = self._camera(self.kept.steps(*frames))
-            self._world.replay(self.kept.latent(*frames), self._y(index), camera)
-        self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
-        self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=False)
-
-    def _settling(self, image: Tensor) -> list[Tensor]:
-        """Return the model's image inputs, [1, 20, chunk, h, w] each, for the first chunks of a video. The last one is
-        used for all later chunks. `image` is the latent [1, 16, n, h, w] of the first frame."""
-        size = self.engine.chunk
-        return list(islice(chunk_conditioning(image, size), -(-image.shape[2] // size) + 1))
-
-    def _y(self, chunk: int) -> Tensor:
-        """Return the model's image input for chunk number `chunk` of this walk."""
-        return self._y_of_video(chunk + (0 if self._state is None else self._state.chunks))
-
-    def _y_of_video(self, chunk: int) -> Tensor:
-        return self._conditioning[min(chunk, len(self._conditioning) - 1)]
-
-    def _drop(self) -> None:
-        """Free the World and the decoder once all GPU work has ended. Otherwise torch could free the memory of a CUDA
-        graph that is still running."""
-        decoder = self.__dict__.get("_decoder")
-        for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
-            if device.type == "cuda":
-                with suppress(RuntimeError):  # a failed GPU replays nothing
-                    torch.cuda.synchronize(device)
-        del decoder
-        for name in ("_world", "_decoder"):
-            self.__dict__.pop(name, None)
-
-    def _in_the_window(self) -> list[int]:
-        """Return the numbers of the saved chunks that the next chunk attends to: the chunks in the sink, and the latest
-        ones."""
-        size, made = self.engine.chunk, self.kept.chunks
-        sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
-        return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
-
     @property
     def frames_before(self) -> int:
         """The number of frames in the video that the walk continues, 0 without one."""
@@ -365,25 +295,8 @@ class Walk:
         fp32; otherwise raises OverflowError for values that are too large for fp16."""
         return decode_kept(self.engine, self.kept, self._state, exact=exact)
 
-    def _check_frames(self) -> None:
-        """Check whether a value of the last chunk was too large for fp16. If so, decode all further chunks in fp32; the
-        last one is already delivered."""
-        try:
-            self._decoder.check()
-            return
-        except OverflowError as error:
-            log.warning("The next frames are decoded in fp32: %s.", error)
-        del self._decoder  # frees its memory before the new one is built
-        self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=True)
-
     def _new_noise(self, seed: int, path: np.ndarray | None) -> Noise:
         size, cells = self.engine.chunk, self.engine.cells
         if path is None:
             return StepNoise(seed, size, cells)
         return PathNoise(seed, size, cells, (len(path) - 1) // FRAMES_OF_ONE + (self._state is None))
-
-    def _camera(self, steps: np.ndarray) -> Tensor:
-        on_gpu = self.engine.device.type == "cuda"
-        camera = torch.empty(1, 6 * CELL * CELL, len(steps), *self.engine.cells, pin_memory=on_gpu)
-        write_embedding(camera, steps, self._rays)
-        return camera

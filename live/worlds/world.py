@@ -1,0 +1,115 @@
+"""The World and the decoder of a walk (a steered video), and their recomputation from the saved chunks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...camera.plucker import write_embedding
+from ...options import CELL
+from ...pipeline.spec import made_chunks
+from ...pipeline.state import WorldState
+from ...pipeline.world import World
+from ...vae import PreviewDecoder, VideoDecoder
+from ..camera import RecordedCamera, WalkingCamera
+from ..engine import Engine
+from ..kept import Kept
+from ..shown.decoders import decoder_of_last
+
+log = logging.getLogger(__name__)
+MOST_REPLAYED = 256
+"""The longest walk, in latent frames, for which a return to an earlier chunk recomputes the keys and values of all
+chunks. For a longer walk only the chunks in the attention window are recomputed."""
+
+
+class WalkWorld:
+    """The base class of a walk. It owns the World and the decoder, which continue after the last saved chunk."""
+
+    engine: Engine
+    kept: Kept
+    camera: WalkingCamera | RecordedCamera
+    _state: WorldState | None
+    _conditioning: list[Tensor]
+    """The model's image inputs, [1, 20, chunk, h, w] each, for the first chunks of a video. The last one is used for
+    all later chunks."""
+    _rays: np.ndarray
+    _made: int
+    _start_pose: np.ndarray
+    _world: World
+    _decoder: VideoDecoder | PreviewDecoder
+
+    def rebuild(self, *, refresh: bool) -> None:
+        """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. Long walks
+        recompute only the chunks in the window. With `refresh` only the window is recomputed, with the last prompt."""
+        whole = self.kept.latent_frames <= MOST_REPLAYED and not refresh
+        chunks = range(self.kept.chunks) if whole else self._in_the_window()
+        self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
+        self.kept.rebuilt(refresh=refresh)
+
+    def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
+        """Create a new World and decoder, and compute the keys and values of the chunks with these numbers. Each chunk
+        uses its own prompt, or `context` if it is given."""
+        self._drop()  # frees their memory before the new ones are built
+        self._made = self.kept.chunks
+        self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
+        self._world = self.engine.new_world()
+        size = self.engine.chunk
+        for given in () if self._state is None else made_chunks(self._state, map(self._y_of_video, count())):
+            self._world.prompt = given.context.to(self.engine.device)
+            self._world.replay(given.latent, given.y, given.camera)
+        for index in chunks:
+            frames = index * size, (index + 1) * size
+            self._world.prompt = (self.kept.context(frames[0]) if context is None else context).to(self.engine.device)
+            camera = self._camera(self.kept.steps(*frames))
+            self._world.replay(self.kept.latent(*frames), self._y(index), camera)
+        self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
+        self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=False)
+
+    def _y(self, chunk: int) -> Tensor:
+        """Return the model's image input for chunk number `chunk` of this walk."""
+        return self._y_of_video(chunk + (0 if self._state is None else self._state.chunks))
+
+    def _y_of_video(self, chunk: int) -> Tensor:
+        return self._conditioning[min(chunk, len(self._conditioning) - 1)]
+
+    def _drop(self) -> None:
+        """Free the World and the decoder once all GPU work has ended. Otherwise torch could free the memory of a CUDA
+        graph that is still running."""
+        decoder = self.__dict__.get("_decoder")
+        for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
+            if device.type == "cuda":
+                with suppress(RuntimeError):  # a failed GPU replays nothing
+                    torch.cuda.synchronize(device)
+        del decoder
+        for name in ("_world", "_decoder"):
+            self.__dict__.pop(name, None)
+
+    def _in_the_window(self) -> list[int]:
+        """Return the numbers of the saved chunks that the next chunk attends to: the chunks in the sink, and the latest
+        ones."""
+        size, made = self.engine.chunk, self.kept.chunks
+        sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
+        return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
+
+    def _check_frames(self) -> None:
+        """Check whether a value of the last chunk was too large for fp16. If so, decode all further chunks in fp32; the
+        last one is already delivered."""
+        try:
+            self._decoder.check()
+            return
+        except OverflowError as error:
+            log.warning("The next frames are decoded in fp32: %s.", error)
+        del self._decoder  # frees its memory before the new one is built
+        self._decoder = decoder_of_last(self.engine, self.kept, self._state, exact=True)
+
+    def _camera(self, steps: np.ndarray) -> Tensor:
+        on_gpu = self.engine.device.type == "cuda"
+        camera = torch.empty(1, 6 * CELL * CELL, len(steps), *self.engine.cells, pin_memory=on_gpu)
+        write_embedding(camera, steps, self._rays)
+        return camera
