@@ -183,7 +183,7 @@ def main() -> None:
     kinds = {"14b": random_package.causal, "1.3b": random_package.small}
     path = (random_package.causal_gguf if options.gguf else kinds[options.model])(options.folder)
     if options.gguf:
-        bench_load(report, path, "cuda", torch.bfloat16, 3)
+        bench_load(report, path, 3)
     if options.runs:
         random_package.around(options.folder)
         bench_command(report, options.folder, path, options)

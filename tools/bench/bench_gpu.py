@@ -38,7 +38,7 @@ FULL = random_package.FULL
 
 def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> None:
     """NF4 with its estimate and profile, then in 8 bits, on the same inputs."""
-    inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")
+    inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num))
     model = load_expert(random_package.expert(package, "high"), "cuda")
     want = bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
     exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
@@ -94,13 +94,13 @@ def main() -> None:
         play_card(options.cap)
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     if "load" in options.only:
-        bench_load(report, random_package.expert(package, "high"), "cuda", torch.bfloat16, 3 * options.repeats)
+        bench_load(report, random_package.expert(package, "high"), 3 * options.repeats)
         free()
     if "step" in options.only:
         bench_steps(report, package, options)
         free()
     if "text" in options.only:
-        bench_text(report, *random_package.text_encoder(package), "cuda")
+        bench_text(report, *random_package.text_encoder(package))
     geometry = geometry_of(options.size, options.frame_num)
     if "vae" in options.only:
         bench_vae(report, random_package.vae(package), (geometry.lat_h, geometry.lat_w))

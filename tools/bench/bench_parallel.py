@@ -102,7 +102,7 @@ def bench_step(bench: Bench, model: LingBotWorldModel, repeats: int, cached: boo
     """Time a guided step in every layout, and compare each with one GPU's. `cached`: a CameraCache has the camera
     layers' results and the prompts' keys and values."""
     geometry = geometry_of("480*832", 81)
-    inputs = step_inputs(FULL, geometry, "cuda")
+    inputs = step_inputs(FULL, geometry)
     positive, negative = inputs["context"].split(1)
     conditioning = Conditioning(inputs["x"][:1, 16:], positive, negative, inputs["camera"])
     first, base = None, 0.0
@@ -112,7 +112,7 @@ def bench_step(bench: Bench, model: LingBotWorldModel, repeats: int, cached: boo
                 continue
             cache, latent = CameraCache() if cached else None, inputs["x"][:1, :16]
             step = partial(predict, model, latent, 900, conditioning, 5.0, cache, together)
-            seconds, peak = timed(step, repeats, "cuda")
+            seconds, peak = timed(step, repeats)
             out = step()
             first, base = (out, seconds) if first is None else (first, base)
             precision = Precision(torch.bfloat16, processes=layout.sequence)

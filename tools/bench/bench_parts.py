@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bench_report import GB, Report, free, synchronize, timed
+from bench_report import GB, Report, free, timed
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import Plan, make_plan
 from lingbot_world.headless.process.profile import Stage, StageRecorder
@@ -26,18 +26,18 @@ from memory_watch import StageMemory
 PROMPT = "The video presents a soaring journey through a fantasy jungle, towards a castle on a green hill."
 
 
-def step_inputs(config: ModelConfig, geometry: Geometry, device: str, rows: int = 2) -> dict:
-    """Random arguments of a forward: latent, timestep, prompts, one camera for all rows."""
+def step_inputs(config: ModelConfig, geometry: Geometry) -> dict:
+    """Random arguments of a guided forward on the GPU: latent, timestep, prompts, one camera for both rows."""
     grid = geometry.lat_f, geometry.lat_h, geometry.lat_w
-    generator = torch.Generator(device).manual_seed(0)
+    generator = torch.Generator("cuda").manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=device, generator=generator)
+        return torch.randn(shape, device="cuda", generator=generator)
 
     return {
-        "x": draw(rows, config.in_dim, *grid),
-        "timestep": torch.full((rows,), 900.0, device=device),
-        "context": draw(rows, min(77, config.text_len), config.text_dim),
+        "x": draw(2, config.in_dim, *grid),
+        "timestep": torch.full((2,), 900.0, device="cuda"),
+        "context": draw(2, min(77, config.text_len), config.text_dim),
         "camera": draw(1, config.control_channels, *grid),
     }
 
@@ -47,37 +47,36 @@ def bench_step(
 ) -> torch.Tensor:
     """Seconds and memory of a guided step: with camera, if `plain` without, if `cache` with the camera cache. Returns
     the step's result."""
-    device, held = str(inputs["x"].device), CameraCache()
+    held = CameraCache()
     variants: dict[str, Callable] = {"camera": lambda: model(**inputs)}
     if plain:
         variants["no camera"] = lambda: model(**{**inputs, "camera": None})
     if cache:
         variants["camera cache"] = lambda: model(**inputs, options={"camera_cache": held})
     for variant, step in variants.items():
-        seconds, peak = timed(step, repeats, device)
-        note = "" if peak is None else f"{peak / GB:.2f} GB over the weights"
-        report.add(f"CFG step, {name}, {variant}", seconds, "s", note)
+        seconds, peak = timed(step, repeats)
+        report.add(f"CFG step, {name}, {variant}", seconds, "s", f"{peak / GB:.2f} GB over the weights")
     out = model(**inputs)
     if not out.isfinite().all():
         raise SystemExit("the step's result is not finite")
     return out
 
 
-def bench_load(report: Report, path: Path, device: str, dtype: torch.dtype, repeats: int) -> None:
+def bench_load(report: Report, path: Path, repeats: int) -> None:
     """Seconds from the page cache, as a new load and as a switch (the header already read, the other expert there)."""
     size = open_checkpoint(path).nbytes
     memory = StageMemory()
-    with StageRecorder(torch.device(device), memory.show) as stages:
+    with StageRecorder(torch.device("cuda"), memory.show) as stages:
         stages.begin("first load")
-        resident = [load_expert(path, device, dtype)]
-        synchronize(device)
+        resident = [load_expert(path, "cuda", torch.bfloat16)]
+        torch.cuda.synchronize()
     for name, source in (("expert file, page cache to device", path), ("switch", open_checkpoint(path))):
         seconds = []
         for _ in range(repeats):
             begin = time.perf_counter()
             resident.clear()
-            resident.append(load_expert(source, device, dtype))
-            synchronize(device)
+            resident.append(load_expert(source, "cuda", torch.bfloat16))
+            torch.cuda.synchronize()
             seconds.append(time.perf_counter() - begin)
         median = statistics.median(seconds)
         each = ", ".join(f"{second:.2f}" for second in seconds)
@@ -85,17 +84,16 @@ def bench_load(report: Report, path: Path, device: str, dtype: torch.dtype, repe
     _add_stages(report, "load", stages.stages, memory)
 
 
-def bench_text(report: Report, encoder: Path, tokenizer: Path, device: str) -> None:
+def bench_text(report: Report, encoder: Path, tokenizer: Path) -> None:
     """Two prompts, the second time: the first one loads CUDA's libraries."""
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
     memory = StageMemory()
-    with StageRecorder(torch.device(device), memory.show) as stages:
+    with StageRecorder(torch.device("cuda"), memory.show) as stages:
         for name in ("first", "second"):
             stages.begin(name)
-            encode([PROMPT, NEGATIVE_PROMPT], encoder, tokenizer, device, dtype)
-            synchronize(device)
+            encode([PROMPT, NEGATIVE_PROMPT], encoder, tokenizer, "cuda", torch.bfloat16)
+            torch.cuda.synchronize()
     _add_stages(report, "text", stages.stages, memory)
-    report.add("text, estimate", estimate_text(open_weights(encoder).config, dtype).total / GB, "GB")
+    report.add("text, estimate", estimate_text(open_weights(encoder).config, torch.bfloat16).total / GB, "GB")
 
 
 def bench_vae(report: Report, file: Path, size: tuple[int, int]) -> None:
@@ -137,7 +135,7 @@ def bench_tiny(report: Report, size: tuple[int, int]) -> None:
     decoder = tiny.TinyDecoder(drawn)
     latent = torch.randn((1, 16, 4, *size), device="cuda")
     decoder.decode(latent)
-    report.add("tiny decoder, 16 frames", timed(lambda: decoder.decode(latent), 9, "cuda")[0], "s")
+    report.add("tiny decoder, 16 frames", timed(lambda: decoder.decode(latent), 9)[0], "s")
 
 
 def bench_run(report: Report, package: Path, output: Path, **options) -> None:

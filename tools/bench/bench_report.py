@@ -32,27 +32,19 @@ def free() -> None:
     torch.cuda.empty_cache()
 
 
-def synchronize(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-
-
-def timed(step: Callable[[], object], repeats: int, device: str) -> tuple[float, float | None]:
-    """Return the median seconds after a first call, and the peak bytes on a GPU above the memory used before (None on a
-    CPU)."""
+def timed(step: Callable[[], object], repeats: int) -> tuple[float, int]:
+    """Return the median seconds after a first call, and the peak bytes on the GPU above the memory used before."""
     step()
-    synchronize(device)
-    on_gpu, held = torch.device(device).type == "cuda", 0
-    if on_gpu:
-        held = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(repeats):
         begin = time.perf_counter()
         step()
-        synchronize(device)
+        torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds), torch.cuda.max_memory_allocated() - held if on_gpu else None
+    return statistics.median(seconds), torch.cuda.max_memory_allocated() - held
 
 
 def print_profile(step: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workflow_after import go_on, larger
-from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
+from workflow_blueprints import BLUEPRINTS, everything_else, simple, views
 from workflow_graph import Graph, dump
 from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
 from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, TOY_PROMPT, VIOLET, Parts, flight
@@ -51,8 +51,7 @@ step by the longest one.
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "moves", note)
-    with parts.graph.group("Start image", 0, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
+    image = parts.load_image()
     with parts.graph.group("Camera path", 1, VIOLET):
         walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
         rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
@@ -60,10 +59,7 @@ step by the longest one.
         both = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
         path = parts.graph.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0, room=20)
         parts.preview(path)
-    with parts.graph.group("Everything else", 3, BLUE):
-        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
-        parts.save_video(whole["video"])
-    return parts.graph
+    return everything_else(parts, image, path)
 
 
 def poses(server: Server) -> Graph:
@@ -92,8 +88,7 @@ with texture. The chain spreads the move over 81 frames.
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "from_video", note)
-    with parts.graph.group("Start image", 0, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
+    image = parts.load_image()
     with parts.graph.group("Another video", 1, BLUE):
         video = parts.graph.add("LoadVideo", file="my_camera_move.mp4", extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
         frames = parts.graph.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
@@ -103,10 +98,7 @@ with texture. The chain spreads the move over 81 frames.
         spread = {"cameras.camera0": found["camera"], "frames": 81, "room": 20}
         path = parts.graph.add("LingBotWorldCameraChain", **spread)
         parts.preview(path)
-    with parts.graph.group("Everything else", 3, BLUE):
-        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
-        parts.save_video(whole["video"])
-    return parts.graph
+    return everything_else(parts, image, path)
 
 
 def lora_four_steps(server: Server) -> Graph:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workflow_blueprints import with_a_move
 from workflow_graph import Graph
-from workflow_nodes import IMAGE_HEIGHT, PREVIEW_HEIGHT, Output, Server
+from workflow_nodes import PREVIEW_HEIGHT, Output, Server
 from workflow_parts import BLUE, DOWNLOAD, FPS, GREY, HUGGING_FACE, VIOLET, Parts
 
 VIDEO = "my_video.mp4"
@@ -53,10 +53,9 @@ large, then halved, as twice is enough), FILM puts a frame between every two. 81
 Ctrl-B; without FILM set *fps* of *Create Video* to 16.
 """
     parts = Parts(server, "larger", note)
-    with parts.graph.group("Start image", 1, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
+    image = parts.load_image(1)
     with parts.graph.group("The video", 1, BLUE):
-        made = with_a_move(server).node(parts.graph, **{"start image": image["IMAGE"]})
+        made = with_a_move(server).node(parts.graph, **{"start image": image})
     frames = _between(parts, _larger(parts, made["frames"]))
     with parts.graph.group("Video", 3, GREY):
         parts.video_file(frames, fps=2 * FPS)

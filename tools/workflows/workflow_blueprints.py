@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workflow_graph import Graph
-from workflow_nodes import IMAGE_HEIGHT, Inlet, Node, Server
+from workflow_nodes import Inlet, Node, Output, Server
 from workflow_parts import BLUE, DOWNLOAD, FPS, GREY, VIOLET, Parts, flight
 from workflow_subgraph import Field, Subgraph
 
@@ -24,6 +24,15 @@ def along_a_path(server: Server) -> Subgraph:
     text = "A start image, a prompt and a camera path become a video: LingBot-World's base model in one node. The path "
     text += "comes from any LingBot-World camera node."
     return _pipeline(parts, "LingBotWorldCameraChain", path, "path", text, inlets, ())
+
+
+def everything_else(parts: Parts, image: Output, path: Node) -> Graph:
+    """Add the base pipeline as one node, and Save Video, to a graph with a start image and a camera path."""
+    with parts.graph.group("Everything else", 3, BLUE):
+        pipeline = along_a_path(parts.graph.server)
+        whole = pipeline.node(parts.graph, **{"start image": image, "camera": path["camera"]})
+        parts.save_video(whole["video"])
+    return parts.graph
 
 
 def with_a_move(server: Server) -> Subgraph:
@@ -78,12 +87,10 @@ takes a move by its name in place of a path.
 **Image**: choose yours in *Load Image*, then press **Run**.
 """
     parts = Parts(server, "simple", note)
-    with parts.graph.group("Start image", 1, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
-    path = parts.editor(image["IMAGE"], flight())
-    parts.column = 2
+    image = parts.load_image(1)
+    path = parts.editor(image, flight())
     with parts.graph.group("Everything else", 2, BLUE):
-        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
+        whole = along_a_path(server).node(parts.graph, **{"start image": image, "camera": path["camera"]})
     with parts.graph.group("Video", 3, GREY):
         parts.save_video(whole["video"])
     return parts.graph
@@ -108,16 +115,10 @@ Keyframes*.
     with parts.graph.group("Views", 1, VIOLET):
         placed = [_view(parts, title, place) for title, place in VIEWS.items()]
         seen = {f"cameras.camera{index}": view["camera_info"] for index, view in enumerate(placed)}
-    parts.column = 2
     with parts.graph.group("Path", 2, VIOLET):
         path = parts.graph.add("LingBotWorldCameraKeyframes", frames=81, **seen)
         parts.preview(path)
-    with parts.graph.group("Start image", 0, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
-    with parts.graph.group("Everything else", 3, BLUE):
-        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
-        parts.save_video(whole["video"])
-    return parts.graph
+    return everything_else(parts, parts.load_image(), path)
 
 
 def _view(parts: Parts, title: str, position: dict[str, float]) -> Node:

@@ -171,14 +171,18 @@ class Parts:
             negative = self.graph.add("CLIPTextEncode", title="Negative prompt", clip=clip, text=negative)
         return positive["CONDITIONING"], negative["CONDITIONING"]
 
+    def load_image(self, column: int = 0, **look) -> Output:
+        """Load Image in a group of its own."""
+        with self.graph.group("Start image", column, BLUE):
+            return self.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT, **look)["IMAGE"]
+
     def image(self, apart: bool = False, **size) -> Node:
         """The prepared start image with its width and height; `apart`: with the size in the next column."""
-        with self.graph.group("Start image", 0, BLUE):
-            loaded = self.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
-            if not apart:
-                return self.prepare(loaded["IMAGE"], **size)
+        loaded = self.load_image()
+        if not apart:
+            return self.prepare(loaded, **size)
         with self.graph.group("Video size", 1, BLUE):
-            return self.prepare(loaded["IMAGE"], **size)
+            return self.prepare(loaded, **size)
 
     def prepare(self, image: Output | Inlet, **size) -> Node:
         """Prepare Image, in the group that was begun last."""

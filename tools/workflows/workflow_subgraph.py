@@ -13,6 +13,7 @@ from workflow_nodes import Inlet, Node, Output
 
 FIRST, LAST = -10, -20  # ids that the canvas gives the two ends of every subgraph
 END_WIDTH, END_GAP, SLOT = 140, 200, 20
+LINK = "id", "origin_id", "origin_slot", "target_id", "target_slot", "type"
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,7 @@ class Subgraph:
     def definition(self) -> dict:
         """The subgraph as the canvas saves it (version 1 of its own schema)."""
         drawn = self.graph.ui()
-        links = [
-            dict(zip(("id", "origin_id", "origin_slot", "target_id", "target_slot", "type"), link, strict=True))
-            for link in drawn["links"]
-        ]
+        links = [dict(zip(LINK, link, strict=True)) for link in drawn["links"]]
         left, right = self._ends(drawn)
         inputs, outputs = self._inputs(drawn, links, left), self._outputs(drawn, links, right)
         state = {"lastGroupId": len(drawn["groups"]), "lastNodeId": drawn["last_node_id"], "lastLinkId": len(links)}
@@ -119,16 +117,7 @@ class Subgraph:
         inputs = drawn["nodes"][node.id - self.graph.first]["inputs"]
         index = next(index for index, each in enumerate(inputs) if each["name"] == name)
         inputs[index]["link"] = number = len(links) + 1
-        links.append(
-            {
-                "id": number,
-                "origin_id": FIRST,
-                "origin_slot": slot,
-                "target_id": node.id,
-                "target_slot": index,
-                "type": kind,
-            }
-        )
+        links.append(dict(zip(LINK, (number, FIRST, slot, node.id, index, kind), strict=True)))
         return number
 
     def _outputs(self, drawn: dict, links: list[dict], right: int) -> list[dict]:
@@ -136,23 +125,8 @@ class Subgraph:
         for slot, (name, output) in enumerate(self.outlets):
             number, source = len(links) + 1, output.node.id
             drawn["nodes"][source - self.graph.first]["outputs"][output.slot]["links"].append(number)
-            links.append(
-                {
-                    "id": number,
-                    "origin_id": source,
-                    "origin_slot": output.slot,
-                    "target_id": LAST,
-                    "target_slot": slot,
-                    "type": output.type,
-                }
-            )
-            made.append(
-                {
-                    "id": identity(f"{self.graph.name}/out/{name}"),
-                    "name": name,
-                    "type": output.type,
-                    "linkIds": [number],
-                    "pos": [right + SLOT, SLOT * (slot + 1)],
-                }
-            )
+            links.append(dict(zip(LINK, (number, source, output.slot, LAST, slot, output.type), strict=True)))
+            place = [right + SLOT, SLOT * (slot + 1)]
+            identifier = identity(f"{self.graph.name}/out/{name}")
+            made.append({"id": identifier, "name": name, "type": output.type, "linkIds": [number], "pos": place})
         return made
