@@ -80,16 +80,14 @@ class Session(ChunkMaker):
 
         If the attribute `restart_on_drift` is true, a walk is restarted when its video degrades.
         """
-        super().__init__(
-            engine, controls or Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk), moving=moving
-        )
+        pace = Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
+        super().__init__(engine, controls or Controls(), pace, moving=moving)
         self.speed = walk.setdefault("speed", WALKING_SPEED)
         self._begin, self.events = begin, Events(read_events(events))
-        keeps = folder is not None if whole is None else whole
         self._walks = Walks(
             lambda start, own: Walk(engine, start, self.controls, own, **walk),
             folder,
-            whole=keeps,
+            whole=folder is not None if whole is None else whole,
             fps=fps or FPS,
             tell_video=self._tell_kept,
         )

@@ -94,7 +94,11 @@ class Walk(WalkWorld):
         image = engine.encode_image(self.frame) if start.image is None else start.image
         chunks = -(-image.shape[2] // engine.chunk) + 1  # the last one serves all later chunks
         self._conditioning = list(islice(chunk_conditioning(image, engine.chunk), chunks))
-        self._noise = self._new_noise(self.seed, path)
+        size = engine.chunk, engine.cells
+        if path is None:
+            self._noise: Noise = StepNoise(self.seed, *size)
+        else:
+            self._noise = PathNoise(self.seed, *size, (len(path) - 1) // FRAMES_OF_ONE + (before is None))
         facts = {"seed": self.seed, "noise": self._noise.order, "speed": speed, "walls": self.standing is not None}
         picture = {"frame": self.frame, "image": image}
         self.kept = Kept(folder, engine, picture, self._lens, self.camera.unit, before, facts)
@@ -294,9 +298,3 @@ class Walk(WalkWorld):
         """Yield the frames of all saved chunks, decoded by the VAE; this works also after `close`. `exact`: decode in
         fp32; otherwise raises OverflowError for values that are too large for fp16."""
         return decode_kept(self.engine, self.kept, self._state, exact=exact)
-
-    def _new_noise(self, seed: int, path: np.ndarray | None) -> Noise:
-        size, cells = self.engine.chunk, self.engine.cells
-        if path is None:
-            return StepNoise(seed, size, cells)
-        return PathNoise(seed, size, cells, (len(path) - 1) // FRAMES_OF_ONE + (self._state is None))

@@ -146,10 +146,7 @@ def is_causal_folder(folder: Path) -> bool:
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     stated = stated_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
-    if stated is None and any(folder.glob("*.safetensors")):
-        with suppress(CheckpointError):  # opening the model reports the error
-            return open_checkpoint(folder).config.causal
-    return bool(stated)
+    return _has_causal_shapes(folder) if stated is None and any(folder.glob("*.safetensors")) else bool(stated)
 
 
 def is_causal_file(file: Path) -> bool:
@@ -157,10 +154,12 @@ def is_causal_file(file: Path) -> bool:
     shapes of the tensors. It is False for experts, for other files, and for files that cannot be read."""
     if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
         return False
-    if stated_causal(names_of(file.absolute()), {}):
-        return True
+    return stated_causal(names_of(file.absolute()), {}) or _has_causal_shapes(file)
+
+
+def _has_causal_shapes(path: Path) -> bool:
     with suppress(CheckpointError):  # opening the model reports the error
-        return open_checkpoint(file).config.causal
+        return open_checkpoint(path).config.causal
     return False
 
 

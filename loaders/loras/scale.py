@@ -86,7 +86,10 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
     `keys` are the names of the LoRA's tensors. Raises CheckpointError for values that are not numbers, and for adapters
     that are not plain LoRAs.
     """
-    if _is_converted(header, keys):
+    peft = any(".lora_A." in key for key in keys)
+    if TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys):
+        # A LoRA of kohya's trainers that was converted to PEFT's names: the converters multiply the matrices by the
+        # scale, drop the alpha tensors, but keep the trainer's header.
         return StatedScale(str(file))
     config = _header_config(file, header)
     if config:
@@ -101,15 +104,6 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
         if ALPHA[0] in stated or (stated and side.name == SIDE_FILE):
             return _scale_of(stated, str(side))
     return StatedScale(str(file))
-
-
-def _is_converted(header: Mapping[str, Any], keys: Collection[str]) -> bool:
-    """Return whether the file is a LoRA of kohya's trainers that was converted to PEFT's names.
-
-    The converters multiply the matrices by the scale, drop the alpha tensors, but keep the trainer's header.
-    """
-    peft = any(".lora_A." in key for key in keys)
-    return TRAINER in header and peft and not any(key.endswith(".alpha") for key in keys)
 
 
 def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
