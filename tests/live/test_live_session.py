@@ -334,7 +334,7 @@ def test_chunks_that_are_seen_again_get_what_they_had_and_so_does_the_next_one(
     toy_package, tmp_path, monkeypatch, given, how, window
 ):
     """Of the window's chunks alone, whose numbers jump. What is given of the picture changes for 30 latent frames."""
-    monkeypatch.setattr("lingbot_world.live.walk.MOST_REPLAYED", 4)
+    monkeypatch.setattr("lingbot_world.live.worlds.world.MOST_REPLAYED", 4)
     changes, begin, before = {"window": window[0], "sink": window[1]}, None, 0
     if how == "back on from a state":
         with walking(toy_package, tmp_path / "first", **changes) as session:

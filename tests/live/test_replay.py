@@ -47,7 +47,7 @@ def test_keys_mouse_prompts_and_steps_back_give_the_same_frames(toy_package, tmp
 
 
 def test_a_walk_of_a_long_window_is_rebuilt_as_it_was(toy_package, tmp_path, monkeypatch):
-    monkeypatch.setattr("lingbot_world.live.walk.MOST_REPLAYED", 4)
+    monkeypatch.setattr("lingbot_world.live.worlds.world.MOST_REPLAYED", 4)
     with walking(toy_package, tmp_path / "walks") as session:
         session.press("w")
         chunks(session, 10)

@@ -4,7 +4,6 @@ python tools/cards/tables.py [--write]"""
 
 import argparse
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,16 +57,13 @@ def worked_out_table() -> str:
     ]
     for name, card in CARDS.items():
         rows = rows_of(rates_of(card))
-        small = [_cell(row) for size in (LARGE, SMALL) for row in _of_size(rows, size)]
+        of_window = [row for row in rows if row.model == "1.3B" and row.setting.window == 18]
+        small = [_cell(row) for size in (LARGE, SMALL) for row in of_window if row.setting.size == size]
         large = preset(rows, "14B")
         cell = "does not fit" if large is None else f"{_cell(large)} ({setting_words(large)})"
         base = "; ".join(minutes(row) for row in base_rows(rates_of(card)))
         lines.append(f"| {name} | {' | '.join(small)} | {cell} | {base} |")
     return "\n".join(lines)
-
-
-def _of_size(rows: list[Row], size: tuple[int, int]) -> Iterator[Row]:
-    return (row for row in rows if row.model == "1.3B" and row.setting.size == size and row.setting.window == 18)
 
 
 def _cell(row: Row) -> str:

@@ -121,13 +121,9 @@ def _norm(x: Tensor, gamma: Tensor) -> Tensor:
     return wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + EPSILON) * gamma[:, None, None]
 
 
-def _norm_silu(x: Tensor, gamma: Tensor) -> Tensor:
-    return F.silu(_norm(x, gamma)).to(x.dtype)
-
-
 def _activated(weights: Weights, norm: str, conv: str, x: Tensor, batch: int) -> Tensor:
     gamma = weights[f"{norm}.gamma"].flatten()
-    return _causal(weights, conv, _norm_silu(x, gamma), batch)
+    return _causal(weights, conv, F.silu(_norm(x, gamma)).to(x.dtype), batch)
 
 
 def _residual(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:

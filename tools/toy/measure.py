@@ -61,7 +61,7 @@ class Walker:
 
     def video(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
         """Pictures [f, 3, h, w], -1 to 1, of a walk from a picture [3, h, w]: `steps_of` [n, 4, 4] it, whole chunks."""
-        return as_floats(self.frames(picture, steps, caption, seed))
+        return self.frames(picture, steps, caption, seed).permute(0, 3, 1, 2).float() / 127.5 - 1
 
     @torch.no_grad()
     def frames(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
@@ -97,11 +97,6 @@ class Walker:
                 break
             camera = pose_embedding(part.double().numpy(), LENS[None], height=self.size[0], width=self.size[1])
             yield y, camera.to(self.device)
-
-
-def as_floats(frames: Tensor) -> Tensor:
-    """Frames uint8 [f, h, w, 3] as pictures [f, 3, h, w], -1 to 1."""
-    return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def decibels(made: Tensor, truth: Tensor) -> float:
