@@ -51,30 +51,11 @@ class Memory:
             self._smi.terminate()
 
 
-class Peak:
-    """The highest `bytes` of this process while the context is open, read 50 times a second by a thread."""
-
-    def __enter__(self) -> "Peak":
-        self.bytes, self._ended = process_bytes(os.getpid()), threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        last = False
-        while not last:
-            last = self._ended.wait(0.02)
-            self.bytes = max(self.bytes, process_bytes(os.getpid()))
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-
 class StageMemory:
     """Highest anonymous memory of this process in each stage of a run.
 
-    `show` takes the place of a run's progress display, which is open for as long as a stage runs.
+    `show` takes the place of a run's progress display, which is open for as long as a stage runs. A thread reads the
+    memory 50 times a second meanwhile.
     """
 
     def __init__(self) -> None:
@@ -82,12 +63,20 @@ class StageMemory:
 
     @contextmanager
     def show(self, stage: str, _unit: str) -> Iterator[Callable[[int, int], None]]:
-        peak = Peak()
+        ended = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(stage, ended), daemon=True)
+        thread.start()
         try:
-            with peak:
-                yield lambda _done, _total: None
+            yield lambda _done, _total: None
         finally:
-            self.peaks[stage] = max(peak.bytes, self.peaks.get(stage, 0))
+            ended.set()
+            thread.join()
+
+    def _watch(self, stage: str, ended: threading.Event) -> None:
+        last = False
+        while not last:
+            last = ended.wait(0.02)
+            self.peaks[stage] = max(process_bytes(os.getpid()), self.peaks.get(stage, 0))
 
 
 def process_bytes(pid: int) -> int:
