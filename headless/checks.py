@@ -264,8 +264,8 @@ def text_dtype(options: GenerateOptions) -> torch.dtype:
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
-    """Return warnings about a prompt that is empty, unused or a file's name. `guided`: the model uses the negative
-    prompt."""
+    """Return warnings: the prompt is empty or looks like a file's name, or the negative prompt has no effect. `guided`:
+    the model uses the negative prompt."""
     notes = [] if options.prompt.strip() else ["The prompt is empty."]
     if re.fullmatch(r"@?\S+\.(txt|md)|@\S+", options.prompt.strip()):
         notes.append(f"The prompt is the text {options.prompt!r}, not a file's content; `prompt_file` reads a file.")

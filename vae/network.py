@@ -115,9 +115,9 @@ class Decoder(Network):
         return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        """Return two feature maps for the feature map x, by the convolution over time `name`. Only x itself is returned
-        if the stage has no such convolution, and for a video's first frame. The layer's stored frames are zeros after
-        the first frame."""
+        """Return the two feature maps that the convolution over time `name` makes from the feature map x. Return only x
+        itself if the stage has no such convolution, or if x belongs to the video's first frame. In later frames the
+        convolution sees zeros in the first frame's place."""
         if f"{name}.weight" not in self.weights:
             return (x,)
         if name not in self.past:

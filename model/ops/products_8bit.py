@@ -36,8 +36,8 @@ def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product (see `product`). Its kernel applies the rows' scales, or a second kernel if torch lacks
-    that."""
+    """Return the product (see `product`). The rows' scales are applied by the same kernel, or by a second one on a
+    device for which torch has no fp8 product with row scales."""
     made = _fp8_then_scales if x.values.device in WITHOUT_ROW_SCALES else _fp8_by_rows
     return made(x, weight, bias, dtype)
 
