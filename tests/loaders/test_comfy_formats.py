@@ -1,7 +1,6 @@
 """ComfyUI's rotated int8, nvfp4 and mxfp8: decoded to comfy-kitchen's bits for experts, text encoders and VAEs."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -10,14 +9,11 @@ from lingbot_world.errors import TextError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
 from lingbot_world.model.layers.operations import Linear
-from lingbot_world.model.ops.linear_8bit import DTYPES
 from lingbot_world.model.quantized.parameters import LayoutParameter
-from lingbot_world.options import LoraFile
 from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights
 from lingbot_world.vae import read_vae
-from model_cases import golden_inputs
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
 from scaled_cases import as_tensor
@@ -63,17 +59,6 @@ def matrices(name, tensor):
     return tensor.ndim == 2 and "pos_embedding" not in name and not any(size % 32 for size in tensor.shape)
 
 
-@pytest.fixture
-def plain(golden):
-    return load_file(golden / "model/high_noise_model_fp32.safetensors")
-
-
-@pytest.fixture
-def folder(golden, tmp_path):
-    shutil.copy(golden / "model/config.json", tmp_path)
-    return tmp_path
-
-
 @EVERY
 def test_an_expert_is_what_comfy_kitchen_decodes(plain, folder, form):
     made, weights = quantized(plain, form)
@@ -93,28 +78,9 @@ def test_an_expert_is_what_comfy_kitchen_decodes(plain, folder, form):
 
 
 @EVERY
-def test_streamed_blocks_loras_and_8_bits_take_it(golden, plain, folder, form):
+def test_streamed_blocks_loras_and_8_bits_take_it(plain, folder, form, check_uses):
     save_file(stored(quantized(plain, form)[0]), folder / "x.safetensors")
-    inputs = golden_inputs(golden)
-
-    def forward(**options):
-        model = load_expert(folder / "x.safetensors", dtype=torch.float32, **options)
-        with torch.inference_mode():
-            return model(inputs["latent"], torch.tensor([413]), inputs["context"][None], inputs["plucker"])
-
-    resident = forward()
-    assert torch.equal(forward(resident_blocks=0), resident)
-    assert torch.equal(forward(decoded_blocks=2), resident)
-    weight = plain[f"{LAYER}.weight"]
-    down, up = torch.randn(4, weight.shape[1]), torch.randn(len(weight), 4)
-    save_file({f"{LAYER}.lora_A.weight": down, f"{LAYER}.lora_B.weight": up}, folder / "lora.safetensors")
-    checkpoint = open_checkpoint(folder / "x.safetensors", [LoraFile(folder / "lora.safetensors")])
-    layer = load_expert(checkpoint, dtype=torch.float32).get_submodule(LAYER)
-    decoded = layer.weight.decode(torch.float32)
-    assert torch.allclose(layer.changed_weight(torch.empty(0)), decoded + up @ down, atol=1e-5)
-    for dtype in DTYPES.values():
-        made = layer.weight.recode(dtype)
-        assert relative_rms(made.values.float() * made.scales, decoded) < 0.03
+    check_uses(folder / "x.safetensors")
 
 
 @EVERY

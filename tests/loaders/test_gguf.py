@@ -14,15 +14,13 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import find_package, load_expert, open_checkpoint, state_tensors
 from lingbot_world.loaders.package import open_experts
 from lingbot_world.model.layers.operations import Linear
-from lingbot_world.model.ops.linear_8bit import DTYPES
 from lingbot_world.model.quantized import ggml
 from lingbot_world.model.quantized.parameters import BlockParameter
-from lingbot_world.options import LoraFile, PerExpert
+from lingbot_world.options import PerExpert
 from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights, wan_key
 from lingbot_world.weights import gguf_file
-from model_cases import golden_inputs
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
 from test_model_accuracy import relative_rms
@@ -33,23 +31,6 @@ from gguf_cases import KINDS, decoded, llama_names, write  # noqa: E402
 pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = "blocks.1.ffn.0"
 EVERY = pytest.mark.parametrize("kind", ggml.BLOCKS)
-
-
-@pytest.fixture
-def plain(golden):
-    return load_file(golden / "model/high_noise_model_fp32.safetensors")
-
-
-@pytest.fixture
-def folder(golden, tmp_path):
-    shutil.copy(golden / "model/config.json", tmp_path)
-    return tmp_path
-
-
-def forward(model, golden):
-    inputs = golden_inputs(golden)
-    with torch.inference_mode():
-        return model(inputs["latent"], torch.tensor([413]), inputs["context"][None], inputs["plucker"])
 
 
 @EVERY
@@ -92,27 +73,9 @@ def test_weights_stay_in_their_blocks_and_in_their_file(plain, folder):
         assert weight.packed.nbytes == plain[name].numel() * 144 // 256
 
 
-def test_streamed_blocks_loras_and_kept_weights_give_the_same_numbers(golden, plain, folder):
-    file = write(folder / "x.gguf", plain, "Q5_1")
-    resident = forward(load_expert(file, dtype=torch.float32), golden)
-    for options in ({"resident_blocks": 0}, {"copy": True}, {"decoded_blocks": 2}):
-        assert torch.equal(forward(load_expert(file, dtype=torch.float32, **options), golden), resident)
-    weight = plain[f"{LAYER}.weight"]
-    down, up = torch.randn(4, weight.shape[1]), torch.randn(len(weight), 4)
-    save_file({f"{LAYER}.lora_A.weight": down, f"{LAYER}.lora_B.weight": up}, folder / "lora.safetensors")
-    layer = load_expert(
-        open_checkpoint(file, [LoraFile(folder / "lora.safetensors")]), dtype=torch.float32
-    ).get_submodule(LAYER)
-    want = layer.weight.decode(torch.float32) + up @ down
-    assert torch.allclose(layer.changed_weight(torch.empty(0)), want, atol=1e-5)
-
-
-def test_8_bit_arithmetic_recodes_them(plain, folder):
-    model = load_expert(write(folder / "x.gguf", plain, "Q8_0"))
-    weight = model.get_parameter(f"{LAYER}.weight")
-    for dtype in DTYPES.values():
-        made = weight.recode(dtype)
-        assert relative_rms(made.values.float() * made.scales, weight.decode(torch.float32)) < 0.03
+@pytest.mark.parametrize("kind", ["Q5_1", "Q8_0"])
+def test_streamed_blocks_loras_and_8_bits_take_it(plain, folder, kind, check_uses):
+    check_uses(write(folder / "x.gguf", plain, kind))
 
 
 def test_comfyuis_tensor_is_the_same_weight(plain, folder):

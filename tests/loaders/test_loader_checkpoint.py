@@ -21,11 +21,6 @@ def nf4(golden):
 
 
 @pytest.fixture
-def plain(golden):
-    return load_file(golden / "model/high_noise_model_fp32.safetensors")
-
-
-@pytest.fixture
 def put(tmp_path, golden):
     """Save tensors as an expert's folder, with the golden config.json."""
 
@@ -49,7 +44,8 @@ def changed_state(tensors, **changes):
 def test_reads_the_community_formats(golden, source):
     checkpoint = open_checkpoint(golden / source)
     assert (checkpoint.quantization, checkpoint.config.control, checkpoint.config.num_heads) == ("nf4", 6, 2)
-    assert checkpoint.config.text_len == 32
+    assert (checkpoint.config.text_len, checkpoint.parameters) == (32, 375_936)
+    assert checkpoint.kind == "LingBot-World expert"
     assert len(checkpoint.quantized) == 51
     assert checkpoint.shapes == checkpoint.config.parameter_shapes()
 
@@ -58,13 +54,6 @@ def test_reads_a_single_file_of_plain_tensors(golden):
     checkpoint = open_checkpoint(golden / "model/high_noise_model_fp32.safetensors")
     assert checkpoint.quantization is None
     assert checkpoint.nbytes == 4 * checkpoint.parameters
-
-
-def test_a_checkpoint_says_what_it_is(golden):
-    checkpoint = open_checkpoint(golden / NF4)
-    assert checkpoint.kind == "LingBot-World expert"
-    assert checkpoint.parameters == 375_936
-    assert checkpoint.quantization == "nf4"
 
 
 @pytest.fixture
@@ -95,12 +84,6 @@ def test_reads_shards_without_their_index(shards):
     assert len(open_checkpoint(shards).files) == 2
 
 
-def test_strips_the_prefix_of_comfyui_files(plain, put):
-    prefixed = {f"model.diffusion_model.{key}": value for key, value in plain.items()}
-    state = state_tensors(open_checkpoint(put(prefixed)), torch.float32)
-    assert state.keys() == plain.keys()
-
-
 def test_a_plain_wan_expert_has_no_camera(plain, put):
     wan = {key: value for key, value in plain.items() if "cam" not in key and "c2ws" not in key}
     checkpoint = open_checkpoint(put(wan))
@@ -128,20 +111,14 @@ def test_all_wrong_keys_are_in_one_error(plain, put):
     )
 
 
-@pytest.mark.parametrize("component", ["absmax", "quant_map", "nested_absmax", "nested_quant_map"])
-def test_a_missing_quant_component_is_named(nf4, put, component):
-    del nf4[f"{LAYER}.{component}"]
-    refused(put(nf4), LAYER, f"{component} missing")
-
-
-def test_a_missing_quant_state_is_named(nf4, put):
-    del nf4[STATE]
-    refused(put(nf4), LAYER, "quant_state.bitsandbytes__nf4 is missing")
-
-
-def test_a_missing_packed_weight_is_named(nf4, put):
-    del nf4[LAYER]
-    refused(put(nf4), LAYER, "the weight itself missing")
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [(f".{name}", f"{name} missing") for name in ("absmax", "quant_map", "nested_absmax", "nested_quant_map")]
+    + [(STATE.removeprefix(LAYER), "quant_state.bitsandbytes__nf4 is missing"), ("", "the weight itself missing")],
+)
+def test_a_part_of_a_weight_that_is_missing_is_named(nf4, put, lost, words):
+    del nf4[LAYER + lost]
+    refused(put(nf4), LAYER, words)
 
 
 def test_a_packed_weight_without_any_component_is_named(nf4, put):

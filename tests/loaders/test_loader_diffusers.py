@@ -9,7 +9,6 @@ import torch
 from diffusers_cases import tensors_of, transformer_name, vae_name, write_diffusers, write_official
 from lingbot_world.errors import CheckpointError
 from lingbot_world.headless.command.inspection import describe
-from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.loaders import find_package, load_expert, open_checkpoint
@@ -19,6 +18,7 @@ from lingbot_world.vae import decode_latent, load_vae, read_vae
 from PIL import Image
 from quantize_cases import run as run_quantize
 from quantize_cases import silent
+from rollout_run_cases import small_options
 from safetensors.torch import load_file, save_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -81,20 +81,8 @@ def test_the_vae_is_the_official_one_to_the_bit(package, official):
 def test_generate_makes_the_same_frames(package, toy_package, official, tmp_path):
     made, parts = [], {part: getattr(official, part) for part in ("text_encoder", "tokenizer", "vae")}
     for folder, given in ((official.causal, parts), (package, {})):
-        options = GenerateOptions(
-            ckpt_dir=folder,
-            **given,
-            image=toy_package / "example/image.png",
-            prompt="a castle",
-            action_path=toy_package / "example",
-            width=48,
-            height=32,
-            frame_num=9,
-            schedule="0,500",
-            seed=1,
-            device="cpu",
-            output=tmp_path / folder.name / "*.png",
-        )
+        output = tmp_path / folder.name / "*.png"
+        options = small_options(toy_package, tmp_path, ckpt_dir=folder, frame_num=9, output=output, **given)
         run(make_plan(options))
         files = sorted((tmp_path / folder.name).glob("*.png"))
         made.append(np.stack([np.asarray(Image.open(file)) for file in files]))

@@ -12,9 +12,7 @@ from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.model.layers.operations import Linear
 from lingbot_world.model.ops.linear_8bit import DTYPES
 from lingbot_world.model.quantized import parameters, scaled
-from lingbot_world.options import LoraFile
 from lingbot_world.quantize import verify
-from model_cases import golden_inputs
 from quantize_cases import run, silent
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -27,19 +25,8 @@ LAYER = "blocks.1.ffn.0"
 WEIGHT, SCALE = f"{LAYER}.weight", f"{LAYER}.weight_scale"
 KINDS = pytest.mark.parametrize(
     ("dtype", "rows"),
-    [
-        (FP8, False),
-        (FP8, True),
-        (E5M2, False),
-        (INT8, False),
-        (INT8, True),
-    ],
+    [(FP8, False), (FP8, True), (E5M2, False), (INT8, False), (INT8, True)],
 )
-
-
-@pytest.fixture
-def plain(golden):
-    return load_file(golden / "model/high_noise_model_fp32.safetensors")
 
 
 @pytest.fixture
@@ -53,12 +40,6 @@ def in_header(file, plain, dtype=FP8, rows=False, **changes):
     tensors, layers = quantized(plain, dtype, rows)
     tensors = {key: tensor for key, tensor in (tensors | changes).items() if tensor is not None}
     return save(file, tensors, {layer: {"format": NAMES[dtype]} for layer in layers})
-
-
-def forward(model, golden):
-    inputs = golden_inputs(golden)
-    with torch.inference_mode():
-        return model(inputs["latent"], torch.tensor([413]), inputs["context"][None], inputs["plucker"])
 
 
 @KINDS
@@ -130,16 +111,8 @@ def test_8_bit_arithmetic_takes_the_stored_values(plain, file, dtype, arithmetic
     assert relative_rms(other.values.float() * other.scales, weight.decode(torch.float32)) < 0.03
 
 
-def test_blocks_from_the_file_and_loras_give_the_same_numbers(golden, plain, file, tmp_path):
-    in_header(file, plain)
-    resident = forward(load_expert(file, dtype=torch.float32), golden)
-    assert torch.equal(forward(load_expert(file, dtype=torch.float32, resident_blocks=0), golden), resident)
-    down, up = torch.randn(4, plain[WEIGHT].shape[1]), torch.randn(len(plain[WEIGHT]), 4)
-    save_file({f"{LAYER}.lora_A.weight": down, f"{LAYER}.lora_B.weight": up}, tmp_path / "lora.safetensors")
-    checkpoint = open_checkpoint(file, [LoraFile(tmp_path / "lora.safetensors")])
-    layer = load_expert(checkpoint, dtype=torch.float32).get_submodule(LAYER)
-    want = layer.weight.decode(torch.float32) + up @ down
-    assert torch.allclose(layer.changed_weight(torch.empty(0)), want, atol=1e-5)
+def test_streamed_blocks_loras_and_8_bits_take_it(plain, file, check_uses):
+    check_uses(in_header(file, plain))
 
 
 def test_decoded_weights_may_stay(plain, file):
@@ -193,14 +166,7 @@ def test_int8_of_which_nothing_is_said_is_named(plain, file):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        '{"layers": 5}',
-        '{"layers": {"x": {}}}',
-        '{"layers": {"x": {"format": []}}}',
-    ],
+    "text", ["{", "[]", '{"layers": 5}', '{"layers": {"x": {}}}', '{"layers": {"x": {"format": []}}}']
 )
 def test_metadata_that_is_damaged_is_an_error_or_nothing(plain, file, text):
     save_file(plain, file, {"_quantization_metadata": text})

@@ -32,7 +32,9 @@ def umt5(golden):
     return load_file(golden / "t5" / "t5_encoder_fp32.safetensors")
 
 
-@pytest.mark.parametrize("prefix", ["model.", "module.", "_orig_mod.", "pipe.dit.", "model.model.", "transformer."])
+@pytest.mark.parametrize(
+    "prefix", ["model.diffusion_model.", "model.", "module.", "_orig_mod.", "pipe.dit.", "model.model.", "transformer."]
+)
 def test_a_prefix_that_all_of_an_experts_tensors_have(tmp_path, prefix):
     assert open_checkpoint(expert(tmp_path, prefix)).shapes.keys() == SMALL.parameter_shapes().keys()
 

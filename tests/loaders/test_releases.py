@@ -18,6 +18,7 @@ from lingbot_world.toy.tokenizer import write_tokenizer
 from lingbot_world.toy.weights import EXPERT, text_config
 from quantize_cases import run
 from release_cases import SMALL_RELEASE, write_shards, write_toy_shards
+from rollout_run_cases import words_of
 
 FAST, V2, SMALL, PRETRAIN = (release.name for release in RELEASES.values())
 INDEXES = ["model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json"]
@@ -234,21 +235,10 @@ def options(downloaded, toy_package, tmp_path):
     )
 
 
-def test_the_1_3b_as_it_is_downloaded_makes_a_video(downloaded, toy_package, tmp_path, capsys):
-    words = {
-        "ckpt_dir": downloaded,
-        "assets_dir": toy_package,
-        "image": toy_package / "example/image.png",
-        "prompt": "a castle",
-        "width": 64,
-        "height": 48,
-        "frame_num": 13,
-        "dtype": "bf16",
-        "device": "cpu",
-        "action_path": toy_package / "example",
-        "output": tmp_path / "x.mp4",
-    }
-    code = main(["generate", *(str(word) for pair in words.items() for word in (f"--{pair[0]}", pair[1]))])
+def test_the_1_3b_as_it_is_downloaded_makes_a_video(options, toy_package, tmp_path, capsys):
+    size = {"width": 64, "height": 48, "frame_num": 13, "action_path": toy_package / "example"}
+    words = words_of(options(), assets_dir=toy_package, dtype="bf16", output=tmp_path / "x.mp4", **size)
+    code = main(words)
     said, wrong = capsys.readouterr()
     assert code == 0, wrong
     assert f"{SMALL} (CC BY-NC-SA 4.0, for non-commercial use): lingbot-world-v2-1.3b-causal-fast" in said
