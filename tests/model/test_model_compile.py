@@ -20,12 +20,11 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(("arithmetic", "attention", "rows"), [("bf16", "exact", 2), ("fp8", "8bit", 1)])
-def test_torch_compile_takes_the_whole_model(arithmetic, attention, rows):
+def test_torch_compile_takes_the_whole_model():
+    """With products in 8 bits; attention in 8 bits is compiled by itself."""
     config = replace(SMALL, num_layers=1)  # tracing a block takes seconds
-    model, inputs = with_state(config, random_state(config)), random_inputs(config, rows, (2, 4, 4))
-    model.set_arithmetic(arithmetic)
-    model.set_attention(attention)
+    model, inputs = with_state(config, random_state(config)), random_inputs(config, 2, (2, 4, 4))
+    model.set_arithmetic("fp8")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(**inputs), model(**inputs), atol=1e-5, rtol=0)
 
@@ -49,6 +48,6 @@ def test_a_4_bit_product_compiles_without_graph_breaks(in_features):
 @pytest.mark.parametrize("name", NAMES)
 def test_element_wise_parts(name, caplog):
     compiled = implementation(name, "cpu", "compile")
-    for tokens in (128, 300):
+    for tokens in (128, 300) if name == NAMES[0] else (128,):
         check(compiled, name, tokens, 96, torch.bfloat16, "cpu", TOLERANCE[torch.bfloat16])
     assert "slower" not in caplog.text, "fell back to eager"

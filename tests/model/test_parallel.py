@@ -42,19 +42,13 @@ def found(request, goldens):
     return request.param, json.loads((goldens / f"{request.param}.json").read_text())
 
 
-def test_together_they_compute_what_one_process_computes(found):
+def test_together_they_compute_what_one_process_or_the_official_code_computes(found):
     processes, (cases, *_) = found
     assert len(cases) == {2: 30, 4: 15}[processes]
+    assert sum(case["official"] for case in cases.values()) == {2: 12, 4: 3}[processes]
     for name, case in cases.items():
-        assert case["difference"] < 1e-5 < case["scale"], (name, case)
+        assert case["difference"] < (1e-4 if case["official"] else 1e-5) < case["scale"], (name, case)
         assert case["same everywhere"], name
-
-
-def test_together_they_compute_the_official_result(found):
-    processes, (cases, *_) = found
-    official = {name: case["official"] for name, case in cases.items() if "official" in case}
-    assert len(official) == {2: 12, 4: 3}[processes]
-    assert max(official.values()) < 1e-4, official
 
 
 def test_together_they_decode_what_one_process_decodes(found):

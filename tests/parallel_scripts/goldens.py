@@ -1,8 +1,8 @@
-"""goldens.py FOLDER N [N ...]: every golden computed by one process alone and by N together.
+"""goldens.py FOLDER N [N ...]: every golden computed by N processes together, and by one alone.
 
-FOLDER/N.json has for each case the largest difference between the two, and whether every process has the same bits:
-each goes on with its own copy of the result. Then, of decoded frames, the largest difference of a byte and the mean;
-and of divided weights, the bytes that this process keeps and those of all.
+FOLDER/N.json has for each case the largest difference between the two, or from the official result where there is one,
+and whether every process has the same bits: each goes on with its own copy of the result. Then, of decoded frames, the
+largest difference of a byte and the mean; and of divided weights, the bytes that this process keeps and those of all.
 """
 
 import gc
@@ -51,21 +51,19 @@ class Cases:
         self.held: dict[str, int] = {}
 
     def compare(self, name: str, compute, options: dict, official=None) -> None:
-        """Notes how far `compute()` and `compute(**options)`, by all processes, are from each other and from the
-        official result."""
+        """Notes how far `compute(**options)`, by all processes, is from the official result, or from `compute()`."""
         together = compute(**options)
         copies = [torch.empty_like(together) for _ in range(distributed.get_world_size())]
         distributed.all_gather(copies, together.contiguous())
         if distributed.get_rank():
             return
-        alone = compute()
+        alone = compute() if official is None else torch.as_tensor(official)
         self.found[name] = {
+            "official": official is not None,
             "difference": float((alone - together).abs().max()),
             "scale": float(alone.abs().max()),
             "same everywhere": all(torch.equal(copy, together) for copy in copies),
         }
-        if official is not None:
-            self.found[name]["official"] = float((torch.as_tensor(official) - together).abs().max())
 
 
 def forwards(cases: Cases, sequence: SequenceParallel) -> None:
