@@ -4,11 +4,14 @@ import json
 import shutil
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
 import torch
 from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.live import opening, running
 from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.loaders.package import open_experts
 from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES, RELEASES
@@ -76,18 +79,18 @@ def test_other_rooms_to_begin_in_are_as_the_renderer_sees_them(package, name):
     assert clearance(scene.c2w[0, :, :3, 3]) > MARGIN
 
 
-def walked(capsys, package, folder, *words):
-    """What `live` says of a walk of a moment with these words."""
-    assert main(["live", str(package), "--bench", "0.1", "--no_open", "--walks", str(folder), *words]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.slow
-def test_a_walk_is_as_the_package_asks_where_the_command_says_nothing(package, tmp_path, capsys):
-    wished = walked(capsys, package, tmp_path)
-    assert (wished["width"], wished["height"], wished["chunk"]) == (256, 144, 1)
-    own = walked(capsys, package, tmp_path, "--width", "96", "--height", "64", "--chunk", "3")
-    assert (own["width"], own["height"], own["chunk"]) == (96, 64, 3)
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], (256, 144, 1)), (["--width", "96", "--height", "64", "--chunk", "3"], (96, 64, 3))],
+    ids=["the package's", "the command's"],
+)
+def test_a_walk_is_as_the_package_asks_where_the_command_says_nothing(package, tmp_path, monkeypatch, words, expected):
+    plans = []
+    monkeypatch.setattr(opening, "Opened", lambda plan, _show: plans.append(plan) or SimpleNamespace(plan=plan))
+    monkeypatch.setattr(running, "serve", AsyncMock())
+    assert main(["live", str(package), "--no_open", "--port", "0", "--walks", str(tmp_path), *words]) == 0
+    (plan,) = plans
+    assert (plan.geometry.width, plan.geometry.height, plan.spec.chunk) == expected
 
 
 @pytest.mark.parametrize(
