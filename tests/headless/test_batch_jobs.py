@@ -27,6 +27,17 @@ def test_a_jobs_own_size_counts_where_the_command_names_width_and_height(read):
     assert (job.options.width, job.options.height) == (32, 48)
 
 
+def test_what_is_null_is_left_out_and_paths_are_relative_to_the_file(read, tmp_path):
+    (job,) = read('{"prompt": "a", "seed": null, "image": null, "name": null, "low": "low", "vae": "/vae.pth"}', seed=3)
+    assert (job.name, job.options.seed, job.options.image) == ("00001", 3, None)
+    assert (job.options.low, job.options.vae) == (str(tmp_path / "low"), "/vae.pth")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match="nowhere.jsonl: cannot be read as text"):
+        read_jobs(tmp_path / "nowhere.jsonl", GenerateOptions(ckpt_dir="x", prompt="", output="x"), tmp_path)
+
+
 def test_paths_may_begin_with_ones_own_folder(read, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     (job,) = read('{"prompt": "a", "image": "~/a.png", "action_path": "~/walk"}')
@@ -68,6 +79,7 @@ def test_values_that_no_option_takes_are_refused(read, line, said):
         ("image;prompt\na.png;a\n", "line 1: 'image;prompt' is one column; write commas between columns"),
         ("image\tprompt\na.png\ta\n", "is one column; write commas between columns"),
         ("image,prompt,image\na.png,a,b.png\n", "line 1: two columns are called 'image'; leave one out"),
+        ("image,prompt\na.png,A street, at night\n", "line 2: more values than columns; quote texts with commas"),
     ],
 )
 def test_a_table_that_is_read_otherwise_than_meant_is_refused(read, table, said):
@@ -76,12 +88,9 @@ def test_a_table_that_is_read_otherwise_than_meant_is_refused(read, table, said)
 
 
 def test_names_that_are_one_file_on_other_systems_are_refused(read):
-    with pytest.raises(
-        InputError, match="line 2: a second job is called 'same', and one 'Same', which is the same file"
-    ):
-        read(
-            '{"prompt": "a", "image": "x", "name": "Same"}\n{"prompt": "b", "image": "x", "name": "same"}', "jobs.jsonl"
-        )
+    lines = (f'{{"prompt": "a", "image": "x", "name": "{name}"}}' for name in ("Same", "same"))
+    with pytest.raises(InputError, match="line 2: a second job is called 'same', and one 'Same', which is the same f"):
+        read("\n".join(lines))
 
 
 @pytest.mark.parametrize("name", ["con", "NUL.2", "com1", "a.", "a:b", "a?"])
