@@ -16,7 +16,7 @@ from lingbot_world.errors import DependencyError, InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.many.cluster import LOCAL, on_ray
 
-JOBS = int(os.environ.get("LINGBOT_JOBS", "4"))
+JOBS = int(os.environ.get("LINGBOT_JOBS", "3"))
 SETTINGS = ["--width", "32", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
 COMMAND = [sys.executable, "-m", "lingbot_world"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -105,22 +105,19 @@ def test_a_start_of_ray_that_fails_is_one_sentence(monkeypatch):
 def test_an_address_without_a_cluster_is_refused_within_seconds(toy_package, tmp_path):
     """Ray itself asks for minutes, at a port where nobody listens and at one where something else does."""
     (tmp_path / "jobs.jsonl").write_text(json.dumps({"image": str(toy_package / "example/image.png"), "prompt": "a"}))
-    command = [*COMMAND, "batch", tmp_path / "jobs.jsonl", tmp_path / "out", "--ckpt_dir", toy_package, *SETTINGS]
+    command = ["batch", tmp_path / "jobs.jsonl", tmp_path / "out", "--ckpt_dir", toy_package, *SETTINGS, "--ray"]
+    both = (
+        "import sys; from lingbot_world.headless.command.cli import main; "
+        "print([main([*sys.argv[3:], address]) for address in sys.argv[1:3]])"
+    )
     environment = ENVIRONMENT | {"RAY_gcs_rpc_server_connect_timeout_s": "1"}  # 5 by itself
     with socket.create_server(("127.0.0.1", 0)) as another, socket.create_server(("127.0.0.1", 0)) as nobody:
         addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in (another, nobody)]
         nobody.close()
-        runs = [
-            subprocess.Popen([*command, "--ray", address], env=environment, stderr=subprocess.PIPE, text=True)
-            for address in addresses
-        ]
-        try:
-            said = [run.communicate(timeout=120)[1] for run in runs]
-        finally:
-            for run in runs:
-                run.kill()
-    for run, address, words in zip(runs, addresses, said, strict=True):
-        assert run.returncode == 2, words
-        last = words.splitlines()[-1]
+        words = [sys.executable, "-c", both, *addresses, *command]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.stdout.splitlines()[-1] == "[2, 2]", done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("lingbot-world: ")]
+    for address, last in zip(addresses, said, strict=True):
         assert f"--ray {address}: Ray does not connect there (Timed out while waiting for GCS" in last
         assert "start a cluster with `ray start --head` and give the HOST:PORT" in last

@@ -61,18 +61,18 @@ def test_what_is_kept_is_that_of_the_encoder_as_it_is_now(toy_package, causal, k
     assert len(encoded) == 3
 
 
-@pytest.mark.parametrize("content", [b"", b"no embedding", None])
-def test_a_file_that_is_damaged_is_made_anew(causal, kept, encoded, content):
+def test_a_file_that_is_damaged_is_made_anew(causal, kept, encoded):
     run.run(make_plan(causal()))
     (file,) = kept.iterdir()
     good = file.read_bytes()
-    if content is None:
-        save_file({"embedding": torch.full_like(load_file(file)["embedding"], torch.nan)}, file)
-    else:
-        file.write_bytes(content)
-    run.run(make_plan(causal(overwrite=True)))
-    assert encoded == 2 * ["a castle"]
-    assert file.read_bytes() == good
+    for number, content in enumerate((b"", b"no embedding", None), 2):
+        if content is None:
+            save_file({"embedding": torch.full_like(load_file(file)["embedding"], torch.nan)}, file)
+        else:
+            file.write_bytes(content)
+        run.run(make_plan(causal(overwrite=True)))
+        assert encoded == number * ["a castle"]
+        assert file.read_bytes() == good
 
 
 def test_a_prompt_that_is_cut_is_told_of_each_time(causal, kept, caplog):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -13,7 +12,10 @@ import time
 import av
 import pytest
 from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.rollout import SECONDS_BETWEEN_STATES
 from lingbot_world.pipeline.state import load_state
+from live_cases import wait_for
+from rollout_run_cases import small_options, words_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
 
@@ -23,7 +25,8 @@ KILLS = int(os.environ.get("LINGBOT_KILLS", 4))
 RUNS = """
 import gc, json, os, sys
 import torch
-import lingbot_world.headless.run, lingbot_world.pipeline.state, av, tokenizers, safetensors.torch
+import lingbot_world.headless.rollout, lingbot_world.headless.run, lingbot_world.pipeline.state
+import av, tokenizers, safetensors.torch
 from lingbot_world.headless.command.cli import main
 torch.set_num_threads(1)
 gc.freeze()  # as conftest.py does for the tests
@@ -34,7 +37,8 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os._exit(main(json.loads(line)))
+        words, lingbot_world.headless.rollout.SECONDS_BETWEEN_STATES = json.loads(line)
+        os._exit(main(words))
     say(str(child))
     say(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
 """
@@ -57,20 +61,20 @@ class Runs:
     def _said(self):
         return self._parent.stdout.readline().strip()
 
-    def run(self, arguments, killed_after=None):
-        """The exit code; -9 where it was killed in time."""
-        self._parent.stdin.write(json.dumps(arguments) + "\n")
+    def run(self, arguments, killed_after=None, between_states=SECONDS_BETWEEN_STATES):
+        """The exit code; -9 where `killed_after()` returned in time."""
+        self._parent.stdin.write(json.dumps([arguments, between_states]) + "\n")
         self._parent.stdin.flush()
         child = int(self._said())
         if killed_after is not None:
-            time.sleep(killed_after)
+            killed_after()
             with contextlib.suppress(ProcessLookupError):  # it is done
                 os.kill(child, signal.SIGKILL)
         return int(self._said())
 
     def close(self):
         self._parent.stdin.close()
-        self._parent.wait(20)
+        self._parent.wait(120)
 
 
 @pytest.fixture(scope="module")
@@ -82,26 +86,13 @@ def runs():
 
 def options(kind, toy_package, folder):
     """Arguments of a small run, and the files that it makes."""
-    values = {
-        "image": toy_package / "example/image.png",
-        "prompt": "a castle",
-        "action_path": toy_package / "example",
-        "width": 32,
-        "height": 32,
-        "seed": 1,
-        "device": "cpu",
-        "output": folder / "video.mp4",
-    }
+    given = {"width": 32, "height": 32, "seed": 1, "action_path": toy_package / "example"}
+    given |= {"output": folder / "video.mp4"}
     if kind == "base":
-        values |= {"ckpt_dir": toy_package, "frame_num": 5, "sampling_steps": 2}
+        given |= {"ckpt_dir": toy_package, "frame_num": 5, "sampling_steps": 2}
     else:
-        values |= {
-            "ckpt_dir": toy_package / "lingbot_world_fast",
-            "frame_num": 21,
-            "save_state": folder / "a.state",
-            "schedule": "0,500",
-        }
-    return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value)), "--overwrite"]
+        given |= {"save_state": folder / "a.state", "schedule": "0,500"}
+    return [*words_of(small_options(toy_package, folder), **given), "--overwrite"]
 
 
 @pytest.fixture(scope="module", params=["base", "causal"])
@@ -118,7 +109,7 @@ def whole(request, runs, toy_package, tmp_path_factory):
 def test_a_killed_run_leaves_nothing_or_all_of_it(runs, whole, toy_package, tmp_path, moment):
     kind, wanted, seconds = whole
     pause = seconds * random.Random(f"{kind} {moment}").uniform(0.02, 1.02)
-    code = runs.run(options(kind, toy_package, tmp_path), killed_after=pause)
+    code = runs.run(options(kind, toy_package, tmp_path), killed_after=lambda: time.sleep(pause))
     assert code in (0, -9)
     unfinished = (".part", ".lock")
     files = (file for file in tmp_path.iterdir() if file.suffix not in unfinished and not file.name.startswith(".tmp"))
@@ -132,33 +123,24 @@ def test_a_killed_run_leaves_nothing_or_all_of_it(runs, whole, toy_package, tmp_
     assert not [*tmp_path.glob("*.part*"), *tmp_path.glob("*.lock")]
 
 
-def test_a_killed_run_loses_what_was_made_since_the_last_state(toy_package, tmp_path):
+def test_a_killed_run_loses_what_was_made_since_the_last_state(runs, toy_package, tmp_path):
     """Here a state is saved after each chunk. The video beside it plays, and another run goes on from the state."""
-    words = options("causal", toy_package, tmp_path)
+    words, saved = options("causal", toy_package, tmp_path), tmp_path / "a.state"
     words[words.index("--frame_num") + 1] = "1209"
     camera = words.index("--action_path")
-    words = words[:camera] + words[camera + 2 :]
-    often = (
-        "import sys, lingbot_world.headless.rollout as r; r.SECONDS_BETWEEN_STATES = 0; "
-        "from lingbot_world.headless.command.cli import main; sys.exit(main())"
-    )
-    command = [sys.executable, "-c", often, *words, "--window", "6"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as run:
-        shown = ""
-        while not re.search(r" (4[5-9]|[5-9]\d|\d{3,4})/1209", shown) and (letter := run.stderr.read(1)):
-            shown += letter
-        run.kill()
-    assert run.returncode == -signal.SIGKILL
+    words = [*words[:camera], *words[camera + 2 :], "--window", "6"]
+
+    def long_enough():
+        wait_for(lambda: saved.exists() and load_state(saved).frames >= 33)
+
+    assert runs.run(words, long_enough, between_states=0) == -signal.SIGKILL
     names = {file.name for file in tmp_path.iterdir() if file.suffix not in (".part", ".lock")}
     assert names == {"video.part.mp4", "a.state"}
-    state = load_state(tmp_path / "a.state")
-    assert state.frames >= 33
     with av.open(str(tmp_path / "video.part.mp4")) as video:
         assert sum(1 for _ in video.decode(video=0)) >= 32
     on = options("causal", toy_package, tmp_path)
     on[on.index("--output") + 1] = str(tmp_path / "next.mp4")
-    assert main([*on, "--continue_from", str(tmp_path / "a.state"), "--frame_num", "12"]) == 0
+    assert main([*on, "--continue_from", str(saved), "--frame_num", "12"]) == 0
     refused = [word for word in words if word != "--overwrite"]
     assert main(refused) == 2  # it would replace what the killed one has left
 

@@ -8,6 +8,7 @@ from lingbot_world import CancelledError, GenerateOptions, camera_embedding, gen
 from lingbot_world.errors import InputError, LingBotError
 from lingbot_world.pipeline.state import load_state
 from PIL import Image
+from rollout_run_cases import small_options
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -19,19 +20,9 @@ def options(toy_package):
     """`options(causal=True, ...)`: those of a small run whose frames are kept."""
 
     def build(causal=False, **changes):
-        package = toy_package / ("lingbot_world_fast" if causal else ".")
-        given = {
-            "ckpt_dir": package,
-            "image": toy_package / "example/image.png",
-            "prompt": "a castle",
-            "output": None,
-            "width": 48,
-            "height": 32,
-            "seed": 1,
-            "device": "cpu",
-        }
-        given |= {"frame_num": 21} if causal else {"frame_num": 5, "sampling_steps": 4}
-        return GenerateOptions(**given | changes)
+        base = {"ckpt_dir": toy_package, "frame_num": 5, "sampling_steps": 4, "schedule": None}
+        given = {"action_path": None, "output": None} | ({} if causal else base)
+        return small_options(toy_package, toy_package, **given | changes)
 
     return build
 

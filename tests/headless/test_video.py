@@ -51,7 +51,7 @@ def test_a_pipe_gives_the_frames_of_each_chunk_before_the_next_one_is_made(pipe,
     with FrameWriter(target) as writer, taken.open("wb", buffering=0) as file:
         for start, end in ((0, 9), (9, 21), (21, 33)):
             writer.write(frames[start:end])
-            assert select.select([reader], [], [], 20)[0], "nothing came"
+            assert select.select([reader], [], [], 120)[0], "nothing came"
             file.write(reader.read(1 << 16))
             assert frames_in(taken) == end - 1
     pictured = [frame.to_ndarray(format="rgb24") for frame in av.open(taken).decode(video=0)]
@@ -138,7 +138,7 @@ def test_a_video_that_grows_can_be_watched_meanwhile(tmp_path):
 
 def wait_for(condition) -> None:
     """A thread of its own encodes."""
-    for _ in range(200):
+    for _ in range(2400):
         with contextlib.suppress(av.FFmpegError):  # of a file that has no frames yet
             if condition():
                 return

@@ -41,8 +41,8 @@ def test_the_command_works_by_windows_rules(toy_package, golden, tmp_path):
         ["toy", "--random", "toy"],
         ["toy", "--random", "toy"],  # over the one that was there
         ["quantize", golden / "causal/model", "nf4", "--device", "cpu"],
-        [*video, "--frame_num", 21],
-        [*video, "--frame_num", 21, "--overwrite"],
+        [*video, "--frame_num", 9],
+        [*video, "--frame_num", 9, "--overwrite"],
         [*more, "--frame_num", 12, "--save_state", "a.state"],  # the state that it goes on from
         ["generate", "--ckpt_dir", causal, *given, *few, "--frame_num", 9, "--output", "png"],
         ["generate", "--ckpt_dir", causal, *given, *few, "--frame_num", 9, "--output", "png", "--overwrite"],
