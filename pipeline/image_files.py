@@ -18,6 +18,10 @@ HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"hevx", b"mif1", b"
 SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 """The numbers of three TIFF tags: NewSubfileType (SUBFILE), PhotometricInterpretation (PHOTOMETRIC) and DNGVersion
 (DNG_VERSION)."""
+BITS, LARGEST = 258, (341, 281)
+"""The numbers of TIFF tags: BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
+DARK = 4096
+"""A 16-bit image without a larger value probably has 12 bits."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
@@ -26,7 +30,8 @@ FIELDS = (
     Field(("gAMA", "cHRM", "sRGB"), "applied", "PNG: gamma and primaries, in a file without a profile."),
     Field(("cICP", "nclx"), "applied", "PNG, AVIF, HEIF: primaries. PQ, HLG (HDR) and video range are reported."),
     Field(("alpha", "tRNS", "palette"), "applied", "Transparency is composited on white; reported, with --quiet too."),
-    Field(("16 bits",), "applied", "Grey in 16 bits is scaled to 8 bits."),
+    Field(("16 bits",), "applied", "Grey in 16 bits is scaled to 8 bits. No value above 4095 is reported."),
+    Field(("BitsPerSample", "SMaxSampleValue"), "applied", "TIFF: white of 9 to 15 bits. In colour it is refused."),
     Field(("PhotometricInterpretation",), "applied", "TIFF: white may be 0."),
     Field(("NewSubfileType", "DNGVersion"), "refused", "A camera's raw file: its first image is a small preview."),
     Field(
@@ -76,7 +81,12 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
     upright = ImageOps.exif_transpose(image)
     alpha = None
     if upright.mode.startswith("I"):
-        upright, alpha = _grey_of_16_bits(upright, _tag(image, PHOTOMETRIC) == 0)
+        white = _white(image)
+        if white == 65535 and np.max(upright.getextrema()) < DARK:
+            notes.append(
+                f"has no value above {np.max(upright.getextrema())} of 65535, so it is dark; scale 12 bits to 16"
+            )
+        upright, alpha = _grey_of_16_bits(upright, _tag(image, PHOTOMETRIC) == 0, white)
     elif upright.mode in WITH_ALPHA or "transparency" in upright.info:
         upright = upright.convert("RGBA")
         alpha = np.array(upright.getchannel("A"))
@@ -96,6 +106,8 @@ def _refuse_other_pixels(image: Image.Image, head: bytes) -> None:
     low, high = np.array(image.getextrema() if image.mode == "I" else (0, 0)).tolist()
     if low < 0 or high >= 2**16:
         raise InputError("its pixels are numbers of 32 bits; save it in 8 or 16 bits")
+    if not image.mode.startswith("I") and _white(image) < 65535:
+        raise InputError(f"the white of its 16-bit colours is {_white(image)}; save it in 8 bits, or scaled to 65535")
     if (_tag(image, SUBFILE) or 0) & 1 or _tag(image, DNG_VERSION) is not None or head[8:10] == b"CR":
         raise InputError("a camera's raw file, whose first picture is a small preview; export it as JPEG or PNG")
 
@@ -105,13 +117,20 @@ def _tag(image: Image.Image, number: int) -> Any:
     return getattr(image, "tag_v2", {}).get(number) if image.format == "TIFF" else None
 
 
-def _grey_of_16_bits(image: Image.Image, white_is_0: bool) -> tuple[Image.Image, np.ndarray | None]:
+def _white(image: Image.Image) -> int:
+    """Return the value of white in a 16-bit image: 65535, or less in a TIFF file that states from 9 to 15 bits."""
+    bits = int(np.max(_tag(image, BITS) or 16))
+    stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
+    return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
+
+
+def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:
     """Return a 16-bit grey image converted to 8 bits, and its alpha, uint8 [H, W]. The alpha is None if the file names
-    no transparent value. If `white_is_0`, the values are inverted."""
+    no transparent value. `white` is the largest value. If `white_is_0`, the values are inverted."""
     values, key = np.array(image, np.float32), image.info.get("transparency")
     alpha = None if key is None else np.where(values == key, 0, 255).astype(np.uint8)
-    values = 65535 - values if white_is_0 else values
-    return Image.fromarray(np.clip(values / 257, 0, 255).round().astype(np.uint8)), alpha
+    values = white - values if white_is_0 else values
+    return Image.fromarray(np.clip(values * 255 / white, 0, 255).round().astype(np.uint8)), alpha
 
 
 def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:

@@ -36,6 +36,7 @@ FIELDS = (
     Field(("WIDTH, HEIGHT, fx, fy, cx, cy",), "applied", "The lens. `--fov_deg` replaces a missing cameras file."),
     Field(COLMAP_PINHOLES, "applied", "Pinholes; distortion terms are reported."),
     Field(OTHER_LENSES, "refused", "Not pinholes; `--fov_deg` replaces the lens."),
+    Field(("0", "1"), "reported", "Models that COLMAP could not join: the first one, or the named one, is read."),
     Field(("rigs", "frames", "points3D"), "ignored", "images.txt and images.bin hold each image's own pose."),
 )
 
@@ -64,7 +65,8 @@ def read_colmap(path: Path) -> CameraFile:
     _, quaternions, shifts, cameras = zip(*images, strict=True)
     w2c = rigid(from_quaternions(quaternions), np.array(shifts))
     written = np.concatenate([quaternions, shifts], axis=1)
-    recording = CameraFile(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file), written))
+    c2w = to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file), written)
+    recording = CameraFile(c2w, notes=_other_models(folder))
     return recording.with_lens(lambda: _read_lens(cameras_file, cameras, images_file))
 
 
@@ -72,6 +74,16 @@ def model_folder(folder: Path) -> Path:
     """Return the folder with COLMAP's files: `folder` or its sparse/0, sparse, colmap/sparse/0, colmap or 0."""
     below = (folder, *(folder / name for name in ("sparse/0", "sparse", "colmap/sparse/0", "colmap", "0")))
     return next((each for each in below if any((each / name).is_file() for name in COLMAP_FILES)), folder)
+
+
+def _other_models(folder: Path) -> tuple[str, ...]:
+    """Return a note if other folders next to a model's `folder` hold the rest of the images: COLMAP numbers models that
+    it could not join."""
+    files = [file for name in COLMAP_FILES[:2] for file in folder.parent.glob(f"[0-9]*/{name}")]
+    others = sorted({file.parent.name for file in files})
+    if not folder.name.isdigit() or len(others) < 2:
+        return ()
+    return (f"COLMAP made {len(others)} separate models ({', '.join(others)}): {folder.name} is read.",)
 
 
 def _read_lens(cameras_file: Path, used: Sequence[str], images_file: Path) -> Lens:

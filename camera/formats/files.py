@@ -11,15 +11,8 @@ from ..conventions import CONVENTIONS, reinterpret
 from ..path import DEFAULT_FOV_DEG, CameraPath, Origin, lens_from_fov
 from .colmap import FIELDS as COLMAP_FIELDS
 from .colmap import read_colmap
-from .json_files import (
-    MATRIX_FIELDS,
-    PATH_FIELDS,
-    TRANSFORMS_FIELDS,
-    read_camera_path,
-    read_matrices,
-    read_transforms,
-    write_transforms,
-)
+from .json_files import PATH_FIELDS, TRANSFORMS_FIELDS, read_camera_path, read_transforms, write_transforms
+from .matrices import MATRIX_FIELDS, direction_of, read_matrices
 from .numpy_files import (
     LINGBOT_FIELDS,
     MEGASAM_FIELDS,
@@ -34,7 +27,7 @@ from .numpy_files import (
 from .reading import CameraFile
 from .scans import ARKIT_FIELDS, SPLAT_FIELDS, read_arkit, read_splat_cameras
 from .sniff import format_of
-from .stated import lens_fault, stated_convention, stated_texts
+from .stated import MATRIX_NAME, lens_fault, stated_convention, stated_texts
 from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read_realestate10k, read_tum
 
 
@@ -143,11 +136,13 @@ def read_camera(
     fitting = [name for name, other in FORMATS.items() if suffix in other.suffixes]
     if fitting and format not in fitting:
         raise CameraError(f"{path}: the `format` is {format}; a {suffix} file is {' or '.join(fitting)}: choose that")
-    texts = stated_texts(path)
+    texts = stated_texts(path, names=not own)
     taken = convention or stated_convention(texts, own, str(path))
     if taken not in CONVENTIONS or (own and CONVENTIONS[taken].by_column):
-        fitting = [name for name, each in CONVENTIONS.items() if not (own and each.by_column)]
-        raise CameraError(f"{path}: `convention` {convention} for {format}, expected one of {', '.join(fitting)}")
+        direction = direction_of(texts.get(MATRIX_NAME, "")) if convention is None else ""
+        fitting = [name for name, each in CONVENTIONS.items() if not (own and each.by_column) and direction in name]
+        axes = f"{texts[MATRIX_NAME]} states no axes: " if direction else ""
+        raise CameraError(f"{path}: {axes}`convention` {convention} for {format}, expected one of {', '.join(fitting)}")
     options = {"convention": CONVENTIONS[taken], "image_size": image_size}
     recording = FORMATS[format].read(path, **{wants: options[wants]} if wants else {})
     notes, lens = list(recording.notes), recording.intrinsics

@@ -1,4 +1,4 @@
-"""Readers of camera paths in JSON: nerfstudio's transforms.json and camera_path.json, and plain lists of matrices."""
+"""Readers of camera paths in JSON: nerfstudio's transforms.json and camera_path.json."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,20 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CameraError
 from ...fields import Field, unread
 from ...outputs import written_whole
-from ..conventions import CONVENTIONS, Convention, to_opencv
+from ..conventions import CONVENTIONS, to_opencv
 from ..path import CameraPath
-from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
+from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import OPENGL_TO_OPENCV
 from .frame_names import in_name_order, in_time_order
-from .lens import FLAG_FIELDS, MODEL_FIELD, PINHOLES, refuse_flags, refuse_model
-from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_json, read_object
+from .lens import FLAG_FIELDS, MODEL_FIELD, focal_of, refuse_flags, refuse_model
+from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_rows, number_of, read_object
+from .scans import LENSES, matrix_lens
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 ANGLES = {"x_fov": np.pi / 180, "camera_angle_x": 1.0, "y_fov": np.pi / 180, "camera_angle_y": 1.0}
 """The fields of view in transforms.json, with the factor that converts each to radians."""
+OTHER_NAMES = {
+    **{"width": "w", "image_width": "w", "height": "h", "image_height": "h"},
+    **{"fx": "fl_x", "focal_x": "fl_x", "fy": "fl_y", "focal_y": "fl_y"},
+}
+"""The names that other programs have for fields of transforms.json, and nerfstudio's names."""
 ACROSS, DOWN = ("x_fov", "fl_x", "camera_angle_x"), ("y_fov", "fl_y", "camera_angle_y")
 """The fields of transforms.json with the horizontal (ACROSS) and vertical (DOWN) focal length, the preferred first."""
 WORLD = ("applied_transform", "applied_scale", "scale", "offset", "aabb", "aabb_scale", "orientation_override", "up")
@@ -33,6 +38,7 @@ TRANSFORMS_FIELDS = (
     FLAG_FIELDS,
     Field((*ACROSS, *DOWN, "cx", "cy"), "applied", "The lens. A frame's own field takes precedence over the file's."),
     Field(("w", "h"), "applied", "The image's size. Without it twice cx, cy; for an angle alone 832x480. Reported."),
+    Field((*OTHER_NAMES, *LENSES), "applied", "The same under other programs' names; a 3x3 matrix is the lens."),
     Field(DISTORTION, "reported", "Distortion: the model's camera is a pinhole."),
     Field(("rolling_shutter", "transform_matrix_start", "transform_matrix_end"), "reported", "The shutter's time."),
     Field(("frames", "transform_matrix"), "applied", "Camera to world, OpenGL axes, 4x4 or 3x4 by row."),
@@ -52,23 +58,9 @@ PATH_FIELDS = (
     Field(("keyframes", "seconds", "smoothness_value", "is_cycle", "crop", "matrix"), "ignored", "Of the editor."),
     Field(("default_fov", "default_transition_sec", "render_time", "timestamp"), "ignored", "Of the editor."),
 )
-BLENDER_KINDS = ("type", "camera_type")
-MATRIX_FIELDS = (
-    Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers each; the frame rate."),
-    Field(("convention",), "applied", "A value of `--convention`. The option takes precedence."),
-    Field(("fov_deg", "angle_x"), "applied", "Degrees or radians across: one number, or one a frame."),
-    Field(("lens", "sensor_width"), "applied", "Blender's millimetres: one number each, or one a frame."),
-    Field(("sensor_fit", "sensor_height"), "applied", "VERTICAL: the lens is measured from top to bottom."),
-    Field(("resolution_x", "resolution_y", "shift_x", "shift_y"), "applied", "The image's size and the lens's centre."),
-    Field(("pixel_aspect_x", "pixel_aspect_y"), "applied", "Pixels that are not square."),
-    Field(BLENDER_KINDS, "refused", "Blender's ORTHO and PANO; `--fov_deg` replaces the lens."),
-    Field(("resolution_percentage",), "ignored", "It scales the image and the lens alike."),
-)
 MITSUBA = np.diag([-1.0, 1.0, -1.0, 1.0])
 """The transform from Mitsuba's camera axes (x left, z forward) to OpenGL axes: it reverses x and z."""
 LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
-SENSOR_MM = 36.0
-"""The default width of Blender's sensor, in millimetres."""
 
 
 def read_transforms(path: Path) -> CameraFile:
@@ -86,26 +78,36 @@ def read_transforms(path: Path) -> CameraFile:
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
     c2w = c2w @ MITSUBA if data.get("from_mitsuba") else c2w
     notes = unread([*data, *(key for frame in frames for key in frame)], TRANSFORMS_FIELDS)
-    merged = [_merge(data, frame) for frame in frames]
-    if any(np.any(frame.get("rolling_shutter") or 0) for frame in merged):
+    if any(np.any(frame.get("rolling_shutter") or 0) for frame in (data, *frames)):
         notes.append("rolling_shutter is ignored: the model's camera exposes the whole image at once.")
-    return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(merged, str(path)))
+    return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _read_lens(data, frames, str(path)))
 
 
 def _merge(data: Mapping, frame: Mapping) -> dict[str, Any]:
     """Return the fields of a frame. Fields that the frame lacks are taken from the file. A focal length of the frame,
     in any form, replaces every form of the file's focal length."""
+    data, frame = _by_usual_names(data), _by_usual_names(frame)
     own = {*frame}
     for group in (ACROSS, DOWN):
         own |= {*group} if own & {*group} else set()
-    merged = {**{key: value for key, value in data.items() if key not in own}, **frame}
-    return {key: value for key, value in merged.items() if value is not None}
+    return {key: value for key, value in data.items() if key not in own} | frame
 
 
-def _read_lens(frames: list[dict[str, Any]], where: str) -> Lens:
+def _by_usual_names(fields: Mapping) -> dict[str, Any]:
+    """Return the fields that are not null, and those of the lens and of the image size under nerfstudio's names."""
+    found = {key: value for key, value in fields.items() if value is not None}
+    lens = {}
+    if any(name in found for name in LENSES):
+        lens = dict(zip(("fl_x", "fl_y", "cx", "cy"), matrix_lens(found, "intrinsics"), strict=True))
+    other = {ours: found[theirs] for theirs, ours in OTHER_NAMES.items() if theirs in found}
+    return {key: value for key, value in lens.items() if value is not None} | other | found
+
+
+def _read_lens(data: Mapping, own: list[Mapping], where: str) -> Lens:
+    frames = [_merge(data, frame) for frame in own]
     lens = np.concatenate([_transforms_lens(frame, f"{where}: frame {i}") for i, frame in enumerate(frames)])
     terms = [number_of(frame[key], f"{where}: {key}") for frame in frames for key in DISTORTION if key in frame]
-    notes = [*lens_notes(lens, *_image_size(frames[0], where), terms)]
+    notes = [*_contradiction(frames[0], where), *lens_notes(lens, *_image_size(frames[0], where), terms)]
     if not {"w", "h"} & frames[0].keys():
         size = "{:g}x{:g}".format(*_image_size(frames[0], where))
         centred = {"cx", "cy"} <= frames[0].keys()
@@ -127,6 +129,16 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
     )
 
 
+def _contradiction(frame: Mapping, where: str) -> list[str]:
+    """Return a list with a note if two fields state focal lengths that differ; else an empty list."""
+    for names, side in zip((ACROSS, DOWN), _image_size(frame, where), strict=True):
+        stated = [name for name in names if name in frame]
+        focals = [_focal(frame, (name,), side, where) or 0.0 for name in stated]
+        if stated and max(focals) > 1.02 * min(focals):
+            return [f"{' and '.join(stated)} state different lenses: {stated[0]} is taken."]
+    return []
+
+
 def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> float | None:
     """Return the focal length in pixels, from the first of the fields `names` that the frame has. `side` is the image's
     width or height in pixels. Return None for a frame without these fields."""
@@ -135,13 +147,6 @@ def _focal(frame: Mapping, names: tuple[str, ...], side: float, where: str) -> f
         return None
     value = number_of(frame[name], f"{where} {name}")
     return value if name not in ANGLES else focal_of(value * ANGLES[name], side, f"{where} {name} {value:g}")
-
-
-def focal_of(angle: float, side: float, where: str) -> float:
-    """Return the focal length in pixels for `angle` radians across `side` pixels. `where` names the field in errors."""
-    if not 0 < angle < np.pi:
-        raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
-    return float(side / 2 / np.tan(angle / 2))
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
@@ -177,56 +182,6 @@ def _path_lens(data: Mapping, entries: list[Mapping], path: Path) -> Lens:
     angles = [field_of(entry, "fov", f"{path}: pose {i}") for i, entry in enumerate(entries)]
     focal = [focal_of(np.deg2rad(number_of(fov, f"{path}: fov")), height, f"{path}: fov {fov}") for fov in angles]
     lens = lens_rows([[each, each, width / 2, height / 2] for each in focal], width, height, str(path))
-    return lens, lens_notes(lens, width, height)
-
-
-def read_matrices(path: Path, convention: Convention) -> CameraFile:
-    """Read a JSON list of matrices of 4x4, 3x4 or 16 numbers, or {"matrices": [...], "fps": ...} with an optional lens.
-    The lens is `lens` and `sensor_width` in millimetres as in Blender, `angle_x` in radians, or `fov_deg` in degrees.
-    `convention` is the convention of the matrices. Raises CameraError for a missing or invalid file."""
-    data = read_json(path)
-    if not isinstance(data, Mapping):
-        return CameraFile(to_opencv(data, convention, str(path)))
-    c2w = to_opencv(field_of(data, "matrices", str(path)), convention, str(path))
-    fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
-    recording = CameraFile(c2w, None, fps, tuple(unread(data, MATRIX_FIELDS)))
-    kinds = {str(data.get(key) or "PERSP").upper() for key in BLENDER_KINDS}
-    if not {"lens", "angle_x", "fov_deg"} & data.keys() and kinds <= {*PINHOLES}:
-        return recording
-    return recording.with_lens(lambda: _blender_lens(data, len(c2w), str(path)))
-
-
-def _blender_lens(data: Mapping, frames: int, where: str) -> Lens:
-    """Return the lens [frames, 4] in pixels of an 832x480 image, from Blender's settings, and notes for the user."""
-
-    def row(key: str, default: float) -> np.ndarray:
-        values = as_float64(data.get(key, default), f"{where}: {key}")
-        if values.shape not in ((), (frames,)) or not np.isfinite(values).all():
-            raise CameraError(f"{where}: {key} {list(values.shape)}, expected a number, or one for each pose")
-        return np.broadcast_to(values, frames)
-
-    for key in BLENDER_KINDS:
-        refuse_model(data.get(key) or "PERSP", where, key)
-    width, height = (
-        float(row(f"resolution_{axis}", side)[0] * row(f"pixel_aspect_{axis}", 1)[0])
-        for axis, side in (("x", LENS_WIDTH), ("y", LENS_HEIGHT))
-    )
-    if not (width >= 1 and height >= 1):
-        raise CameraError(f"{where}: resolution {width:g}x{height:g}, expected pixels")
-    fit = data.get("sensor_fit", "AUTO")
-    if fit not in ("AUTO", "HORIZONTAL", "VERTICAL"):
-        raise CameraError(f"{where}: sensor_fit {fit!r:.40}, expected AUTO, HORIZONTAL or VERTICAL")
-    vertical = fit == "VERTICAL" or (fit == "AUTO" and height > width)
-    side = height if vertical else width
-    sensor = row("sensor_height" if fit == "VERTICAL" else "sensor_width", SENSOR_MM)
-    if "lens" in data:
-        focal = side * row("lens", 0) / sensor
-    else:
-        angle = np.deg2rad(row("fov_deg", 0)) if "fov_deg" in data else row("angle_x", 0)
-        focal = np.array([focal_of(each, width, f"{where}: field of view") for each in angle])
-    longest = max(width, height)
-    cx, cy = width / 2 - row("shift_x", 0) * longest, height / 2 + row("shift_y", 0) * longest
-    lens = lens_rows(np.stack([focal, focal, cx, cy], 1), width, height, where)
     return lens, lens_notes(lens, width, height)
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import CameraError
 from ...fields import Field
 
@@ -65,3 +67,10 @@ def refuse_flags(data: Mapping[str, Any], where: str) -> None:
         value = data.get(flag)
         if value is not None and value is not False and value != 0 and str(value).lower() not in ("false", "none"):
             raise CameraError(f"{where}: {flag} {value!r:.60} is no pinhole camera, and the model takes no other")
+
+
+def focal_of(angle: float, side: float, where: str) -> float:
+    """Return the focal length in pixels for `angle` radians across `side` pixels. `where` names the field in errors."""
+    if not 0 < angle < np.pi:
+        raise CameraError(f"{where}: expected a field of view between 0 and 180 degrees")
+    return float(side / 2 / np.tan(angle / 2))

@@ -1,5 +1,6 @@
 """Readers of camera paths in numpy files: LingBot-World's folders, and the .npz files of ViPE, MegaSaM and VGGT."""
 
+from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -14,8 +15,9 @@ from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
 from .frame_names import refuse_gaps
 from .lens import refuse_model
+from .matrices import direction_of
 from .reading import CameraFile, Lens, lens_notes, lens_rows, read_text
-from .sniff import C2W, W2C, header_shape
+from .sniff import header_shape
 
 LARGEST_UNPACKED = 512 * 2**20
 LARGEST_ARCHIVE = 16 * 2**30  # most of a reconstruction is images and depths, and only their shapes are read
@@ -38,10 +40,17 @@ VIPE_FIELDS = (
 _LENS_FIELD = Field(
     (*INTRINSICS, *PICTURES),
     "applied",
-    "The lens, by row or by column. Its image size is the shape of the images, else twice cx, cy.",
+    "The lens: 3x3 by row or by column, or fx, fy, cx, cy. Its size is the shape of the images, else twice cx, cy.",
 )
-MEGASAM_FIELDS = Field(C2W, "applied", "Camera to world, OpenCV axes."), _LENS_FIELD
-VGGT_FIELDS = Field(W2C, "applied", "World to camera, OpenCV axes."), _LENS_FIELD
+_BOTH = "any name that states it. If both directions are in the file, they must agree."
+MEGASAM_FIELDS = (
+    Field(("cam_c2w", "c2w", "cam2world", "T_wc"), "applied", f"Camera to world, OpenCV axes; {_BOTH}"),
+    _LENS_FIELD,
+)
+VGGT_FIELDS = (
+    Field(("extrinsic", "w2c", "world_to_cam", "T_cw"), "applied", f"World to camera, OpenCV axes; {_BOTH}"),
+    _LENS_FIELD,
+)
 
 
 def read_lingbot(path: Path) -> CameraFile:
@@ -97,7 +106,7 @@ def _vipe_lens(lens_file: Path, frames: np.ndarray, image_size: tuple[int, int] 
 
 def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     check_file(path)
-    arrays, _ = _archive(path, "ViPE", ("data", "inds"), ())
+    arrays, _ = _archive(path, "ViPE .npz with data", ("data", "inds").__contains__)
     if arrays.keys() != {"data", "inds"}:
         raise CameraError(f"{path}: not a ViPE .npz with data and inds (found {', '.join(arrays) or 'neither'})")
     data, frames = arrays["data"], arrays["inds"]
@@ -109,40 +118,53 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def read_megasam(path: Path) -> CameraFile:
     """Read MegaSaM's .npz: `cam_c2w` [n, 4, 4], camera-to-world in OpenCV axes, and `intrinsic` [3, 3] in pixels of the
     array `images`. Raises CameraError for a missing or invalid file."""
-    return _read_predictions(path, "MegaSaM", C2W, "opencv_c2w")
+    return _read_predictions(path, "c2w")
 
 
 def read_vggt(path: Path) -> CameraFile:
     """Read the .npz of VGGT or Depth Anything 3: `extrinsic` [n, 3, 4], world-to-camera in OpenCV axes, and `intrinsic`
     [n, 3, 3] in pixels of the images in the file. Raises CameraError for a missing or invalid file."""
-    return _read_predictions(path, "VGGT", W2C, "opencv_w2c")
+    return _read_predictions(path, "w2c")
 
 
-def _read_predictions(path: Path, kind: str, keys: tuple[str, ...], convention: str) -> CameraFile:
-    arrays, shapes = _archive(path, kind, (*keys, *INTRINSICS), PICTURES)
-    key = next((name for name in keys if name in arrays), None)
-    if key is None:
-        raise CameraError(f"{path}: no {keys[0]} in this .npz")
-    poses = arrays[key]
-    if poses.ndim == 4 and len(poses) == 1:  # a batch of one
-        poses = poses[0]
-    recording = CameraFile(to_opencv(poses, CONVENTIONS[convention], f"{path}: {key}"))
+def _read_predictions(path: Path, direction: str) -> CameraFile:
+    arrays, shapes = _archive(
+        path, ".npz of a reconstruction", lambda name: bool(direction_of(name) or name in INTRINSICS)
+    )
+    named = [name for name in arrays if direction_of(name)]
+    fitting = [name for name in named if arrays[name].shape[-2:] in ((3, 4), (4, 4))] or named
+    keys = {direction_of(name): name for name in reversed(fitting)}
+    if direction not in keys:
+        raise CameraError(f"{path}: no {'cam_c2w' if direction == 'c2w' else 'extrinsic'} in this .npz")
+    both = {each: _poses(arrays[key], each, f"{path}: {key}") for each, key in keys.items()}
+    apart = 1e-3 * max(1.0, abs(both[direction]).max())
+    if any(len(each) != len(both[direction]) or abs(each - both[direction]).max() > apart for each in both.values()):
+        raise CameraError(f"{path}: {keys['c2w']} and {keys['w2c']} are different paths; remove the wrong one")
+    recording = CameraFile(both[direction])
     matrices = next((arrays[name] for name in INTRINSICS if name in arrays), None)
     if matrices is None:
         return recording
-    return recording.with_lens(lambda: _predicted_lens(matrices, shapes, len(poses), path))
+    return recording.with_lens(lambda: _predicted_lens(matrices, shapes, len(both[direction]), path))
+
+
+def _poses(array: np.ndarray, direction: str, where: str) -> np.ndarray:
+    batch_of_one = array.ndim == 4 and len(array) == 1
+    return to_opencv(array[0] if batch_of_one else array, CONVENTIONS[f"opencv_{direction}"], where)
 
 
 def _predicted_lens(matrices: np.ndarray, shapes: dict[str, tuple[int, ...]], frames: int, path: Path) -> Lens:
     matrices = as_float64(matrices, f"{path}: intrinsic")
-    if matrices.shape[-2:] != (3, 3) or matrices.size not in (9, 9 * frames):
+    if matrices.shape[-2:] == (3, 3) and matrices.size in (9, 9 * frames):
+        matrices = matrices.reshape(-1, 3, 3)
+        matrices = matrices if matrices[:, :2, 2].any() else matrices.swapaxes(1, 2)
+        pixels = matrices[:, (0, 1, 0, 1), (0, 1, 2, 2)]
+    elif matrices.shape[-1:] == (4,) and matrices.size in (4, 4 * frames):
+        pixels = matrices.reshape(-1, 4)
+    else:
         raise CameraError(f"{path}: intrinsic {list(matrices.shape)}, expected [3, 3] or [{frames}, 3, 3]")
-    matrices = matrices.reshape(-1, 3, 3)
-    matrices = matrices if matrices[:, :2, 2].any() else matrices.swapaxes(1, 2)
     sides = next((_sides(shape) for shape in shapes.values() if len(shape) > 2), None)
     notes = [] if sides else ["No images in the file: their size is taken for twice cx, cy."]
-    width, height = sides or (2 * matrices[0, 0, 2], 2 * matrices[0, 1, 2])
-    pixels = np.stack([matrices[:, 0, 0], matrices[:, 1, 1], matrices[:, 0, 2], matrices[:, 1, 2]], 1)
+    width, height = sides or 2 * pixels[0, 2:]
     lens = lens_rows(pixels, width, height, str(path))
     return lens, (*notes, *lens_notes(lens, width, height))
 
@@ -154,23 +176,23 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _archive(
-    path: Path, kind: str, wanted: tuple[str, ...], shapes_of: tuple[str, ...]
+    path: Path, kind: str, wanted: Callable[[str], bool]
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
-    """Return the arrays named `wanted` of an .npz file, and the shapes of the arrays named `shapes_of`, both by name.
-    Raises CameraError if the file cannot be read or an array is missing; `kind` names the format in the message."""
+    """Return the arrays of an .npz file whose names are `wanted`, and the shapes of the arrays in PICTURES, both by
+    name. Raises CameraError if the file cannot be read; `kind` describes the expected file in the message."""
     check_file(path, LARGEST_ARCHIVE)
     try:
         with np.load(path, allow_pickle=False) as archive:
-            names = [name for name in wanted if name in archive.files]
+            names = [name for name in archive.files if wanted(name)]
             unpacked = sum(archive.zip.getinfo(f"{name}.npy").file_size for name in names)
             if unpacked > LARGEST_UNPACKED:
                 raise CameraError(f"{path}: unpacks to {unpacked} bytes, expected at most {LARGEST_UNPACKED}")
             arrays = {name: archive[name] for name in names}
-            shapes = {name: _shape(archive.zip, name) for name in shapes_of if name in archive.files}
+            shapes = {name: _shape(archive.zip, name) for name in PICTURES if name in archive.files}
     except CameraError:
         raise
     except Exception as error:  # zipfile, zlib and numpy's header parser raise errors of many types
-        raise CameraError(f"{path}: not a {kind} .npz with {wanted[0]} ({error})") from error
+        raise CameraError(f"{path}: not a {kind} ({error})") from error
     for name, array in arrays.items():
         as_float64(array, f"{path}: {name}")
     return arrays, shapes

@@ -1,14 +1,14 @@
 """Readers of camera paths from phone scanners (ARKit) and from 3D Gaussian splatting's cameras.json."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field, unread
+from ...fields import Field, Reported, unread
 from ..conventions import CONVENTIONS, to_opencv
 from ..poses import as_float64
 from ..rotation import from_quaternions, rigid
@@ -17,9 +17,20 @@ from .reading import CameraFile, Lens, entries_of, field_of, lens_notes, lens_ro
 
 POSES = (
     *("cameraTransform", "camera_transform", "cameraPoseARFrame", "cameraPose", "camera_pose"),
-    *("transform", "transformMatrix", "c2w", "pose"),
+    *("transform", "transformMatrix", "pose"),
 )
 """The keys under which a frame's pose may be, in order of preference."""
+OTHERS_TOO = "transform", "transformMatrix", "pose"
+"""The keys in POSES that programs with other axes use as well."""
+ARKITS_OWN = {
+    "imageResolution",
+    "trackingState",
+    "projectionMatrix",
+    "eulerAngles",
+    "exposureDuration",
+    "motionQuality",
+}
+UNSTATED = "{} states no axes: ARKit's are taken, x right, y up, z back. If these are not, name them with `convention`."
 LENSES = ("intrinsics", "cameraIntrinsics", "camera_intrinsics", "K")
 SIZES = ("width", "height"), ("w", "h"), ("image_width", "image_height"), ("imageWidth", "imageHeight")
 RESOLUTIONS = ("imageResolution", "image_resolution", "resolution", "camera_resolution")
@@ -56,7 +67,7 @@ def read_splat_cameras(path: Path) -> CameraFile:
     turns, places = (_stack(cameras, key, shape, path) for key, shape in (("rotation", (3, 3)), ("position", (3,))))
     c2w = to_opencv(rigid(turns, places), CONVENTIONS["opencv_c2w"], str(path))
     notes = unread((key for camera in cameras for key in camera), SPLAT_FIELDS)
-    return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: _pixel_lens(cameras, str(path)))
+    return CameraFile(c2w, None, None, tuple(notes)).with_lens(lambda: pixel_lens(cameras, str(path)))
 
 
 def read_arkit(path: Path) -> CameraFile:
@@ -100,12 +111,15 @@ def _read_frames(frames: list[Mapping], path: Path) -> CameraFile:
     frames = in_time_order(frames, TIMES, path, even=not path.is_dir())  # a scanner's keyframes have uneven times
     matrices = np.stack([_matrix(frame, f"{path}: frame {i}") for i, frame in enumerate(frames)])
     matrices, notes = _by_row(matrices, _stated_order(frames))
+    key = next((name for name in POSES if name in frames[0]), "")
+    if key in OTHERS_TOO and not ARKITS_OWN & frames[0].keys():
+        notes = [*notes, Reported(UNSTATED.format(key))]
     c2w = to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path))
     notes += unread((key for frame in frames for key in frame), ARKIT_FIELDS)
     recording = CameraFile(c2w, None, None, tuple(notes))
     if not any({*LENSES, "fx"} & frame.keys() for frame in frames):
         return recording
-    return recording.with_lens(lambda: _pixel_lens(frames, str(path)))
+    return recording.with_lens(lambda: pixel_lens(frames, str(path)))
 
 
 def _read_record3d(data: Mapping, path: Path) -> CameraFile:
@@ -123,7 +137,7 @@ def _read_record3d(data: Mapping, path: Path) -> CameraFile:
     one_a_frame = isinstance(coefficients, list) and len(coefficients) == len(rows)
     lenses = [{"K": row} for row in coefficients] if one_a_frame else [data]
     recording = CameraFile(c2w, None, fps, tuple(unread(data, ARKIT_FIELDS)))
-    return recording.with_lens(lambda: _pixel_lens([{**size, **lens} for lens in lenses], str(path)))
+    return recording.with_lens(lambda: pixel_lens([{**size, **lens} for lens in lenses], str(path)))
 
 
 def check_quaternions(quaternions: np.ndarray, where: str) -> None:
@@ -172,11 +186,11 @@ def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
     ]
 
 
-def _pixel_lens(frames: list[Mapping], where: str) -> Lens:
+def pixel_lens(frames: Sequence[Mapping], where: str) -> Lens:
     """Return the lens [n, 4] in pixels of 832x480, from each frame's fx, fy, cx, cy or 3x3 matrix, and notes."""
     rows, sizes, notes = [], [], []
     for index, frame in enumerate(frames):
-        fx, fy, cx, cy = _pixels(frame, f"{where}: frame {index}")
+        fx, fy, cx, cy = matrix_lens(frame, f"{where}: frame {index}")
         size = _size(frame, f"{where}: frame {index}")
         if size is None:
             if cx is None or cy is None:
@@ -189,7 +203,9 @@ def _pixel_lens(frames: list[Mapping], where: str) -> Lens:
     return lens, (*dict.fromkeys(notes), *lens_notes(lens, *sizes[0]))
 
 
-def _pixels(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
+def matrix_lens(frame: Mapping, where: str) -> tuple[float, float, float | None, float | None]:
+    """Return fx, fy, cx, cy in pixels from a frame's fields, or from the 3x3 matrix or the four numbers under one of
+    LENSES. cx and cy are None if the file lacks both. Raises CameraError for other shapes."""
     name = next((name for name in LENSES if name in frame), None)
     values = frame if name is None else frame[name]
     if isinstance(values, Mapping):

@@ -10,24 +10,23 @@ from zipfile import ZipFile
 import numpy as np
 
 from .colmap import COLMAP_FILES, model_folder
+from .matrices import direction_of
 from .scans import PARTS, POSES, scan_folder
-from .text_files import is_number, split_columns, tum_columns
+from .text_files import is_number, pose_files, split_columns, tum_columns
 
 HEAD = 64 * 2**10  # bytes inspected at the start and at the end of a file
 KEYS = {
     "transform_matrix": "transforms",
-    "camera_to_world": "camera_path",
     "camera_path": "camera_path",
+    "render_width": "camera_path",
     "matrices": "matrices",
     "img_name": "gaussian_splatting",
     **dict.fromkeys((*POSES, PARTS[0], "poses", "perFrameIntrinsicCoeffs"), "arkit"),
 }
 """JSON keys and the format that each key identifies."""
-C2W, W2C = ("cam_c2w", "c2w", "cam2world"), ("extrinsic", "extrinsics", "w2c", "world2cam")
-"""The names of arrays of matrices in .npz files. C2W: camera-to-world. W2C: world-to-camera."""
-ARRAYS = {"inds": "vipe", **dict.fromkeys(C2W, "megasam"), **dict.fromkeys(W2C, "vggt")}
-"""Names of arrays in .npz files, and the format that each name identifies."""
-COLUMNS = {19: "realestate10k", 12: "kitti", 16: "kitti", 13: "kitti", 17: "kitti", 8: "tum"}
+ARRAYS = {"c2w": "megasam", "w2c": "vggt"}
+"""The directions of matrices that names of arrays in .npz files state, and the format that each identifies."""
+COLUMNS = {19: "realestate10k", **dict.fromkeys((12, 16, 13, 17, 4), "kitti"), 8: "tum"}
 FOLDERS = {"transforms.json": "transforms", "cameras.json": "gaussian_splatting"}
 
 
@@ -67,7 +66,9 @@ def _folder(path: Path) -> str:
         return format
     if any((model_folder(path) / name).is_file() for name in COLMAP_FILES):
         return "colmap"
-    return "arkit" if scan_folder(path) is not None else "lingbot"
+    if scan_folder(path) is not None:
+        return "arkit"
+    return "kitti" if len(pose_files(path)) > 1 else "lingbot"
 
 
 def _array_shape(path: Path) -> tuple[int, ...]:
@@ -92,9 +93,9 @@ def header_shape(file: IO[bytes]) -> tuple[int, ...]:
 def _archive(path: Path) -> str | None:
     with suppress(Exception), ZipFile(path) as archive:  # zipfile raises errors of many types
         names = {Path(name).stem for name in archive.namelist()}
-        found = next((format for name, format in ARRAYS.items() if name in names), None)
-        if found != "vipe":
-            return found
+        directions = set(map(direction_of, names))
+        if "inds" not in names:
+            return next((format for direction, format in ARRAYS.items() if direction in directions), None)
         with archive.open("data.npy") as data:
             return "vipe" if header_shape(data)[1:] == (4, 4) else None
     return None
@@ -111,13 +112,14 @@ def _json(path: Path) -> str | None:
     head = _head(path).lstrip()
     if re.match(r"\[\s*[\[\d-]", head):
         return "matrices"
-    return next((format for key, format in KEYS.items() if f'"{key}"' in head), None)
+    named = "matrices" if any(map(direction_of, re.findall(r'"(\w+)"\s*:', head))) else None
+    return next((format for key, format in KEYS.items() if f'"{key}"' in head), named)
 
 
 def _text(path: Path) -> str | None:
     """Return the format of a text file, detected by the number of columns in its first lines; None if it is unknown."""
     every = _head(path).splitlines()
-    lines = [split_columns(line) for line in every if line.strip() and not line.lstrip().startswith("#")]
+    lines = [split_columns(line) for line in (each.partition("#")[0] for each in every) if line.strip()]
     numbers = [len(columns) for columns in lines[:3] if all(map(is_number, columns))]
     if numbers and (named := tum_columns(every)) is not None and named.total in numbers:
         return "tum"

@@ -11,12 +11,16 @@ import numpy as np
 from ...errors import CameraError
 from ...fields import Field
 from ..conventions import CONVENTIONS
+from .matrices import direction_of, named_matrices
 from .reading import read_json
 
-CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$", re.IGNORECASE)
+CONVENTION_KEYS = re.compile(r"convention|coord(inate)?s?_?(system|frame)?$|^axes$|_type$|hand", re.IGNORECASE)
+MATRIX_NAME = "matrix_type"
+"""The key in the result of `stated_texts` of the name of a file's matrices, such as c2w."""
 LENS_KEYS = re.compile(r"model|projection|lens|camera_?type|^type$", re.IGNORECASE)
-AXES = {"opencv": r"open_?cv|colmap", "opengl": r"open_?gl|blender|nerf|arkit"}
-DIRECTIONS = {"c2w": r"c2w|cam(era)?[ _]?(2|to)[ _]?world", "w2c": r"w2c|world[ _]?(2|to)[ _]?cam"}
+AXES = {"opencv": r"open_?cv|colmap|\brdf\b", "opengl": r"open_?gl|blender|nerf|arkit|\brub\b"}
+OTHER_AXES = re.compile(r"unity|unreal|left[ _-]?hand|directx|\b(ros|flu|frd|ned|lhs)\b", re.IGNORECASE)
+"""Texts that state axes that no convention of this package has."""
 OTHER_LENS = re.compile(r"fish_?eye|equirect|panoram|spherical|omni|ortho", re.IGNORECASE)
 FIELDS = (
     Field(
@@ -28,8 +32,9 @@ FIELDS = (
 )
 
 
-def stated_texts(path: Path) -> dict[str, str]:
-    """Return the texts in a JSON or .npz file's header and first frame, by key; {} for other formats."""
+def stated_texts(path: Path, names: bool = False) -> dict[str, str]:
+    """Return the texts in a JSON or .npz file's header and first frame, by key; {} for other formats. With `names` the
+    name of the matrices counts as a text."""
     file = next((path / name for name in ("transforms.json", "cameras.json") if (path / name).is_file()), path)
     found: dict[str, Any] = {}
     if file.suffix.lower() == ".json" and file.is_file():
@@ -37,6 +42,8 @@ def stated_texts(path: Path) -> dict[str, str]:
         frames = data if isinstance(data, list) else next((each for each in data.values() if _is_frames(each)), [])
         for each in (*frames[:1], data):
             found |= each if isinstance(each, Mapping) else {}
+        if names and (named := named_matrices(data, file)) is not None:
+            found[MATRIX_NAME] = named.key
     elif file.suffix.lower() == ".npz" and file.is_file():
         with suppress(Exception), np.load(file, allow_pickle=False) as archive:  # the format's reader reports damage
             found = {name: archive[name].item() for name in archive.files if CONVENTION_KEYS.search(name)}
@@ -55,8 +62,12 @@ def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
     for key, text in texts.items():
         if not CONVENTION_KEYS.search(key):
             continue
-        told = {kind: _matching(kinds, text) for kind, kinds in (("axes", AXES), ("direction", DIRECTIONS))}
-        stated = f"{told['axes'] or axes}_{told['direction'] or direction}"
+        if OTHER_AXES.search(f"{text} {key}"):
+            raise CameraError(
+                f"{where}: {key} is {text!r:.40}: left-handed axes and robots' axes are not read; export it for "
+                f"OpenCV or Blender, or name the axes that it has with `convention`, one of {', '.join(CONVENTIONS)}"
+            )
+        stated = f"{_matching(AXES, text) or axes}_{direction_of(text) or direction}"
         if own and stated != own:
             raise CameraError(
                 f"{where}: {key} is {text!r:.40}, and this format is read as {own}: name the right one with "

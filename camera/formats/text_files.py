@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import CameraError
-from ...fields import Field
+from ...fields import Field, Reported
 from ..conventions import CONVENTIONS, to_opencv
 from ..path import MOST_FRAMES
 from ..poses import LENS_HEIGHT, LENS_WIDTH
 from ..rotation import from_quaternions, interpolate, rigid
-from .frame_names import refuse_gaps
+from .frame_names import in_name_order, refuse_gaps
 from .reading import CameraFile, Lens, float_fields, lens_notes, read_text
 from .scans import check_quaternions
 
@@ -27,6 +27,7 @@ RE10K_FIELDS = (
 )
 KITTI_FIELDS = (
     Field(("12 or 16 columns",), "applied", "Camera to world, 3x4 or 4x4 by row, as KITTI's odometry and Replica."),
+    Field(("4 columns",), "applied", "Blocks of 4 lines, and folders with a file for each frame (ScanNet, 7-Scenes)."),
     Field(("13 or 17 columns",), "applied", "The same after a frame's number, as KITTI-360 has: gaps are refused."),
     Field(("calib.txt",), "ignored", "No lens in the file: `--fov_deg`, or 79 degrees, which is reported."),
 )
@@ -46,6 +47,8 @@ TUM_FIELDS = (
     Field(("lens",), "ignored", "The file has no lens: `--fov_deg`, or 79 degrees, which is reported."),
 )
 W_FIRST = re.compile(r"(?<![a-z])w[\s,]+x[\s,]+y[\s,]+z(?![a-z])")
+FRAME = re.compile(r"^sec|^frame|^(id|idx|index)$")
+"""The names of the first column of a trajectory without a time."""
 UNEVEN = 1.5
 """Poses are resampled at constant steps if the factor between a time step and the median step exceeds UNEVEN."""
 
@@ -68,29 +71,57 @@ def _lens_from_fractions(columns: np.ndarray, path: Path) -> Lens:
 
 
 def read_kitti(path: Path) -> CameraFile:
-    """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes. Examples
-    are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. The file has no
-    lens. Raises CameraError for a missing or invalid file."""
-    rows = _rows(path, 12, 16, 13, 17)
+    """Read a text file with one line per frame: a camera-to-world matrix, 3x4 or 4x4 by row, in OpenCV axes.
+
+    Examples are KITTI odometry's poses/00.txt and Replica's traj.txt. A line may begin with a frame number. A matrix
+    may also have four lines, in one file or in a folder with a file for each frame, as ScanNet has. There is no lens.
+    Raises CameraError for a missing or invalid file.
+    """
+    files = in_name_order(pose_files(path), lambda file: file.stem, str(path)) if path.is_dir() else [path]
+    read = [_rows(file, 12, 16, 13, 17, 4) for file in files]
+    rows = np.concatenate(read) if len({each.shape[1:] for each in read}) == 1 else np.zeros((0, 4))
+    if rows.shape[1] == 4:
+        if len(rows) % 4 or not len(rows):
+            raise CameraError(f"{path}: {len(rows)} lines of 4 numbers, expected 4 for each frame")
+        rows = rows.reshape(-1, 16)
     if rows.shape[1] % 4:
         refuse_gaps(rows[:, 0], f"{path} (frame numbers)")
         rows = rows[:, 1:]
     return CameraFile(to_opencv(rows.reshape(len(rows), -1, 4), CONVENTIONS["opencv_c2w"], str(path)))
 
 
+def pose_files(folder: Path) -> list[Path]:
+    """Return the text files in `folder` that are named by a frame's number, such as 12.txt or frame-000012.pose.txt."""
+    return [file for file in folder.glob("*.txt") if re.fullmatch(r"(frame[-_]?)?\d+(\.pose)?\.txt", file.name)]
+
+
 def read_tum(path: Path) -> CameraFile:
     """Read a text file of a TUM trajectory with one line per frame: time, position, and quaternion x, y, z, w. Poses
     are camera-to-world in OpenCV axes; the file has no lens. Irregular times, such as those of a SLAM system's
     keyframes, are resampled at constant steps. Raises CameraError for a missing or invalid file."""
-    order = tum_columns(read_text(path).splitlines())
+    lines = read_text(path).splitlines()
+    order = tum_columns(lines)
+    if order is None and (strange := _strange_header(lines)):
+        raise CameraError(
+            f"{path}: the columns {strange!r:.80} are not understood; name them timestamp tx ty tz qx qy qz qw, in "
+            "the order of the numbers"
+        )
     rows = _rows(path, 8) if order is None else _rows(path, order.total)[:, order.columns]
     check_quaternions(rows[:, 4:], str(path))
     poses = rigid(from_quaternions(rows[:, 4:]), rows[:, 1:4])
     c2w = to_opencv(poses, CONVENTIONS["opencv_c2w"], str(path), rows[:, 1:])
     recording = CameraFile(*_at_even_times(c2w, rows[:, 0], path))
-    if order is not None or abs(rows[0, 4]) < W_LIKE:
-        return recording
-    return replace(recording, notes=(*recording.notes, UPSIDE_DOWN))
+    other = rigid(from_quaternions(rows[:, [5, 6, 7, 4]]), rows[:, 1:4])
+    if order is None and (abs(rows[0, 4]) >= W_LIKE or _ahead(other) > W_AHEAD > 0.5 + _ahead(poses)):
+        return replace(recording, notes=(*recording.notes, W_FIRST_NOTE))
+    return recording
+
+
+def _ahead(c2w: np.ndarray) -> float:
+    """Return the share of a path's length, from -1 to 1, that the camera moves in its viewing direction."""
+    steps = np.diff(c2w[:, :3, 3], axis=0)
+    length = np.linalg.norm(steps, axis=1).sum()
+    return float((steps * c2w[:-1, :3, 2]).sum() / length) if length else 0.0
 
 
 def _at_even_times(c2w: np.ndarray, times: np.ndarray, path: Path) -> tuple[np.ndarray, None, None, tuple[str, ...]]:
@@ -127,10 +158,10 @@ def _rows(path: Path, *columns: int) -> np.ndarray:
     return np.array([float_fields(fields, f"{path}: line {number}") for number, fields in lines])
 
 
-W_LIKE = 0.999
-UPSIDE_DOWN = (
-    "The first quaternion begins with a number near 1. Read as x, y, z, w it is a turn of 180 degrees; if w comes "
-    "first, add the line `# timestamp tx ty tz qw qx qy qz`."
+W_LIKE, W_AHEAD = 0.999, 0.7
+W_FIRST_NOTE = Reported(
+    "The first number of the quaternions seems to be w: read as x, y, z, w the camera is upside down or does not go "
+    "where it looks. If w comes first, add the line `# timestamp tx ty tz qw qx qy qz`."
 )
 
 
@@ -145,18 +176,39 @@ def tum_columns(lines: Sequence[str]) -> Columns | None:
     """Return the columns of a trajectory that has a header; None without a header that is understood. The header is the
     last line of text before the numbers, with or without a comment sign. It must name all columns, or show that the
     quaternion's order is w, x, y, z."""
+    header = _header(lines)
+    names = _names(header)
+    found = [_column_of(name) for name in names]
+    if "time" not in found:
+        found = ["time" if FRAME.search(name) else column for name, column in zip(names, found, strict=True)]
+    wanted = ["time", "x", "y", "z", "qx", "qy", "qz", "qw"]
+    if any(found.count(name) != 1 for name in wanted):
+        return Columns(8, [0, 1, 2, 3, 5, 6, 7, 4]) if W_FIRST.search(header.lower()) else None
+    return Columns(len(found), [found.index(name) for name in wanted])
+
+
+def _header(lines: Sequence[str]) -> str:
+    """Return the last line of text before the numbers, without a comment sign."""
     header = ""
     for line in lines:
         text = line.strip().lstrip("#").strip()
         if text and not line.lstrip().startswith("#") and is_number(split_columns(text)[0]):
             break
         header = text or header
+    return header
+
+
+def _names(header: str) -> list[str]:
+    """Return the names of columns in a header, in lower case and without units in brackets."""
     names = header.replace(";", ",").split(",") if {",", ";"} & {*header} else header.split()
-    found = [_column_of(re.sub(r"[\[(].*", "", name).strip().lower()) for name in names]
-    wanted = ["time", "x", "y", "z", "qx", "qy", "qz", "qw"]
-    if any(found.count(name) != 1 for name in wanted):
-        return Columns(8, [0, 1, 2, 3, 5, 6, 7, 4]) if W_FIRST.search(header.lower()) else None
-    return Columns(len(names), [found.index(name) for name in wanted])
+    return [re.sub(r"[\[(].*", "", name).strip().lower() for name in names]
+
+
+def _strange_header(lines: Sequence[str]) -> str:
+    """Return the header if it seems to name 8 columns; else an empty string. A comment needs three names of columns."""
+    header = _header(lines)
+    names, comment = _names(header), not any(line.strip() == header for line in lines)
+    return header if len(names) == 8 and (not comment or len([*filter(None, map(_column_of, names))]) > 2) else ""
 
 
 def _column_of(name: str) -> str:
@@ -185,5 +237,5 @@ def is_number(text: str) -> bool:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    lines = enumerate(read_text(path).splitlines(), 1)
-    return [(number, line) for number, line in lines if line.strip() and not line.lstrip().startswith("#")]
+    lines = ((number, line.partition("#")[0]) for number, line in enumerate(read_text(path).splitlines(), 1))
+    return [(number, line) for number, line in lines if line.strip()]

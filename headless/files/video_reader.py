@@ -29,9 +29,12 @@ FIELDS = (
     Field(("alpha",), "applied", "Frames are put on white; reported."),
     Field(("alpha_mode",), "reported", "WebM keeps alpha in a stream that FFmpeg's decoders leave out."),
     Field(("transfer PQ, HLG",), "reported", "HDR is not mapped: frames look pale."),
+    Field(("spherical", "stereo3d"), "reported", "A panorama is measured as if it were flat, two views as one."),
     Field(("interlaced",), "reported", "Both fields stay in a frame."),
     Field(("cover picture", "further video streams"), "ignored", "The best video stream is read."),
 )
+PROJECTIONS = {"SPHERICAL": "a panorama or a fisheye", "STEREO3D": "in 3D, with a view for each eye"}
+"""The side data of frames that are no flat picture, and the kind of video for the note."""
 UNEVEN = 1.6
 """The largest factor between a time from frame to frame and the median time, for a constant frame rate."""
 
@@ -119,6 +122,9 @@ def _notes(frame: Any, stream: Any, step: float | None) -> list[str]:
         notes.append(f"The video is HDR ({HDR[frame.color_trc]}), which is not mapped: its frames look pale.")
     if frame.interlaced_frame:
         notes.append("The video is interlaced: moving edges have teeth; deinterlace it for a better measurement.")
+    for name, kind in PROJECTIONS.items():
+        if any(each.type.name == name for each in frame.side_data):
+            notes.append(f"The video is {kind}, which is not read: its frames are taken as one flat picture each.")
     if _has_alpha(frame):
         notes.append("The video is transparent in places: its frames are put on white.")
     elif stream.metadata.get("alpha_mode") == "1":

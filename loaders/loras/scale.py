@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ from ...fields import Field
 from ...weights.files import WEIGHT_SUFFIXES, read_json
 
 SIDE_FILE = "adapter_config.json"
+OTHER_SIDES = "config.json", "lora_config.json"
 PACKED = "lora_adapter_metadata", "adapter_config", "lora_config", "peft_config"
-"""The header keys under which a JSON object with PEFT's fields may be. diffusers writes the first one."""
-ALPHA = ("lora_alpha", "network_alpha", "ss_network_alpha", "alpha")
-RANK = ("r", "lora_rank", "rank", "ss_network_dim")
+"""The keys under which a JSON object with PEFT's fields may be. diffusers writes the first one."""
+ALPHA, RANK, SCALE, BY_ROOT = "lora_alpha", "r", "scale", "use_rslora"
 TRAINER = "ss_network_module"
 UNKNOWN = ("None", "Dynamic")
 """The values in kohya's header that are not numbers. A resized LoRA has "Dynamic"."""
@@ -27,29 +27,57 @@ REFUSED = (
 )
 CHANGED_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """The initializations of a LoRA that also change the weights of the base model; such LoRAs are refused."""
+_FORMS = {
+    **{"alpha": ALPHA, "rank": RANK, "r": RANK, "dim": RANK, "scale": SCALE, "scaling": SCALE},
+    **dict.fromkeys(("rslora", "rs_lora", "rank_stabilized"), BY_ROOT),
+}
+"""The last words of a key that states a part of the scale, and the name of the part."""
 FIELDS = (
-    Field(ALPHA, "applied", "alpha of the scale alpha / rank, for layers without a tensor for it."),
-    Field(RANK, "applied", "The rank, which must equal the tensors' rank."),
+    Field(
+        (ALPHA, "network_alpha", "ss_network_alpha", "alpha"),
+        "applied",
+        "alpha of the scale alpha / rank, for layers without a tensor for it.",
+    ),
+    Field(
+        (RANK, "lora_rank", "rank", "network_dim", "ss_network_dim"),
+        "applied",
+        "The rank, which must equal the tensors' rank.",
+    ),
+    Field((SCALE, "lora_scale", "scaling"), "applied", "The scale; refused if alpha and rank give another scale."),
     Field(PATTERNS, "applied", "Other values for some layers, by the end of their names or a plain pattern."),
     Field(
         (TRAINER,),
         "applied",
         "With PEFT's names and no alpha tensors the file was converted: its matrices already include the scale.",
     ),
-    Field(("use_rslora",), "applied", "The scale is alpha / sqrt(rank)."),
+    Field((BY_ROOT, "rs_lora", "rank_stabilized"), "applied", "The scale is alpha / sqrt(rank)."),
     Field(("lora_bias",), "applied", "Biases of the up matrices, with the same scale."),
     Field((*REFUSED, "peft_type", "init_lora_weights"), "refused", f"All but plain LoRAs; {', '.join(CHANGED_BASE)}."),
     Field(("modules_to_save", "bias"), "refused", "Whole weights and biases, if the file has them."),
-    Field(PACKED, "applied", "All of the fields above as JSON in the header; diffusers writes the first key."),
-    Field(("NAME.json", "NAME_config.json", "config.json"), "applied", "With lora_alpha: as adapter_config.json."),
+    Field(
+        (*PACKED, "config", "metadata"),
+        "applied",
+        "Objects with the fields above, in the header as JSON; diffusers writes the first key.",
+    ),
+    Field(
+        ("NAME.json", "NAME_config.json", *OTHER_SIDES),
+        "applied",
+        "As adapter_config.json, if a key names a LoRA's alpha or scale, such as lora_alpha, or with alpha and rank.",
+    ),
+    Field(("strength", "multiplier", "weight"), "ignored", "The author's recommended strength; the user's counts."),
 )
-_PREFIXES = ("transformer.", "unet.", "diffusion_model.")
+_MODEL = r"(?:(?:transformer|unet|diffusion_model|dit|model)\.)?"
+_OWNER = r"(?:(?:ss|lora|network|adapter|peft|use)_)"
+_PART = re.compile(rf"{_MODEL}(?:({_OWNER}*)(alpha|rank|r|scale|scaling|rs_?lora|rank_stabilized)|({_OWNER}+)(dim))$")
+_OBJECT = re.compile(r"(?:config|metadata)$|.*(?:lora|adapter|network|peft)")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_KNOWN = {ALPHA, RANK, SCALE, BY_ROOT, *PATTERNS, *REFUSED, "init_lora_weights", "peft_type"}
 _QUANTIFIERS = re.compile(r"[*+?{]")
 
 
 class StatedScale(NamedTuple):
-    """The scale that a file states: `alpha` and `rank`, with exceptions by layer in `alphas` and `ranks`. If `by_root`,
-    alpha is divided by the square root of the rank. `where` names the file in errors."""
+    """The scale that a file states: `scale`, or `alpha` and `rank`, with exceptions by layer in `alphas` and `ranks`.
+    If `by_root`, alpha is divided by the square root of the rank. `where` names the file in errors."""
 
     where: str
     alpha: float | None = None
@@ -57,11 +85,12 @@ class StatedScale(NamedTuple):
     alphas: Mapping[str, float] = {}
     ranks: Mapping[str, float] = {}
     by_root: bool = False
+    scale: float | None = None
 
     def of(self, layer: str, rank: int) -> float:
         """Return the scale of a layer. `layer` is the layer's name in the file, and `rank` the rank of its tensors.
 
-        Raises CheckpointError if the file states a different rank.
+        Raises CheckpointError if the file states a different rank, or a scale other than alpha / rank.
         """
         alpha = _matching(self.alphas, layer, self.alpha)
         stated = _matching(self.ranks, layer, self.rank)
@@ -71,17 +100,23 @@ class StatedScale(NamedTuple):
                 "unknown; the file does not belong to the LoRA, or the LoRA was resized"
             )
         if alpha is None:
-            return 1.0
-        return alpha / (math.sqrt(rank) if self.by_root else rank)
+            return 1.0 if self.scale is None else self.scale
+        scale = alpha / (math.sqrt(rank) if self.by_root else rank)
+        if self.scale is not None and not math.isclose(scale, self.scale, rel_tol=0.01):
+            raise CheckpointError(
+                f"{self.where}: states scale {self.scale:g}, and alpha {alpha:g} of rank {rank}, which is scale "
+                f"{scale:g} for {layer}; remove the wrong one"
+            )
+        return scale
 
 
 def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = ()) -> StatedScale:
     """Return the scale that a LoRA's safetensors `header` states, or else a JSON file in the folder of the LoRA's
     `file`.
 
-    For FILE.safetensors the JSON file is adapter_config.json, config.json, FILE.json or FILE_config.json; all but the
-    first must have a lora_alpha. The first two are read only if `file` is named adapter_model or is the only weight
-    file in its folder. If no scale is stated, the result has no alpha.
+    For FILE.safetensors the JSON file is adapter_config.json, config.json, lora_config.json, FILE.json or
+    FILE_config.json; all but the first must name a LoRA's alpha or scale. The first three are read only if `file` is
+    named adapter_model or is the only weight file in its folder. If no scale is stated, the result has no alpha.
 
     `keys` are the names of the LoRA's tensors. Raises CheckpointError for values that are not numbers, and for adapters
     that are not plain LoRAs.
@@ -91,36 +126,61 @@ def stated_scale(file: Path, header: Mapping[str, Any], keys: Collection[str] = 
         # A LoRA of kohya's trainers that was converted to PEFT's names: the converters multiply the matrices by the
         # scale, drop the alpha tensors, but keep the trainer's header.
         return StatedScale(str(file))
-    config = _header_config(file, header)
-    if config:
+    config = _config_of(_values(header, f"{file} (header)"), f"{file} (header)")
+    if config.keys() & {ALPHA, SCALE, BY_ROOT, *PATTERNS, *REFUSED}:
         return _scale_of(config, f"{file} (header)")
     weights = [each for each in file.parent.iterdir() if each.suffix in WEIGHT_SUFFIXES]
     alone = file.stem.startswith("adapter_model") or len(weights) == 1  # PEFT's own name, or the only weight file
     own = f"{file.stem}.json", f"{file.stem}_config.json"
-    for side in map(file.with_name, (SIDE_FILE, "config.json", *own)):
+    for side in map(file.with_name, (SIDE_FILE, *OTHER_SIDES, *own)):
         stated: dict[str, Any] = {}
         with nullcontext() if side.name == SIDE_FILE else suppress(CheckpointError):  # the others may be anything
             stated = read_json(side, optional=True) if alone or side.name in own else {}
-        if ALPHA[0] in stated or (stated and side.name == SIDE_FILE):
-            return _scale_of(stated, str(side))
+        values = _values(stated, str(side))
+        if stated and (side.name == SIDE_FILE or _is_of_a_lora(values)):
+            return _scale_of(_config_of(values, str(side)), str(side))
     return StatedScale(str(file))
 
 
-def _header_config(file: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a header under PEFT's names; an empty dict if the header states no scale."""
-    name = next((each for each in PACKED if header.get(each)), "")
-    try:
-        packed = json.loads(header.get(name) or "{}")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: {name} in the header is not JSON ({error})") from error
-    flat = {**header, **(packed if isinstance(packed, dict) else {})}
-    known = {*ALPHA, *RANK, *PATTERNS, *REFUSED, "use_rslora", "init_lora_weights", "peft_type"}
+class _Value(NamedTuple):
+    """A value of a header or a JSON file under PEFT's `name`. `of_lora`: its key names a LoRA, as lora_scale does."""
+
+    name: str
+    value: Any
+    of_lora: bool
+
+
+def _values(stated: Mapping[str, Any], where: str) -> list[_Value]:
+    """Return the values of a header or a JSON file that concern a LoRA's scale, also those in objects such as
+    adapter_config."""
+    objects = {key: _parse(value) for key, value in stated.items() if _OBJECT.match(key)}
+    if broken := next((key for key in PACKED if isinstance(objects.get(key), str) and objects[key]), None):
+        raise CheckpointError(f"{where}: {broken} is not JSON: {objects[broken]!r:.40}")
+    pairs = [(key, value, False) for key, value in stated.items()]
+    pairs += [(*pair, True) for each in objects.values() if isinstance(each, Mapping) for pair in each.items()]
+    found = []
+    for key, value, packed in pairs:
+        match = _PART.match(_HUMP.sub("_", key).lower())
+        name = _FORMS[match[2] or match[4]] if match else re.sub(_MODEL, "", key)
+        if name in _KNOWN and (read := _parse(value)) is not None:
+            found.append(_Value(name, read, packed or bool(match and (match[1] or match[3]))))
+    return found
+
+
+def _config_of(values: Sequence[_Value], where: str) -> dict[str, Any]:
+    """Return the values by name. Raises CheckpointError for two values of one name."""
     config: dict[str, Any] = {}
-    for key, value in flat.items():
-        name = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), key)
-        if name in known:
-            config[name] = _parse(value)
-    return config if config.keys() & {*ALPHA, *PATTERNS, *REFUSED, "use_rslora"} else {}
+    for name, value, _ in values:
+        if config.setdefault(name, value) != value:
+            raise CheckpointError(f"{where}: {name} is both {config[name]!r:.40} and {value!r:.40}; remove one")
+    return config
+
+
+def _is_of_a_lora(values: Sequence[_Value]) -> bool:
+    """Return whether the values in a JSON file are surely a LoRA's: alpha and rank, or a key such as lora_scale. It is
+    False for a bare `scale`, which may be anything."""
+    names = {each.name for each in values}
+    return {ALPHA, RANK} <= names or any(each.of_lora and each.name in (ALPHA, SCALE) for each in values)
 
 
 def _parse(value: Any) -> Any:
@@ -133,7 +193,7 @@ def _parse(value: Any) -> Any:
 
 def _scale_of(config: Mapping[str, Any], where: str) -> StatedScale:
     kind, start = config.get("peft_type"), config.get("init_lora_weights")
-    if kind not in (None, "LORA"):
+    if kind is not None and str(kind).upper() != "LORA":
         raise CheckpointError(f"{where}: peft_type is {kind!r:.40}, expected LORA; this adapter cannot be applied")
     if wrong := next((key for key in REFUSED if config.get(key)), None):
         raise CheckpointError(f"{where}: {wrong} is {config[wrong]!r:.40}, and a plain LoRA is expected")
@@ -142,16 +202,13 @@ def _scale_of(config: Mapping[str, Any], where: str) -> StatedScale:
             f"{where}: init_lora_weights is {start!r:.40}, which changes the model's own weights; convert it to a "
             "plain LoRA with PEFT's path_initial_model_for_weight_conversion"
         )
-    alpha, rank = (_first(config, names, where) for names in (ALPHA, RANK))
+    alpha, rank, scale = (
+        None if config.get(key) is None else _number(config[key], f"{where}: {key}") for key in (ALPHA, RANK, SCALE)
+    )
     alphas, ranks = (_pattern(config.get(key), f"{where}: {key}") for key in PATTERNS)
     if rank is not None and rank < 1:
         raise CheckpointError(f"{where}: a rank of {rank:g}, expected 1 or more")
-    return StatedScale(where, alpha, rank, alphas, ranks, bool(config.get("use_rslora")))
-
-
-def _first(config: Mapping[str, Any], names: tuple[str, ...], where: str) -> float | None:
-    key = next((name for name in names if config.get(name) is not None), None)
-    return None if key is None else _number(config[key], f"{where}: {key}")
+    return StatedScale(where, alpha, rank, alphas, ranks, bool(config.get(BY_ROOT)), scale)
 
 
 def _number(value: Any, where: str) -> float:

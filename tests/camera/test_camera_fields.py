@@ -9,6 +9,7 @@ from camera_cases import (
     BLENDER,
     BLENDER_START,
     EXTRINSIC,
+    INTRINSIC,
     LENS,
     START,
     THERE,
@@ -75,7 +76,11 @@ def test_colmap_names_of_digits_and_with_spaces(tmp_path):
 
 def test_colmap_below_a_projects_folder(tmp_path):
     colmap(tmp_path / "project" / "sparse" / "0")
-    assert_there(read_camera(tmp_path / "project")[0])
+    path, notes = read_camera(tmp_path / "project")
+    assert_there(path)
+    assert notes == []
+    colmap(tmp_path / "project" / "sparse" / "1")
+    assert "2 separate models (0, 1): 0 is read" in read_camera(tmp_path / "project")[1][0]
 
 
 @pytest.mark.parametrize("model", OTHER_LENSES)
@@ -163,6 +168,13 @@ def test_transforms_lens_by_other_fields(tmp_path):
     path, notes = read_camera(write(tmp_path / "t.json", json.dumps(data)))
     assert_there(path)
     assert "twice cx, cy is taken, 1664x960" in " ".join(notes)
+    data = {**transforms(), "width": 1664, "height": 960, "camera_angle_x": 0.5}
+    lens = {ours: data.pop(ours) for ours in ("fl_x", "fl_y", "cx", "cy", "w", "h")}
+    for named in ({"fx": 1000, "fy": 1000, "cx": 832, "cy": 480}, {"intrinsics": INTRINSIC}):
+        path, notes = read_camera(write(tmp_path / "t.json", json.dumps(data | named)))
+        assert_there(path)
+        assert "fl_x and camera_angle_x state different lenses: fl_x is taken" in notes[0]
+    data |= lens
     with pytest.raises(CameraError, match="between 0 and 180 degrees"):
         read_camera(write(tmp_path / "t.json", json.dumps(transforms(x_fov=200))))
 
@@ -310,6 +322,11 @@ def test_tum_at_uneven_times_is_interpolated(tmp_path):
 def test_rows_of_sixteen_and_with_a_frames_number(tmp_path):
     rows = [" ".join(map(str, np.ravel(pose))) for pose in (START, THERE)]
     assert_there(read_camera(write(tmp_path / "a.txt", "\n".join(rows)))[0], lens_from_fov(79))
+    blocks = "\n\n".join("\n".join(" ".join(map(str, row)) for row in pose) for pose in (START, THERE))
+    assert_there(read_camera(write(tmp_path / "blocks.txt", blocks))[0], lens_from_fov(79))
+    for name, block in zip(("frame-000010.pose.txt", "frame-000009.pose.txt"), blocks.split("\n\n")[::-1], strict=True):
+        write(tmp_path / "scenes" / name, block)
+    assert_there(read_camera(tmp_path / "scenes")[0], lens_from_fov(79))
     numbered = [f"{i} {row}" for i, row in enumerate(rows)]
     assert_there(read_camera(write(tmp_path / "a.txt", "\n".join(numbered)))[0], lens_from_fov(79))
 
@@ -401,6 +418,10 @@ def test_blenders_lens_for_each_frame(tmp_path):
     assert "varies by 20.0%" in notes[0]
     data = {"matrices": [BLENDER_START, BLENDER], "angle_x": 2 * np.arctan(0.832)}
     assert_there(read_camera(write(tmp_path / "m.json", json.dumps(data)), convention="opengl_c2w")[0])
+    matrices = {"matrices": [BLENDER_START, BLENDER]}
+    for lens in ({"angle_y": 2 * np.arctan(0.48)}, {"K": [500, 500, 416, 240], "w": 832, "h": 480}):
+        file = write(tmp_path / "m.json", json.dumps(matrices | lens))
+        assert_there(read_camera(file, convention="opengl_c2w")[0])
     bad = write(tmp_path / "m.json", json.dumps(data | {"lens": [1, 2, 3]}))
     with pytest.raises(CameraError, match=r"lens \[3\], expected a number, or one for each pose"):
         read_camera(bad, convention="opengl_c2w")
@@ -436,6 +457,6 @@ def test_matrices_in_the_convention_that_they_state(tmp_path):
 
 def test_a_trajectory_with_w_first_is_reported(tmp_path):
     rows = "\n".join(f"{time} 0 0 {time} 1 0 0 0" for time in range(9))
-    assert "begins with a number near 1" in read_camera(write(tmp_path / "a.txt", rows))[1][0]
+    assert "first number of the quaternions seems to be w" in read_camera(write(tmp_path / "a.txt", rows))[1][0]
     headed = "# timestamp tx ty tz qw qx qy qz\n" + rows
     assert not any("quaternion" in note for note in read_camera(write(tmp_path / "b.txt", headed))[1])

@@ -10,6 +10,7 @@ import pytest
 from camera_cases import (
     BLENDER,
     BLENDER_START,
+    LENS,
     MATRICES,
     RE10K,
     TUM,
@@ -38,6 +39,8 @@ TEXTS = {
     "transforms.json": json.dumps(transforms(k1=0.1, camera_model="OPENCV")),
     "camera_path.json": json.dumps(camera_path()),
     "matrices.json": json.dumps({"matrices": MATRICES["opengl_c2w"], "lens": [35, 40], "sensor_width": 36, "fps": 24}),
+    "named.json": json.dumps([{"w2c": m, "K": LENS, "w": 832, "h": 480} for m in MATRICES["opencv_w2c"]]),
+    "blocks.txt": "1 0 0 0\n0 1 0 0\n0 0 1 0\n0 0 0 1\n" * 3,
     "metadata.json": json.dumps(record3d()),
     "arkit.json": json.dumps([{**FRAME, "timestamp": time, "imageResolution": [832, 480]} for time in (1, 2, 3)]),
     "polycam.json": json.dumps([{**SPLIT, "fx": 1, "cx": 1, "cy": 2, "width": 3, "height": 4}] * 2),

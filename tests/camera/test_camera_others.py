@@ -31,6 +31,9 @@ TABLES = {
     ".pose.orientation.x,.pose.orientation.y,.pose.orientation.z,.pose.orientation.w\n" + X_FIRST.replace(" ", ","),
     "excel.csv": "\ufefftime;x;y;z;qx;qy;qz;qw\n" + X_FIRST.replace(" ", ";").replace(".", ","),
     "no_names.tum": X_FIRST,
+    "frames.csv": f"frame,qx,qy,qz,qw,x,y,z\n1,0,0,0,1,0,0,0\n2,0,{HALF},0,{HALF},1,2,3\n",
+    "seconds.csv": "Seconds,Px,Py,Pz,Qw,Qx,Qy,Qz\n" + W_FIRST.replace(" ", ","),
+    "remarks.txt": X_FIRST.replace("\n", " # a keyframe\n"),
 }
 
 
@@ -99,7 +102,14 @@ def test_colmaps_models_have_their_count_of_numbers(tmp_path, terms):
 
 @pytest.mark.parametrize(
     ("key", "poses"),
-    [("c2w", [START, THERE]), ("w2c", np.array([START, EXTRINSIC])[:, :3]), ("cam2world", [START, THERE])],
+    [
+        ("c2w", [START, THERE]),
+        ("w2c", np.array([START, EXTRINSIC])[:, :3]),
+        ("cam2world", [START, THERE]),
+        ("T_wc", [START, THERE]),
+        ("extrinsics_c2w", [START, THERE]),
+        ("world_to_camera", [START, EXTRINSIC]),
+    ],
 )
 @pytest.mark.parametrize("by_column", [True, False])
 def test_arrays_by_other_names_and_a_lens_by_column(tmp_path, key, poses, by_column):
@@ -108,6 +118,43 @@ def test_arrays_by_other_names_and_a_lens_by_column(tmp_path, key, poses, by_col
     path, _ = read_camera(tmp_path / "p.npz")
     np.testing.assert_allclose(path.c2w, [START, THERE], atol=1e-6)
     np.testing.assert_allclose(path.intrinsics[0], LENS, rtol=1e-6)
+
+
+def test_arrays_of_both_directions_have_to_agree(tmp_path):
+    np.savez(tmp_path / "p.npz", c2w=[START, THERE], extrinsics=[START, EXTRINSIC])
+    np.testing.assert_allclose(read_camera(tmp_path / "p.npz")[0].c2w, [START, THERE], atol=1e-9)
+    np.savez(tmp_path / "p.npz", c2w=[START, THERE], extrinsics=[START, THERE])
+    with pytest.raises(CameraError, match="c2w and extrinsics are different paths"):
+        read_camera(tmp_path / "p.npz")
+
+
+K = {"intrinsics": INTRINSIC, "width": 1664, "height": 960}
+W2C = [START.tolist(), EXTRINSIC]
+NAMED = {
+    "a list": {"w2c": W2C, **K},
+    "an object in an object": {"extrinsics": {"w2c": W2C}, **K},
+    "frames": [{"frame_index": i, "world_to_cam": W2C[i], **K} for i in (1, 0)],
+    "frames in an object": {"frames": [{"image": f"{i}.png", "extrinsics": {"T_cw": W2C[i]}} for i in (1, 0)], **K},
+    "frames by name": {f"frame_{i + 9}": {"extrinsic": W2C[i], **K} for i in (1, 0)},
+    "a lens for each": {"viewmats": W2C, "K": [INTRINSIC, INTRINSIC], "width": 1664, "height": 960},
+    "axes": {"w2c": W2C, "coordinate_system": "OpenCV (RDF)", **K},
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_names_in_json_state_the_direction(tmp_path, name):
+    file = write(tmp_path / "m.json", json.dumps(NAMED[name]))
+    path, _ = read_camera(file, convention=None if name == "axes" else "opencv_w2c")
+    np.testing.assert_allclose(path.c2w, [START, THERE], atol=1e-9)
+    np.testing.assert_allclose(path.intrinsics, [LENS, LENS])
+    if name != "axes":
+        with pytest.raises(CameraError, match="states no axes: .*expected one of opencv_w2c, opengl_w2c "):
+            read_camera(file)
+
+
+def test_a_pose_without_axes_is_reported(tmp_path):
+    file = write(tmp_path / "m.json", json.dumps([{"pose": BLENDER_START, "time": 0}, {"pose": BLENDER, "time": 1}]))
+    assert "pose states no axes: ARKit's are taken" in read_camera(file)[1][0]
 
 
 def test_a_tripods_pan_in_sixteen_bits_stands_still(tmp_path):

@@ -1,5 +1,6 @@
 """Pictures and videos as people have them: turned, in other colours, transparent, at uneven times."""
 
+import struct
 import sys
 from io import BytesIO
 
@@ -207,12 +208,28 @@ RAMP = np.linspace(0, 65535, 64).astype(np.uint16)[None].repeat(8, 0)
         (RAMP, {"tiffinfo": {262: 0}}, 255 - RAMP // 257),
         (RAMP, {}, RAMP // 257),
         (RAMP.astype(np.int32), {}, RAMP // 257),
+        (RAMP // 16, {"tiffinfo": {341: 4095}}, RAMP // 257),
+        (RAMP // 16, {"tiffinfo": {281: 4095, 262: 0}}, 255 - RAMP // 257),
+        (RAMP // 16, {}, RAMP // 16 // 257),
     ],
-    ids=["white is 0", "black is 0", "in 32 bits"],
+    ids=["white is 0", "black is 0", "in 32 bits", "12 bits", "12 bits, white is 0", "12 bits, not stated"],
 )
 def test_grey_tiffs_of_sixteen_bits(tmp_path, stored, options, shown):
     Image.fromarray(stored).save(tmp_path / "grey.tif", **options)
     assert np.abs(read_image(tmp_path / "grey.tif")[..., 0].astype(int) - shown).max() <= 1
+    assert any("so it is dark" in note for note in image_notes(tmp_path / "grey.tif")) == (shown.max() < 16)
+
+
+def test_grey_tiffs_of_twelve_packed_bits(tmp_path):
+    """Two pixels are three bytes."""
+    values = np.linspace(0, 4095, 64).astype(int)
+    packed = "".join(f"{value:012b}" for value in values).encode()
+    data = int(packed, 2).to_bytes(96, "big")
+    tags = {256: 64, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 96}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    head = struct.pack("<2sHI", b"II", 42, 8 + 96) + data + struct.pack("<H", len(tags)) + entries + bytes(4)
+    (tmp_path / "grey.tif").write_bytes(head)
+    assert np.abs(read_image(tmp_path / "grey.tif")[0, :, 0] - values / 4095 * 255).max() <= 1
 
 
 def test_a_transparent_value_of_sixteen_bits(tmp_path):

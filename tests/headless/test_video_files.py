@@ -32,11 +32,12 @@ def picture(number=0) -> np.ndarray:
     return shown
 
 
-def write(file, greys, times=None, aspect=None, codec="libx264", pixels="yuv420p", transfer=None):
+def write(file, greys, times=None, aspect=None, codec="libx264", pixels="yuv420p", transfer=None, tags=None):
     with av.open(str(file), "w") as container:
         stream = container.add_stream(codec, rate=24)
         stream.height, stream.width = greys[0].shape[:2]
         stream.pix_fmt = pixels
+        stream.metadata.update(tags or {})
         if codec == "libx264":
             stream.options = {"crf": "4", "preset": "veryfast"}
         if aspect is not None:
@@ -133,6 +134,11 @@ def test_hdr_is_reported(tmp_path):
     write(tmp_path / "a.mkv", [picture()] * 2, transfer=16)
     notes = video_notes(tmp_path / "a.mkv")
     assert notes == ["The video is HDR (PQ), which is not mapped: its frames look pale."]
+
+
+def test_two_views_are_reported(tmp_path):
+    write(tmp_path / "a.mkv", [picture()] * 2, tags={"stereo_mode": "left_right"})
+    assert any("3D, with a view for each eye" in note for note in video_notes(tmp_path / "a.mkv"))
 
 
 def test_webms_alpha_is_reported(tmp_path):

@@ -124,6 +124,12 @@ HEADERS = {
     "kohya": {"ss_network_alpha": "16", "ss_network_dim": "4"},
     "diffusers": {"lora_adapter_metadata": json.dumps({"transformer.r": 4, "transformer.lora_alpha": 16})},
     "packed": {"adapter_config": json.dumps({"r": 4, "lora_alpha": 16})},
+    "config": {"config": json.dumps({"rank": 4, "alpha": 16})},
+    "scale": {"transformer.lora_scale": "4.0"},
+    "scale and alpha": {"scaling": "4", "network_alpha": "16", "network_dim": "4"},
+    "camel case": {"loraAlpha": "16", "loraRank": "4"},
+    "rslora": {"alpha": "8", "rs_lora": "True"},
+    "kohya's arguments": {"ss_network_alpha": "8", "ss_network_args": json.dumps({"rank_stabilized": "True"})},
     "diffusers' patterns": {
         "lora_adapter_metadata": json.dumps(
             {"transformer.r": 8, "transformer.lora_alpha": 1, "transformer.alpha_pattern": {"self_attn.q": 16}}
@@ -157,9 +163,18 @@ def test_a_resized_loras_header_states_no_number(tmp_path):
     assert scale(read(tmp_path, peft() | alpha, header)) == 2.0
 
 
-def test_another_rank_in_kohyas_header_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="states rank 8"):
-        read(tmp_path, peft(), {"ss_network_alpha": "16", "ss_network_dim": "8"})
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"ss_network_alpha": "16", "ss_network_dim": "8"}, "states rank 8"),
+        ({"lora_scale": "3", "alpha": "16", "rank": "4"}, "states scale 3, and alpha 16 of rank 4, which is scale 4"),
+        ({"lora_alpha": "16", "config": '{"alpha": 8}'}, "lora_alpha is both 16 and 8"),
+        ({"lora_config": "{"}, "lora_config is not JSON"),
+    ],
+)
+def test_headers_that_contradict_are_refused(tmp_path, header, message):
+    with pytest.raises(CheckpointError, match=message):
+        read(tmp_path, peft(), header)
 
 
 def test_a_headers_rslora(tmp_path):
@@ -186,9 +201,10 @@ def test_a_side_file_of_another_lora_is_left_alone(tmp_path):
 @pytest.mark.parametrize("name", ["style.json", "style_config.json"])
 def test_a_json_file_of_the_loras_name(tmp_path, name):
     save_file(peft(), tmp_path / "other.safetensors")
-    (tmp_path / name).write_text(json.dumps({"lora_alpha": 16, "r": 4}))
-    assert scale(read(tmp_path, peft(), name="style")) == 4.0
-    for other in ("[1]", "no JSON", '{"preferred weight": 0.5}'):
+    for stated in ({"lora_alpha": 16, "r": 4}, {"alpha": 16, "rank": 4}, {"lora": {"alpha": 16}}, {"lora_scale": 4}):
+        (tmp_path / name).write_text(json.dumps(stated))
+        assert scale(read(tmp_path, peft(), name="style")) == 4.0
+    for other in ("[1]", "no JSON", '{"preferred weight": 0.5}', '{"scale": 4, "strength": 2}'):
         (tmp_path / name).write_text(other)
         assert scale(read(tmp_path, peft(), name="style")) == 1.0
 

@@ -1,0 +1,170 @@
+"""Reader of matrices in JSON: a plain list, or matrices under names that state their direction, such as c2w."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import CameraError
+from ...fields import Field, unread
+from ..conventions import Convention, to_opencv
+from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
+from .frame_names import in_name_order, in_time_order
+from .lens import PINHOLES, focal_of, refuse_model
+from .reading import CameraFile, Lens, field_of, lens_notes, lens_rows, number_of, read_json
+from .scans import LENSES, RESOLUTIONS, SIZES, TIMES, pixel_lens
+
+_CAMS = r"cam(era)?s?"
+DIRECTIONS = {
+    "c2w": rf"c2w|{_CAMS}(2|to)world|worldfrom{_CAMS}|worldt{_CAMS}$|twc$",
+    "w2c": rf"w2c|world(2|to)({_CAMS}|view)|{_CAMS}fromworld|{_CAMS}tworld|tcw$|^viewmat|^extrinsics?(mat\w*)?$",
+}
+"""The names that state a direction, in letters and digits alone. The first match counts, so extrinsics_c2w is camera to
+world."""
+
+
+def direction_of(name: str) -> str:
+    """Return "c2w" or "w2c" if the name of a matrix, such as cam_to_world or T_cw, states its direction; else an empty
+    string."""
+    plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    return next((direction for direction, pattern in DIRECTIONS.items() if re.search(pattern, plain)), "")
+
+
+FRAME_NAMES = "file_path", "img_name", "image", "file_name"
+SIDES = *RESOLUTIONS, *(name for pair in SIZES for name in pair)
+BLENDER_KINDS = ("type", "camera_type")
+MATRIX_FIELDS = (
+    Field(("matrices", "fps"), "applied", "A list of 4x4 or 3x4 matrices or of 16 numbers each; the frame rate."),
+    Field(("c2w", "w2c", "extrinsics"), "applied", "Any name that states the direction, of a list or in each frame."),
+    Field((*LENSES, "fx", "fy", "cx", "cy", *SIDES), "applied", "The lens in pixels, and the size of its images."),
+    Field((*FRAME_NAMES, *TIMES), "applied", "The frames' order. Gaps are refused."),
+    Field(("convention",), "applied", "A value of `--convention`. The option takes precedence."),
+    Field(("fov_deg", "angle_x", "angle_y"), "applied", "Degrees or radians across, radians down; one or many."),
+    Field(("lens", "sensor_width"), "applied", "Blender's millimetres: one number each, or one a frame."),
+    Field(("sensor_fit", "sensor_height"), "applied", "VERTICAL: the lens is measured from top to bottom."),
+    Field(("resolution_x", "resolution_y", "shift_x", "shift_y"), "applied", "The image's size and the lens's centre."),
+    Field(("pixel_aspect_x", "pixel_aspect_y"), "applied", "Pixels that are not square."),
+    Field(BLENDER_KINDS, "refused", "Blender's ORTHO and PANO; `--fov_deg` replaces the lens."),
+    Field(("resolution_percentage",), "ignored", "It scales the image and the lens alike."),
+)
+SENSOR_MM = 36.0
+"""The default width of Blender's sensor, in millimetres."""
+
+
+class Named(NamedTuple):
+    """The matrices of a JSON file. `key` is the name that states their direction. `frames` are the other fields of each
+    frame, or those of the file if it has no list of frames."""
+
+    key: str
+    matrices: Any
+    frames: list[dict[str, Any]]
+
+
+def named_matrices(data: Any, path: Path) -> Named | None:
+    """Return the matrices in the content of a JSON file: an object of lists, a list of frames, or an object of frames
+    by name. Return None if no name states a direction. Raises CameraError, which names `path`, for a gap between the
+    frames' names or times."""
+    whole = _flat(data) if isinstance(data, Mapping) else {}
+    if key := next(filter(direction_of, whole), None):
+        return Named(key, whole[key], [{name: value for name, value in whole.items() if name != key}])
+    listed = [data, *whole.values()] if isinstance(data, Mapping | list) else []
+    frames = next((each for each in listed if isinstance(each, list) and _are_frames(each)), None)
+    if frames is None and isinstance(data, Mapping) and _are_frames([*data.values()]):
+        frames = [data[name] for name in in_name_order([*data], str, str(path))]
+    if frames is None:
+        return None
+    name = next((each for each in FRAME_NAMES if all(isinstance(frame.get(each), str) for frame in frames)), None)
+    frames = in_name_order(frames, lambda frame: frame[name], str(path)) if name else in_time_order(frames, TIMES, path)
+    flat = [_flat(frame, all_objects=True) for frame in frames]
+    key = next((name for name in flat[0] if direction_of(name) and all(name in each for each in flat)), None)
+    common = {name: value for name, value in whole.items() if not _are_frames(value)}
+    return None if key is None else Named(key, [frame[key] for frame in flat], [{**common, **each} for each in flat])
+
+
+def _are_frames(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
+
+
+def _flat(data: Mapping, all_objects: bool = False) -> dict[str, Any]:
+    """Return the fields of an object, and extrinsics_c2w for the field c2w of an object extrinsics in it. Only objects
+    whose name states a direction are opened, or with `all_objects` also those that contain such a name."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        inner = isinstance(value, Mapping) and (direction_of(key) or all_objects and any(map(direction_of, value)))
+        flat |= {f"{key}_{name}": each for name, each in value.items()} if inner else {key: value}
+    return flat
+
+
+def read_matrices(path: Path, convention: Convention) -> CameraFile:
+    """Read a JSON list of matrices of 4x4, 3x4 or 16 numbers, or {"matrices": [...], "fps": ...} with an optional lens,
+    or matrices under a name such as w2c. The lens is a 3x3 matrix, or Blender's as in MATRIX_FIELDS. `convention` is
+    the convention of the matrices. Raises CameraError for a missing or invalid file."""
+    data = read_json(path)
+    if (not isinstance(data, Mapping) or "matrices" not in data) and (named := named_matrices(data, path)) is not None:
+        return _read_named(named, convention, str(path))
+    if not isinstance(data, Mapping):
+        return CameraFile(to_opencv(data, convention, str(path)))
+    c2w = to_opencv(field_of(data, "matrices", str(path)), convention, str(path))
+    fps = number_of(data["fps"], f"{path}: fps") if data.get("fps") else None
+    recording = CameraFile(c2w, None, fps, tuple(unread(data, MATRIX_FIELDS)))
+    kinds = {str(data.get(key) or "PERSP").upper() for key in BLENDER_KINDS}
+    if {*LENSES} & data.keys():
+        return recording.with_lens(lambda: pixel_lens([dict(data)], str(path)))
+    if not {"lens", "angle_x", "angle_y", "fov_deg"} & data.keys() and kinds <= {*PINHOLES}:
+        return recording
+    return recording.with_lens(lambda: _blender_lens(data, len(c2w), str(path)))
+
+
+def _read_named(named: Named, convention: Convention, where: str) -> CameraFile:
+    c2w, frames = to_opencv(named.matrices, convention, f"{where}: {named.key}"), named.frames
+    name = next((name for name in LENSES if name in frames[0]), "fx")
+    of_each = frames[0].get(name) if len(frames) < len(c2w) else None
+    if isinstance(of_each, list) and len(of_each) == len(c2w) and isinstance(of_each[0], list | Mapping):
+        frames = [{**frames[0], name: lens} for lens in of_each]
+    strange = unread((key for frame in frames for key in frame if key != named.key), MATRIX_FIELDS)
+    fps = number_of(frames[0]["fps"], f"{where}: fps") if frames[0].get("fps") else None
+    recording = CameraFile(c2w, None, fps, tuple(strange))
+    if name not in frames[0]:
+        return recording
+    return recording.with_lens(lambda: pixel_lens(frames * (len(c2w) // len(frames)), where))
+
+
+def _blender_lens(data: Mapping, frames: int, where: str) -> Lens:
+    """Return the lens [frames, 4] in pixels of an 832x480 image, from Blender's camera and render settings, and notes
+    for the user."""
+
+    def row(key: str, default: float) -> np.ndarray:
+        values = as_float64(data.get(key, default), f"{where}: {key}")
+        if values.shape not in ((), (frames,)) or not np.isfinite(values).all():
+            raise CameraError(f"{where}: {key} {list(values.shape)}, expected a number, or one for each pose")
+        return np.broadcast_to(values, frames)
+
+    for key in BLENDER_KINDS:
+        refuse_model(data.get(key) or "PERSP", where, key)
+    width, height = (
+        float(row(f"resolution_{axis}", side)[0] * row(f"pixel_aspect_{axis}", 1)[0])
+        for axis, side in (("x", LENS_WIDTH), ("y", LENS_HEIGHT))
+    )
+    if not (width >= 1 and height >= 1):
+        raise CameraError(f"{where}: resolution {width:g}x{height:g}, expected pixels")
+    fit = data.get("sensor_fit", "AUTO")
+    if fit not in ("AUTO", "HORIZONTAL", "VERTICAL"):
+        raise CameraError(f"{where}: sensor_fit {fit!r:.40}, expected AUTO, HORIZONTAL or VERTICAL")
+    vertical = fit == "VERTICAL" or (fit == "AUTO" and height > width)
+    side, sensor = (
+        (height if vertical else width),
+        row("sensor_height" if fit == "VERTICAL" else "sensor_width", SENSOR_MM),
+    )
+    if "lens" in data:
+        focal = side * row("lens", 0) / sensor
+    else:
+        key = next(name for name in ("fov_deg", "angle_x", "angle_y") if name in data)
+        across, angle = height if key == "angle_y" else width, row(key, 0)
+        angle = np.deg2rad(angle) if key == "fov_deg" else angle
+        focal = np.array([focal_of(each, across, f"{where}: {key}") for each in angle])
+    longest = max(width, height)
+    cx, cy = width / 2 - row("shift_x", 0) * longest, height / 2 + row("shift_y", 0) * longest
+    lens = lens_rows(np.stack([focal, focal, cx, cy], 1), width, height, where)
+    return lens, lens_notes(lens, width, height)
