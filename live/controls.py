@@ -19,7 +19,7 @@ import numpy as np
 
 from ..camera.moves.keys import LOOK_KEYS, MOVE_KEYS
 from ..errors import InputError
-from .inputs import Heard, Wishes
+from .inputs import Input, Wishes
 
 KEYS = MOVE_KEYS + LOOK_KEYS
 """The keys that move the camera: w, a, s, d walk; i, j, k, l look up, left, down, right."""
@@ -45,7 +45,7 @@ class _Pending(NamedTuple):
     rows: list[frozenset[str]]
     taken: float
     arrived: float | None
-    heard: list[Heard]
+    inputs: list[Input]
 
 
 class Controls:
@@ -65,11 +65,11 @@ class Controls:
         self._script: deque[frozenset[str]] = deque()
         self._event: int | None = None
         self._taken = clock()
-        self.heard = self._taken  # the time of the last input, or of the last read with a held input
-        self.turns = 0  # counts the starts and ends of keys, sticks and scripts
+        self.last_input = self._taken  # the time of the last input, or of the last read with a held input
+        self.switches = 0  # counts the starts and ends of keys, sticks and scripts
         self.changed: Callable[[], None] = lambda: None  # called after each input, in the thread of the input
         self._arrived: float | None = None  # the time of the last input that no frame includes yet
-        self._heard: deque[Heard] = deque(maxlen=MOST_TAPS)
+        self._inputs: deque[Input] = deque(maxlen=MOST_TAPS)
         self._pending: _Pending | None = None
 
     def press(self, key: str, event: int | None = None) -> None:
@@ -83,8 +83,8 @@ class Controls:
     def hold(self, keys: Iterable[str], event: int | None = None) -> None:
         """Hold exactly these keys from now on, and end a running script. `event`: see Controls."""
         wanted = _checked(keys)
-        with self._hearing("hold", event) as now:
-            self.turns += wanted != self._down.keys()
+        with self._receiving("hold", event) as now:
+            self.switches += wanted != self._down.keys()
             self._script = deque()
             for key in self._down.keys() - wanted:
                 since = self._down.pop(key)
@@ -102,7 +102,7 @@ class Controls:
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
         """Add a mouse movement in degrees: `yaw` to the right, `pitch` upwards. `event`: see Controls."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
-        with self._hearing("look", event):
+        with self._receiving("look", event):
             self._look = [
                 max(-FURTHEST_LOOK, min(FURTHEST_LOOK, was + more))
                 for was, more in zip(self._look, turned, strict=True)
@@ -112,9 +112,9 @@ class Controls:
         """Set the positions of the gamepad's sticks, -1 to 1 each. They hold until the next call. `event`: see
         Controls."""
         forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
-        with self._hearing("stick", event):
+        with self._receiving("stick", event):
             stick = forward, right, yaw, pitch
-            self.turns += any(self._stick) != any(stick)
+            self.switches += any(self._stick) != any(stick)
             self._stick = stick
 
     def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
@@ -123,8 +123,8 @@ class Controls:
         if len(rows) > MOST_ROWS:
             raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
         checked = [_checked(row) for row in rows]
-        with self._hearing("script", event):
-            self.turns += 1
+        with self._receiving("script", event):
+            self.switches += 1
             self._down.clear()
             self._taps.clear()
             self._script = deque(checked)
@@ -132,7 +132,7 @@ class Controls:
     def hear(self) -> None:
         """Record that the user is active, without an input for the camera. The session then does not count as idle."""
         with self._lock:
-            self.heard = self._clock()
+            self.last_input = self._clock()
 
     def let_go(self) -> None:
         """Release all keys and sticks and end a script, for a user who has left."""
@@ -162,11 +162,11 @@ class Controls:
         with self._lock:
             now, since = self._clock(), self._taken
             look, arrived = (self._look[0], self._look[1]), self._arrived
-            heard = [*self._heard]
+            inputs = [*self._inputs]
             before = {**self._down}, [*self._taps], look, self._script, [*self._script]
-            self._pending = _Pending(*before, since, arrived, heard)
+            self._pending = _Pending(*before, since, arrived, inputs)
             if self._down or self._script or any(self._stick):
-                self.heard = now
+                self.last_input = now
             axes = np.zeros((frames, 4))
             for number, row in enumerate(self._rows(frames, since, now)):
                 for axis, sign in (_AXES[key] for key in row if key != RUN):
@@ -178,11 +178,11 @@ class Controls:
             if not frames:  # a walk's first chunk may have no frames; then its taps are kept for the second
                 return Wishes(axes, look, self._event, waited)
             of_taps = {at for _, *times in self._taps for at in times}
-            rows = [_row(each.arrived, frames, since, now) if each.arrived in of_taps else 0 for each in heard]
+            rows = [_row(each.arrived, frames, since, now) if each.arrived in of_taps else 0 for each in inputs]
             self._taps.clear()
-            self._heard.clear()
+            self._inputs.clear()
             self._taken = now
-            placed = (each._replace(row=row) for each, row in zip(heard, rows, strict=True))
+            placed = (each._replace(row=row) for each, row in zip(inputs, rows, strict=True))
             return Wishes(axes, look, self._event, waited, tuple(placed))
 
     def put_back(self) -> None:
@@ -196,21 +196,21 @@ class Controls:
             since_then = [tap for tap in self._taps if tap not in before.taps]
             self._taps = deque([*before.taps, *taps, *since_then], maxlen=MOST_TAPS)
             self._look = [was + more for was, more in zip(before.look, self._look, strict=True)]
-            new = (each for each in self._heard if each not in before.heard)
-            self._heard = deque([*before.heard, *new], maxlen=MOST_TAPS)
+            new = (each for each in self._inputs if each not in before.inputs)
+            self._inputs = deque([*before.inputs, *new], maxlen=MOST_TAPS)
             if self._script is before.script:  # no other script began, and no key ended it
                 self._script = deque(before.rows)
             self._taken, self._arrived = before.taken, self._arrived if before.arrived is None else before.arrived
 
     @contextmanager
-    def _hearing(self, kind: str, event: int | None) -> Iterator[float]:
+    def _receiving(self, kind: str, event: int | None) -> Iterator[float]:
         """Register an input of the given `kind`, and yield its time. The lock is held within this context. After the
         context `self.changed()` is called."""
         with self._lock:
             self._event = self._event if event is None else event
-            self.heard = self._arrived = self._clock()
-            self._heard.append(Heard(kind, event, self.heard))
-            yield self.heard
+            self.last_input = self._arrived = self._clock()
+            self._inputs.append(Input(kind, event, self.last_input))
+            yield self.last_input
         self.changed()
 
     def _rows(self, frames: int, since: float, now: float) -> list[set[str]]:

@@ -23,7 +23,7 @@ walk.json."""
 Row = dict[str, Any]
 
 
-class Heard(NamedTuple):
+class Input(NamedTuple):
     """One input of the user.
 
     kind: hold, look, stick, script, prompt, event, back, or time (a world event switched by its time).
@@ -45,14 +45,14 @@ class Wishes(NamedTuple):
     look: the mouse rotation (yaw, pitch) in degrees, added over all n frames together.
     event: the number that the sender gave to the newest numbered input so far, or None.
     waited: the seconds from the arrival of the newest input to now, or None if none arrived since the previous frames.
-    heard: a record of each input that arrived since the previous frames.
+    inputs: a record of each input that arrived since the previous frames.
     """
 
     axes: np.ndarray
     look: tuple[float, float]
     event: int | None
     waited: float | None = None
-    heard: tuple[Heard, ...] = ()
+    inputs: tuple[Input, ...] = ()
 
 
 class InputLog:

@@ -172,7 +172,7 @@ class ChunkMaker(Steered):
             self._still = still
             self.pace.rest()
             self._tell("still", {"still": still})
-        self.pace.leisurely = self.moving and time.monotonic() - self.controls.heard > QUIET
+        self.pace.leisurely = self.moving and time.monotonic() - self.controls.last_input > QUIET
         return still
 
     def _wake(self) -> None:

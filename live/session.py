@@ -15,7 +15,7 @@ from ..fields import check_text
 from ..options import FPS
 from ..pipeline.state import WorldState
 from .camera import WALKING_SPEED
-from .controls import FRAMES_OF_ONE, Controls, Heard
+from .controls import FRAMES_OF_ONE, Controls, Input
 from .drift import DriftWatch
 from .engine import Engine, Start
 from .making import ChunkMaker, Deliver, Tell
@@ -125,7 +125,7 @@ class Session(ChunkMaker):
         if not text.strip():
             raise InputError("the prompt is empty; describe the world")
         check_text("the prompt", text)
-        self._say(self.events.say(text), refresh, Heard("prompt", event, time.monotonic()))
+        self._say(self.events.say(text), refresh, Input("prompt", event, time.monotonic()))
 
     def event(self, name: str, on: bool | None = None, *, refresh: bool = False, event: int | None = None) -> None:
         """Switch a world event on or off. While the event is on, its sentence extends the prompt. Raises InputError for
@@ -135,19 +135,19 @@ class Session(ChunkMaker):
         on: true, false, or None to toggle the event.
         refresh, event: as in `prompt`.
         """
-        self._say(self.events.switch(name, on), refresh, Heard("event", event, time.monotonic()))
+        self._say(self.events.switch(name, on), refresh, Input("event", event, time.monotonic()))
 
-    def _say(self, text: str, refresh: bool, heard: Heard) -> None:
+    def _say(self, text: str, refresh: bool, cause: Input) -> None:
         if self._closing:
             raise InputError("the walk has ended: no prompt changes it any more")
         if self._watch is not None:
-            self._queue_command(lambda: self._encoded(text, refresh, heard))
+            self._queue_command(lambda: self._encoded(text, refresh, cause))
             return
-        ready = self._texts.submit(self._encoded, text, refresh, heard)
+        ready = self._texts.submit(self._encoded, text, refresh, cause)
         if self._on_request:
             ready.result()
 
-    def _encoded(self, text: str, refresh: bool, heard: Heard) -> None:
+    def _encoded(self, text: str, refresh: bool, cause: Input) -> None:
         try:
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nothing waits for this thread, and the walk continues with its old prompt
@@ -159,7 +159,7 @@ class Session(ChunkMaker):
             return
 
         def change() -> None:
-            self.walk.prompt(text, context, refresh=refresh, heard=heard)
+            self.walk.prompt(text, context, refresh=refresh, cause=cause)
             if refresh:
                 self.pace.rest()
             self._awake = AWAKE
@@ -184,8 +184,8 @@ class Session(ChunkMaker):
             return
         text = self.events.at(self.walk.chunks * self.engine.chunk * FRAMES_OF_ONE / FPS)
         if text is not None:
-            heard = Heard("time", None, time.monotonic())
-            self._commands.append(lambda: self._encoded(text, False, heard))
+            cause = Input("time", None, time.monotonic())
+            self._commands.append(lambda: self._encoded(text, False, cause))
 
     def pause(self) -> None:
         """Pause the making of chunks in `start` or `run` until `resume` is called. A program that iterates over the
@@ -213,10 +213,10 @@ class Session(ChunkMaker):
     def back(self, chunk: int, event: int | None = None) -> None:
         """Go back to the end of the first `chunk` chunks of the walk, and discard the later ones. `event` is a number
         that identifies this input; see Controls."""
-        heard = Heard("back", event, time.monotonic())
+        cause = Input("back", event, time.monotonic())
 
         def go() -> None:
-            self._go_back(chunk, heard)
+            self._go_back(chunk, cause)
             self._awake = max(self._awake, self.engine.chunk)
             self._tell("back", {"chunk": chunk})
 
@@ -252,8 +252,8 @@ class Session(ChunkMaker):
                         raise
         raise StopIteration
 
-    def _go_back(self, chunk: int, heard: Heard | None = None) -> None:
-        self.walk.back(chunk, heard)
+    def _go_back(self, chunk: int, cause: Input | None = None) -> None:
+        self.walk.back(chunk, cause)
         self._update_events()
         if self.video is not None:
             self.video.cut(self.walk.frames)

@@ -24,7 +24,7 @@ from ..pipeline.state import WorldState
 from ..pipeline.world import chunk_conditioning
 from ..sampling.noise import Noise, PathNoise, StepNoise
 from .camera import PITCH_DEG, WALKING_SPEED, WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
-from .controls import FRAMES_OF_ONE, Controls, Heard
+from .controls import FRAMES_OF_ONE, Controls, Input
 from .engine import Engine, Start
 from .kept import Kept
 from .shown.decoders import decode_kept, decode_parts
@@ -110,7 +110,7 @@ class Walk(WalkWorld):
         self.preempts, self.preempted, self._answer = True, 0, 0.0
         self.found = self._blocked = False
         self._stopped: int | None = None  # the controls' `turns` with which steps ended
-        self._changes: list[Heard] = []  # prompts and steps back since the last chunk
+        self._changes: list[Input] = []  # prompts and steps back since the last chunk
         self._rebuild(())
 
     @property
@@ -135,7 +135,7 @@ class Walk(WalkWorld):
 
     def end_steps(self) -> None:
         """Stop the walking: ignore held walking keys until a key changes."""
-        self._stopped = self.controls.turns
+        self._stopped = self.controls.switches
 
     def finds(self) -> bool:
         """Return true at the first call at which the camera has reached the crate of the map. Return false at all other
@@ -189,13 +189,13 @@ class Walk(WalkWorld):
         """Make the next chunk. If chunks are slow, keys are checked after each forward in the first half of the chunk's
         forwards. If the keys have changed, the chunk is restarted once with the current keys. Later restarts would lose
         more time than they gain."""
-        turns, camera, forwards = self.controls.turns, copy(self.camera), len(self.engine.schedule.timesteps)
+        switches, camera, forwards = self.controls.switches, copy(self.camera), len(self.engine.schedule.timesteps)
 
         def look_again(forward: int) -> None:
             if 2 * (forward + 1) > forwards:
                 return
             queued_on(self.engine.device)()
-            if self.controls.turns != turns:
+            if self.controls.switches != switches:
                 raise KeyChangedError(camera)
 
         slow = self._answer > PREEMPT and self._noise.order == StepNoise.order and forwards > 1
@@ -213,7 +213,7 @@ class Walk(WalkWorld):
         before = None if first_of_all else self.camera.pose
         video_frames = FRAMES_OF_ONE * size - (FRAMES_OF_ONE if first_of_all else 0)
         wishes = self.controls.take(video_frames)
-        if self._stopped == self.controls.turns:
+        if self._stopped == self.controls.switches:
             wishes = wishes._replace(axes=wishes.axes * (0, 0, 1, 1))
         poses = self.camera.walk(wishes)
         steered = isinstance(self.camera, WalkingCamera)
@@ -225,7 +225,7 @@ class Walk(WalkWorld):
         given = self._noise.begin(self._made), self._y(self._made), self._camera(steps)
         latent = self._world.chunk(*given, self.engine.schedule, self._noise.draw, tell)
         copy = HostCopy.of(latent)
-        receipts = receipts_of([*self._changes, *wishes.heard], now, self._made, size, video_frames)
+        receipts = receipts_of([*self._changes, *wishes.inputs], now, self._made, size, video_frames)
         self._changes.clear()
         return Made(latent, copy.latent, copy.wait, steps, poses, self._made, wishes, began, receipts)
 
@@ -252,14 +252,14 @@ class Walk(WalkWorld):
         self.kept.append(made.copy, made.steps, made.poses, made.wishes)
         self._made += 1
 
-    def prompt(self, text: str, context: Tensor, *, refresh: bool = False, heard: Heard | None = None) -> None:
+    def prompt(self, text: str, context: Tensor, *, refresh: bool = False, cause: Input | None = None) -> None:
         """Set the prompt of the next chunks. Raises InputError for `refresh` after saving has failed, because the
         chunks of the window are not on disk then.
 
         context: the embedding [1, L, D] of the text.
         refresh: also recompute the cached keys and values of the window with this prompt, so that the video changes at
         once.
-        heard: the input that changes the prompt, for the receipts.
+        cause: the input that changes the prompt, for the receipts.
         """
         if refresh and self.kept.failure:
             raise InputError(
@@ -267,18 +267,18 @@ class Walk(WalkWorld):
             )
         self.kept.prompt(text, context)
         self._world.prompt = context.to(self.engine.device)
-        self._changes += [] if heard is None else [heard]
+        self._changes += [] if cause is None else [cause]
         if refresh and self.kept.latent_frames:
             self.rebuild(refresh=True)
 
-    def back(self, chunk: int, heard: Heard | None = None) -> None:
-        """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `heard` is the input
+    def back(self, chunk: int, cause: Input | None = None) -> None:
+        """Go back to the end of the first `chunk` chunks of this walk, and discard the later ones. `cause` is the input
         that requests this, for the receipts. Raises InputError unless `chunk` is between 0 and the number of saved
         chunks."""
         if not 0 <= chunk <= self.kept.chunks:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
-        self._changes = [] if heard is None else [heard]
+        self._changes = [] if cause is None else [cause]
         poses = self.kept.poses()
         self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
         self.rebuild(refresh=False)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..camera import RecordedCamera, WalkingCamera
-from ..controls import FRAMES_OF_ONE, Heard, Wishes
+from ..controls import FRAMES_OF_ONE, Input, Wishes
 
 
 class Receipt(NamedTuple):
@@ -90,8 +90,8 @@ class Made(NamedTuple):
     receipts: tuple[Receipt, ...]
 
 
-def receipts_of(heard: Iterable[Heard], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
-    """Return a Receipt for each of the inputs `heard`, in order of arrival.
+def receipts_of(inputs: Iterable[Input], now: float, chunk: int, size: int, frames: int) -> tuple[Receipt, ...]:
+    """Return a Receipt for each of `inputs`, in order of arrival.
 
     now: the time at which the chunk began (time.monotonic).
     chunk: the number of the chunk.
@@ -101,7 +101,7 @@ def receipts_of(heard: Iterable[Heard], now: float, chunk: int, size: int, frame
     before = chunk * size * FRAMES_OF_ONE + size * FRAMES_OF_ONE - frames
     return tuple(
         Receipt(each.kind, each.event, each.arrived, now - each.arrived, (before + each.row) // FRAMES_OF_ONE)
-        for each in sorted(heard, key=lambda each: each.arrived)
+        for each in sorted(inputs, key=lambda each: each.arrived)
     )
 
 

@@ -90,7 +90,7 @@ def steer(session: Session, event: Event) -> None:
 def quiet_since(session: Session) -> float:
     """Return the seconds since the session's last input. A chunk that is made while an input is held counts as an
     input."""
-    return time.monotonic() - session.controls.heard
+    return time.monotonic() - session.controls.last_input
 
 
 def facts(session: Session, fps: float) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Part(NamedTuple):
     """The meaning of a key in a LoRA file.
 
     layer: the official name of the layer; None if the model has no such layer.
-    name: the role of the tensor, such as lora_up.
+    name: the role of the tensor: down, up, down_bias, up_bias, or a name of SCALES, WHOLE or OTHER_KINDS.
     raw: the layer's name in the file without prefixes.
     """
 

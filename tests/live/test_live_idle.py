@@ -14,7 +14,7 @@ LET_GO = {"mode": "state", "transitions": [{"actions": []}]}
 
 def hush(server, seconds):
     """The last input was so many seconds earlier."""
-    server.room.visit.session.controls.heard -= seconds
+    server.room.visit.session.controls.last_input -= seconds
 
 
 def hushed(server, client, wanted, seconds=2 * IDLE):
@@ -62,7 +62,7 @@ def quiet(controls, clock_to, frames=4):
     """When somebody was last there, after a chunk that is made then."""
     controls._clock = lambda: clock_to
     controls.take(frames)
-    return clock_to - controls.heard
+    return clock_to - controls.last_input
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_what_lasts_is_an_input_with_each_chunk_until_it_ends(ask, let_go):
 
 def test_what_has_the_walk_go_on_is_an_input_for_the_page_and_the_canvas_alike(toy_package, tmp_path):
     with walking(toy_package, tmp_path) as session:
-        session.controls.heard -= 1000
+        session.controls.last_input -= 1000
         session.pause()
         chunks(session, 1)
         assert quiet_since(session) > 1000
         session.resume()
         assert quiet_since(session) < 60
-        session.controls.heard -= 1000
+        session.controls.last_input -= 1000
         session.press("w")
-        session.controls.heard -= 1000
+        session.controls.last_input -= 1000
         chunks(session, 1)
         assert quiet_since(session) < 60
 

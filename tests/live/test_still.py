@@ -89,7 +89,7 @@ def test_a_world_that_moves_by_itself_is_made_half_as_fast_where_nobody_is(toy_p
     assert pace.stalls == 0
     with walking(toy_package, tmp_path) as session:
         chunks(session, 2)
-        session.controls.heard -= 1000
+        session.controls.last_input -= 1000
         session.moving = True
         assert not session._stands()
         assert session.pace.leisurely
