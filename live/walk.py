@@ -109,7 +109,7 @@ class Walk(WalkWorld):
         self.frames = self.frames_before
         self.preempts, self.preempted, self._answer = True, 0, 0.0
         self.found = self._blocked = False
-        self._stopped: int | None = None  # the controls' `turns` with which steps ended
+        self._stopped: int | None = None  # the controls' count of `switches` at which steps ended
         self._changes: list[Input] = []  # prompts and steps back since the last chunk
         self._rebuild(())
 
