@@ -47,8 +47,12 @@ class WalkWorld:
     def rebuild(self, *, refresh: bool) -> None:
         """Recompute the cached keys and values from the saved chunks, each chunk with its own prompt. Long walks
         recompute only the chunks in the window. With `refresh` only the window is recomputed, with the last prompt."""
-        whole = self.kept.latent_frames <= MOST_REPLAYED and not refresh
-        chunks = range(self.kept.chunks) if whole else self._in_the_window()
+        size, made = self.engine.chunk, self.kept.chunks
+        if self.kept.latent_frames <= MOST_REPLAYED and not refresh:
+            chunks = list(range(made))
+        else:  # the chunks that the next chunk attends to: the chunks in the sink, and the latest ones
+            sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
+            chunks = sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
         self._rebuild(chunks, self.kept.last_prompt[1] if refresh else None)
         self.kept.rebuilt(refresh=refresh)
 
@@ -89,13 +93,6 @@ class WalkWorld:
         del decoder
         for name in ("_world", "_decoder"):
             self.__dict__.pop(name, None)
-
-    def _in_the_window(self) -> list[int]:
-        """Return the numbers of the saved chunks that the next chunk attends to: the chunks in the sink, and the latest
-        ones."""
-        size, made = self.engine.chunk, self.kept.chunks
-        sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
-        return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
 
     def _check_frames(self) -> None:
         """Check whether a value of the last chunk was too large for fp16. If so, decode all further chunks in fp32; the

@@ -56,13 +56,7 @@ def bench_rollout(
     begin, before = time.perf_counter(), process_bytes(os.getpid())
     window = Window(options.window, options.sink)
     world = World(
-        model,
-        size,
-        window,
-        chunk=options.chunk,
-        device=device,
-        memory=memory,
-        sequence_parallel=sequence_parallel,
+        model, size, window, chunk=options.chunk, device=device, memory=memory, sequence_parallel=sequence_parallel
     )
     torch.cuda.synchronize()
     anonymous = f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous"

@@ -17,16 +17,7 @@ from pathlib import Path
 
 import random_package
 import torch
-from bench_parts import (
-    bench_load,
-    bench_run,
-    bench_step,
-    bench_text,
-    bench_tiny,
-    bench_vae,
-    geometry_of,
-    step_inputs,
-)
+from bench_parts import bench_load, bench_run, bench_step, bench_text, bench_tiny, bench_vae, geometry_of, step_inputs
 from bench_report import GB, Report, free, print_profile
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.memory import activation_bytes

@@ -48,11 +48,7 @@ OTHERS = {
 }
 """Start images of other houses: two colours of walls, the weather, x and z, and the yaw to the right in degrees."""
 
-EVENTS = {
-    "night": "It is night.",
-    "snow": "It is in the snow.",
-    "fog": "It is in the fog.",
-}
+EVENTS = {"night": "It is night.", "snow": "It is in the snow.", "fog": "It is in the fog."}
 """Sentences that extend the prompt of a walk."""
 
 GOAL, GOAL_ROOMS = 3, ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 2), (2, 0), (-2, 0), (0, -2))

@@ -76,13 +76,7 @@ class Parts:
     """The pieces that the workflows share, each in its usual column: inputs, camera, models and prompt, result."""
 
     def __init__(
-        self,
-        server: Server,
-        name: str,
-        note: str,
-        package: str = PACKAGE,
-        note_width: int = 360,
-        first: int = 1,
+        self, server: Server, name: str, note: str, package: str = PACKAGE, note_width: int = 360, first: int = 1
     ):
         self.graph = Graph(server, name, first)
         self.package = package
