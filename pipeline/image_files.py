@@ -20,8 +20,8 @@ SUBFILE, PHOTOMETRIC, DNG_VERSION = 254, 262, 50706
 (DNG_VERSION)."""
 BITS, LARGEST = 258, (341, 281)
 """The numbers of TIFF tags: BitsPerSample (BITS), and SMaxSampleValue and MaxSampleValue (LARGEST)."""
-DARK = 4096
-"""A 16-bit image without a larger value probably has 12 bits."""
+DARK = 17
+"""A 16-bit image whose 8-bit values are all below DARK probably has 12 bits."""
 WITH_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 FIELDS = (
     Field(("EXIF Orientation", "irot", "imir"), "applied", "All eight turns and mirrors."),
@@ -30,7 +30,7 @@ FIELDS = (
     Field(("gAMA", "cHRM", "sRGB"), "applied", "PNG: gamma and primaries, in a file without a profile."),
     Field(("cICP", "nclx"), "applied", "PNG, AVIF, HEIF: primaries. PQ, HLG (HDR) and video range are reported."),
     Field(("alpha", "tRNS", "palette"), "applied", "Transparency is composited on white; reported, with --quiet too."),
-    Field(("16 bits",), "applied", "Grey in 16 bits is scaled to 8 bits. No value above 4095 is reported."),
+    Field(("16 bits",), "applied", "Scaled to 8 bits. No value above 4095 is reported."),
     Field(("BitsPerSample", "SMaxSampleValue"), "applied", "TIFF: white of 9 to 15 bits. In colour it is refused."),
     Field(("PhotometricInterpretation",), "applied", "TIFF: white may be 0."),
     Field(("NewSubfileType", "DNGVersion"), "refused", "A camera's raw file: its first image is a small preview."),
@@ -81,17 +81,14 @@ def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
     upright = ImageOps.exif_transpose(image)
     alpha = None
     if upright.mode.startswith("I"):
-        white = _white(image)
-        if white == 65535 and np.max(upright.getextrema()) < DARK:
-            notes.append(
-                f"has no value above {np.max(upright.getextrema())} of 65535, so it is dark; scale 12 bits to 16"
-            )
-        upright, alpha = _grey_of_16_bits(upright, _tag(image, PHOTOMETRIC) == 0, white)
+        upright, alpha = _grey_of_16_bits(upright, _tag(image, PHOTOMETRIC) == 0, _white(image))
     elif upright.mode in WITH_ALPHA or "transparency" in upright.info:
         upright = upright.convert("RGBA")
         alpha = np.array(upright.getchannel("A"))
     colour, more = in_srgb(_opaque(upright), image, coding)
     pixels = np.array(colour)
+    if pixels.max() < DARK and _white(image) == 65535 and (image.mode.startswith("I") or _has_16_bits(image, head)):
+        notes.append(f"has no value above {pixels.max()} of 255, so it is dark; scale 12 bits to 16")
     if alpha is not None and alpha.min() < 255:
         pixels = over_background(pixels, alpha)
         notes.append("is transparent in places, and was put on white")
@@ -122,6 +119,10 @@ def _white(image: Image.Image) -> int:
     bits = int(np.max(_tag(image, BITS) or 16))
     stated = [int(np.max(value)) for tag in LARGEST if (value := _tag(image, tag))]
     return next((white for white in (2**bits - 1, *stated) if 255 < white < 65535 and not white & (white + 1)), 65535)
+
+
+def _has_16_bits(image: Image.Image, head: bytes) -> bool:
+    return head[24:25] == b"\x10" if head.startswith(b"\x89PNG") else int(np.max(_tag(image, BITS) or 0)) == 16
 
 
 def _grey_of_16_bits(image: Image.Image, white_is_0: bool, white: int) -> tuple[Image.Image, np.ndarray | None]:

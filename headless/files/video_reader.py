@@ -61,7 +61,7 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
     """Yield the frames of a video as a player shows them. `pixels`: "rgb24" for uint8 [H, W, 3], "gray" for uint8 [H,
     W]. Raises InputError for a broken or incomplete video, and DependencyError without PyAV."""
     av = require("av", '"lingbot-world[cli]"')
-    count = 0
+    count, size = 0, None
     try:
         step = _even_step(av, path)
         with av.open(on_disk(path)) as container:
@@ -69,6 +69,10 @@ def video_frames(path: Path, pixels: str) -> Iterator[np.ndarray]:
             stream.thread_type = "AUTO"  # frames are decoded in threads, next to the caller's work
             for frame, repeated in _at_even_times(container.decode(stream), step):
                 shown = _converted(frame, stream, pixels)
+                found = f"{shown.shape[1]}x{shown.shape[0]}"
+                size = size or found
+                if found != size:
+                    raise InputError(f"{path}: {size} pixels, and {found} after {count} frames; split the video there")
                 for _ in range(repeated):
                     yield shown
                     count += 1

@@ -2,6 +2,7 @@
 
 import struct
 import sys
+import zlib
 from io import BytesIO
 
 import numpy as np
@@ -218,6 +219,18 @@ def test_grey_tiffs_of_sixteen_bits(tmp_path, stored, options, shown):
     Image.fromarray(stored).save(tmp_path / "grey.tif", **options)
     assert np.abs(read_image(tmp_path / "grey.tif")[..., 0].astype(int) - shown).max() <= 1
     assert any("so it is dark" in note for note in image_notes(tmp_path / "grey.tif")) == (shown.max() < 16)
+
+
+def test_a_dark_png_of_sixteen_bits_in_colour_is_reported(tmp_path):
+    """Pillow opens it with 8 bits."""
+    rows = b"".join(b"\0" + np.repeat(row // 16, 3).astype(">u2").tobytes() for row in RAMP)
+    chunks = {b"IHDR": struct.pack(">IIBBBBB", 64, 8, 16, 2, 0, 0, 0), b"IDAT": zlib.compress(rows), b"IEND": b""}
+    packed = (
+        struct.pack(">I4s", len(data), name) + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks.items()
+    )
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(packed))
+    assert any("no value above 15 of 255, so it is dark" in note for note in image_notes(tmp_path / "a.png"))
 
 
 def test_grey_tiffs_of_twelve_packed_bits(tmp_path):

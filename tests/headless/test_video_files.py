@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from lingbot_world.errors import InputError
 from lingbot_world.headless.files.encoding import WholeVideo
 from lingbot_world.headless.files.pictures import colour_frames, frame_rate, grey_frames
 from lingbot_world.headless.files.video_reader import video_notes
@@ -134,6 +135,15 @@ def test_hdr_is_reported(tmp_path):
     write(tmp_path / "a.mkv", [picture()] * 2, transfer=16)
     notes = video_notes(tmp_path / "a.mkv")
     assert notes == ["The video is HDR (PQ), which is not mapped: its frames look pale."]
+
+
+def test_frames_of_two_sizes_are_refused(tmp_path):
+    """As streams have whose quality adapts to the line."""
+    for name, side in (("a.ts", 96), ("b.ts", 64)):
+        write(tmp_path / name, [picture()[:side]] * 3)
+    (tmp_path / "a.ts").write_bytes((tmp_path / "a.ts").read_bytes() + (tmp_path / "b.ts").read_bytes())
+    with pytest.raises(InputError, match="160x96 pixels, and 160x64 after 3 frames"):
+        list(colour_frames(tmp_path / "a.ts"))
 
 
 def test_two_views_are_reported(tmp_path):
