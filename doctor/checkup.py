@@ -131,18 +131,14 @@ def bandwidth(device: torch.device) -> float:
     """Return the bandwidth of a GPU's memory in GB/s: reading and writing of a timed copy."""
     x = torch.empty(MOVED.rows, MOVED.dim, dtype=torch.bfloat16, device=device)
     y = torch.empty_like(x)
-    return 2 * x.nbytes / _timed(lambda: y.copy_(x), device) / 1e9
+    return 2 * x.nbytes / (seconds_of(lambda: y.copy_(x), device) or 1.0) / 1e9
 
 
 def bus(device: torch.device) -> float:
     """Return the measured bandwidth in GB/s of copies from pinned host memory to a GPU."""
     x = torch.empty(BUS, dtype=torch.uint8, pin_memory=True)
     y = torch.empty(BUS, dtype=torch.uint8, device=device)
-    return BUS / _timed(lambda: y.copy_(x, non_blocking=True), device) / 1e9
-
-
-def _timed(run: Any, device: torch.device) -> float:
-    return seconds_of(run, device) or 1.0
+    return BUS / (seconds_of(lambda: y.copy_(x, non_blocking=True), device) or 1.0) / 1e9
 
 
 def _sage_replays(device: torch.device) -> str:

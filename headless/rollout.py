@@ -68,7 +68,7 @@ def run_rollout(
         return plan.target.path
 
     def save() -> None:
-        if plan.options.save_state is not None and (written := frames.latents[: frames.written()]):
+        if plan.options.save_state is not None and (written := frames.delivery.latents[: frames.written()]):
             with LaterInterruptsWait(hold=True):
                 prompts_made = prompts_of(spoken, None if negative is None else negative.cpu())
                 spec.state_after(torch.cat(written, dim=2), *prompts_made).save(plan.options.save_state)
@@ -76,7 +76,7 @@ def run_rollout(
     try:
         _write(frames, latents, plan, save)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(*(["the chunks that were done stay"] if frames.latents else [])) from error
+        raise KeyboardInterrupt(*(["the chunks that were done stay"] if frames.delivery.latents else [])) from error
     finally:
         save()
     return plan.target.path
@@ -120,11 +120,6 @@ class _Frames:
         self._write: Callable[[Tensor], None] = lambda _frames: None
         self.written: Callable[[], int] = lambda: 0
         self.delivery = Delivery(self._deliver)
-
-    @property
-    def latents(self) -> list[Tensor]:
-        """The latents, [1, 16, n, h, w] each, of the chunks that were delivered."""
-        return self.delivery.latents
 
     def make(self, latents: Iterator[Tensor], write: Callable[[Tensor], None]) -> None:
         """Decode each chunk of `latents`. In the first process `write` receives the chunk's frames, uint8 [F, H, W, 3].
@@ -185,7 +180,7 @@ class _Frames:
         needed = estimate_vae(vae.width, plan.chunk_geometry)[1].work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(vae.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        self._show([*self._before, *self.latents[:-1]][-REACH // plan.spec.chunk :])
+        self._show([*self._before, *self.delivery.latents[:-1]][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
         """Decode chunks without using the frames, only to restore the decoder's state."""

@@ -35,10 +35,6 @@ class Job:
     file: Path
     options: QuantizeOptions
 
-    @property
-    def meta_file(self) -> Path:
-        return meta_of(self.file)
-
 
 @dataclass(frozen=True)
 class QuantizePlan:
@@ -158,7 +154,7 @@ def _quantize_alone(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
         for part in plan.unfinished.rglob(f"*{PART}"):  # small files of a killed run
             part.unlink()
         _require_room(plan)
-        metas = {job.meta_file: _run_job(job, plan.unfinished, show) for job in plan.jobs}
+        metas = {meta_of(job.file): _run_job(job, plan.unfinished, show) for job in plan.jobs}
         for target, source in plan.copies.items():
             _link(source, plan.unfinished / target)
         os.replace(plan.unfinished, plan.destination)
@@ -176,7 +172,7 @@ def _run_job(job: Job, folder: Path, show: ShowProgress) -> dict:
     file.parent.mkdir(parents=True, exist_ok=True)
     with show(job.name, "B") as progress, show(f"{job.name}, read back", "tensors") as checking:
         meta = quantize_source(job.source, file, job.options, progress, checking)
-    write_json(folder / job.meta_file, meta)
+    write_json(folder / meta_of(job.file), meta)
     if job.source.config is not None:
         write_json(file.with_name(CONFIG), job.source.config)
         open_checkpoint(file)

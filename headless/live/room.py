@@ -15,7 +15,7 @@ from ...live.wire.client import Client
 from ...live.wire.codec import MSGPACK, Socket
 from ...live.wire.connection import Connection
 from ...live.wire.protocol import Event, Init
-from ...live.wire.steering import BETWEEN_WALKS, Rules, obey, quiet_since
+from ...live.wire.steering import BETWEEN_WALKS, Rules, figures, obey, quiet_since
 from ..process.profile import release
 from .opening import Opened
 from .visit import Visit
@@ -205,7 +205,7 @@ class Room:
             quiet = quiet_since(visit.session)
             if visit.client is not None and visit.client.ours:
                 with suppress(LingBotError):  # raised between two walks
-                    visit.client.tell(visit.figures())
+                    visit.client.tell(figures(visit.session, visit.client))
             if quiet > self.rules.idle and visit.init.most_chunks is None:
                 visit.idle = True
                 if not visit.session.paused:
@@ -232,7 +232,7 @@ class Room:
         try:
             if visit is not None:
                 visit.client = None
-                await self._thread(visit.close)
+                await self._thread(visit.session.close)
             del visit
             await self._thread(lambda: release(self.opened.plan.device))
         finally:

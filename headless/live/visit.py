@@ -16,7 +16,7 @@ from ...live import Engine, Frames, Session, Start
 from ...live.folder.head import kept_walks
 from ...live.wire.client import Client
 from ...live.wire.protocol import Event, Init
-from ...live.wire.steering import facts, figures, steer
+from ...live.wire.steering import facts, steer
 from ...pipeline.geometry import Geometry, first_frame
 from .opening import Opened, WalkSettings
 from .pictures import read_picture
@@ -77,14 +77,6 @@ class Visit:
     def facts(self) -> dict[str, Any]:
         """Return the first status message, with the token to reconnect. Raises InputError between walks."""
         return facts(self.session, self.init.fps) | {"resume": self.token}
-
-    def figures(self) -> dict[str, Any]:
-        """Return the measurements that the client receives every second. Raises InputError between walks."""
-        return figures(self.session, self.client)
-
-    def close(self) -> None:
-        """End the walk and save its state, camera path and video."""
-        self.session.close()
 
 
 def _replay(opened: Opened, init: Init, folder: Path) -> tuple[Engine, Session]:
