@@ -20,7 +20,7 @@ export class Camera {
   /** The camera is off. */
   close() {
     this.stream?.getTracks().forEach((track) => track.stop());
-    this.stream = null;
+    this.stream = this.video.srcObject = null;
     this.#shown(false);
   }
 
@@ -46,6 +46,7 @@ export class Camera {
 
   async #shoot() {
     try {
+      await this.video.play(); // of a shutter that is pressed early
       const bitmap = await createImageBitmap(this.video), picture = await drawn(bitmap);
       this.close();
       await this.use(new File([picture], "camera", { type: "image/jpeg" }));
