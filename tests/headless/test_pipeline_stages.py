@@ -82,12 +82,7 @@ def test_an_exception_ends_the_stage_and_its_display():
 
 
 @pytest.mark.parametrize(
-    ("share", "known", "free"),
-    [
-        (1.0, True, 6e9 + 0.5e9),
-        (0.5, True, 5e9 - 2e9),
-        (0.5, False, 6e9 + 0.5e9),
-    ],
+    ("share", "known", "free"), [(1.0, True, 6e9 + 0.5e9), (0.5, True, 5e9 - 2e9), (0.5, False, 6e9 + 0.5e9)]
 )
 @pytest.mark.parametrize("device", ["cuda", "cuda:0"])
 def test_free_memory_is_what_driver_and_torchs_own_limit_leave(device, share, known, free, monkeypatch):

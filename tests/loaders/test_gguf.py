@@ -95,10 +95,7 @@ def test_modulations_without_their_first_size_prefixes_and_packed_convolutions(p
     """As other writers have them: GGML drops a last size of 1, and some files have ComfyUI's prefix."""
     squeezed = {name: tensor[0] if name.endswith("modulation") else tensor for name, tensor in plain.items()}
     prefix = "model.diffusion_model."
-    for file in (
-        write(folder / "a.gguf", squeezed, "F16"),
-        write(folder / "b.gguf", plain, "F16", prefix=prefix),
-    ):
+    for file in (write(folder / "a.gguf", squeezed, "F16"), write(folder / "b.gguf", plain, "F16", prefix=prefix)):
         model = load_expert(file, dtype=torch.float32)
         for name, parameter in model.named_parameters():
             assert torch.equal(parameter, plain[name].half().float() if plain[name].ndim == 2 else plain[name]), name

@@ -24,8 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 LAYER = "blocks.1.ffn.0"
 WEIGHT, SCALE = f"{LAYER}.weight", f"{LAYER}.weight_scale"
 KINDS = pytest.mark.parametrize(
-    ("dtype", "rows"),
-    [(FP8, False), (FP8, True), (E5M2, False), (INT8, False), (INT8, True)],
+    ("dtype", "rows"), [(FP8, False), (FP8, True), (E5M2, False), (INT8, False), (INT8, True)]
 )
 
 

@@ -108,12 +108,7 @@ def test_a_rendered_move_is_found_and_its_opposite_is_not(name):
 
 @pytest.mark.parametrize(
     ("name", "room", "verdicts"),
-    [
-        ("dolly_in", 2, {True}),
-        ("dolly_out", 3, {True}),
-        ("dolly_out", 0, {True, None}),
-        ("pedestal_up", 2, {True}),
-    ],
+    [("dolly_in", 2, {True}), ("dolly_out", 3, {True}), ("dolly_out", 0, {True, None}), ("pedestal_up", 2, {True})],
 )
 def test_the_truth_of_a_soft_room_is_never_refused_and_other_paths_are(name, room, verdicts):
     measured = measure_camera(soft_video(name, room), soft_path(name))

@@ -118,8 +118,7 @@ def test_the_decoders_recording_is_tried(hidden, caplog):
 
 
 @pytest.mark.parametrize(
-    ("got", "refused"),
-    [([1.0, 2.0], False), ([1.0, 2.001], False), ([1.0, 2.1], True), ([1.0, float("nan")], True)],
+    ("got", "refused"), [([1.0, 2.0], False), ([1.0, 2.001], False), ([1.0, 2.1], True), ([1.0, float("nan")], True)]
 )
 def test_what_is_refused(got, refused):
     error = trial.relative_error([torch.tensor(got)], [torch.tensor([1.0, 2.0])])

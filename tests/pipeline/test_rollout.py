@@ -10,19 +10,7 @@ from lingbot_world.model.kv.cache import KeyValueCache
 from lingbot_world.options import FAST_INDICES, V2_INDICES
 from lingbot_world.pipeline import sample
 from lingbot_world.sampling import GuidedSchedule, few_step_schedule
-from rollout_cases import (
-    ACTIONS,
-    CASES,
-    FEW_STEPS,
-    GLOBAL,
-    GUIDED,
-    WINDOW,
-    arrays,
-    model_of,
-    plain,
-    run,
-    schedule_of,
-)
+from rollout_cases import ACTIONS, CASES, FEW_STEPS, GLOBAL, GUIDED, WINDOW, arrays, model_of, plain, run, schedule_of
 
 
 @pytest.mark.parametrize("case", FEW_STEPS, ids=str)

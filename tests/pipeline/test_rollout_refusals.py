@@ -78,10 +78,7 @@ def test_frames_are_decoded_by_another_gpu_that_is_there(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"schedule": "v2"},
-            "`schedule` has no effect: LingBot-World 2.0 causal-pretrain takes `sampling_steps`",
-        ),
+        ({"schedule": "v2"}, "`schedule` has no effect: LingBot-World 2.0 causal-pretrain takes `sampling_steps`"),
         ({"guide_scale": (5.0, 4.0)}, "is one model, give one number"),
         ({"sampling_steps": 0}, "steps"),
         ({"boundary": 0.9}, "`boundary` has no effect"),
