@@ -51,9 +51,11 @@ def describe_os_error(error: OSError | ValueError) -> str:
 
 
 def require(module: str, package: str = "") -> ModuleType:
-    """Import and return `module`. Raises DependencyError, with the interpreter and the `package` to install. A broken
-    installation may raise any exception at import (a missing shared library: OSError; a mismatched torch: RuntimeError
-    or AttributeError). So every exception is converted."""
+    """Import and return `module`. Raises DependencyError, with the interpreter and the `package` to install.
+
+    A broken installation may raise any exception at import (a missing shared library: OSError; a mismatched torch:
+    RuntimeError or AttributeError). So every exception is converted.
+    """
     try:
         return importlib.import_module(module)
     except Exception as error:

@@ -17,9 +17,11 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Field(NamedTuple):
-    """A group of fields in a file format that the reader treats alike. `names` are the fields' names in the file.
-    `effect` is "applied", "refused" (an error), "reported" (not used, and a note informs the user), or "ignored"
-    (cannot change the result). `how` is a sentence for docs/formats.md."""
+    """A group of fields in a file format that the reader treats alike.
+
+    `names` are the fields' names in the file. `effect` is "applied", "refused" (an error), "reported" (not used, and a
+    note informs the user), or "ignored" (cannot change the result). `how` is a sentence for docs/formats.md.
+    """
 
     names: tuple[str, ...]
     effect: Effect
@@ -54,8 +56,10 @@ def check_text(name: str, text: str) -> None:
 
 def text_of(path: Path) -> str:
     """Return the content of a UTF-8 text file of at most 64 MiB, without a byte order mark. A pipe is read to its end.
+
     Raises UnicodeDecodeError for other encodings. Raises OSError for a missing or larger file, and for devices and
-    pipes without a writer, from which a read would not return."""
+    pipes without a writer, from which a read would not return.
+    """
     kind = path.stat().st_mode
     if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or stat.S_ISDIR(kind)):
         raise OSError(errno.EINVAL, "a device, expected a file", str(path))

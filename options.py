@@ -92,8 +92,11 @@ class Precision:
 
 @dataclass(frozen=True)
 class Window:
-    """The attention window of a causal model, in latent frames. A chunk attends to `frames` latent frames, including
-    itself (0: the whole video). The first `sink` of them are always the first frames of the video."""
+    """The attention window of a causal model, in latent frames.
+
+    A chunk attends to `frames` latent frames, including itself (0: the whole video). The first `sink` of them are
+    always the first frames of the video.
+    """
 
     frames: int = 0
     sink: int = 0
@@ -131,9 +134,11 @@ class LoraFile:
 
 @dataclass(frozen=True)
 class Release:
-    """The default settings of a release of the causal model. `indices` are the denoising steps, as indices of a
-    schedule of 1,000 steps. `chunk` is in latent frames. A `guided` release uses a negative prompt and many steps per
-    chunk, and ignores `indices`."""
+    """The default settings of a release of the causal model.
+
+    `indices` are the denoising steps, as indices of a schedule of 1,000 steps. `chunk` is in latent frames. A `guided`
+    release uses a negative prompt and many steps per chunk, and ignores `indices`.
+    """
 
     name: str
     indices: tuple[int, ...]

@@ -1,6 +1,8 @@
 """A script that ComfyUI runs before it imports torch. If ComfyUI was started with `--cpu`, it sets OpenMP's waiting
-threads to sleep. By default each waiting thread spins for milliseconds, which slows its core. The environment takes
-precedence."""
+threads to sleep.
+
+By default each waiting thread spins for milliseconds, which slows its core. The environment takes precedence.
+"""
 
 import os
 import sys

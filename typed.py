@@ -27,9 +27,11 @@ _LIKE = {int: Integral, float: Real, Path: PathLike, Literal: str}
 
 
 def check_types(values: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise InputError if a value's type does not match its annotation in `wanted`; both dicts are by argument name. A
-    Literal accepts any text, because the function that uses the value checks the choices. Classes, and unions and
-    tuples of classes, are checked. Other annotations accept anything."""
+    """Raise InputError if a value's type does not match its annotation in `wanted`; both dicts are by argument name.
+
+    A Literal accepts any text, because the function that uses the value checks the choices. Classes, and unions and
+    tuples of classes, are checked. Other annotations accept anything.
+    """
     for name, value in values.items():
         if name in wanted and not _fits(value, wanted[name]):
             raise InputError(f"`{name}` {value!r:.60}: expected {_words(wanted[name])}, found {type(value).__name__}")

@@ -36,8 +36,10 @@ def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
 
 
 def motion_warnings(poses: np.ndarray) -> list[str]:
-    """Return warnings about jumps, fast turns, or a camera that stands still. `poses` [f, 4, 4] are the model's input:
-    each relative to the one before; the first of a new video is the identity."""
+    """Return warnings about jumps, fast turns, or a camera that stands still.
+
+    `poses` [f, 4, 4] are the model's input: each relative to the one before; the first of a new video is the identity.
+    """
     steps, turns_deg = _motion(poses)
     if not steps.any() and turns_deg.max() <= 1e-3:
         return ["The camera does not move: the model gets a standing camera."]
@@ -45,8 +47,10 @@ def motion_warnings(poses: np.ndarray) -> list[str]:
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
-    """Return a list with a warning if the lens is implausible for an 832x480 image, else an empty list. `lens` [4] is
-    fx, fy, cx, cy in pixels. If it seems to be for another size, the warning states it for 832x480."""
+    """Return a list with a warning if the lens is implausible for an 832x480 image, else an empty list.
+
+    `lens` [4] is fx, fy, cx, cy in pixels. If it seems to be for another size, the warning states it for 832x480.
+    """
     fx, fy, cx, cy = lens
     middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
     if max(fx, fy, cx, cy) <= SHARES:
@@ -71,8 +75,10 @@ def lens_warnings(lens: np.ndarray) -> list[str]:
 
 def hints(path: CameraPath, frames: int) -> list[str]:
     """Return a hint if the camera moves at constant speed in a video of `frames` frames; otherwise an empty list.
+
     Translations are divided by the longest step, so the model gets the same input for every constant speed. The list is
-    also empty for a path with too few poses, which `warnings` reports."""
+    also empty for a path with too few poses, which `warnings` reports.
+    """
     try:
         steps, _ = motion(path, frames)
     except CameraError:
@@ -86,9 +92,11 @@ def hints(path: CameraPath, frames: int) -> list[str]:
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the camera's motion between successive latent frames of a video of `frames` frames. The result is the step
-    lengths [f - 1], of which the longest is 1, and the rotation angles [f - 1] in degrees, for f latent frames. All
-    lengths are 0 if the camera stands still. Raises CameraError for a path with too few poses."""
+    """Return the camera's motion between successive latent frames of a video of `frames` frames.
+
+    The result is the step lengths [f - 1], of which the longest is 1, and the rotation angles [f - 1] in degrees, for f
+    latent frames. All lengths are 0 if the camera stands still. Raises CameraError for a path with too few poses.
+    """
     return _motion(model_poses(path.c2w, frames))
 
 

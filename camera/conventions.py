@@ -55,8 +55,10 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str, written: np.
 
 
 def reinterpret(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
-    """Return the poses [n, 4, 4] that a file would give if its matrices followed another convention. `c2w` [n, 4, 4]
-    are the poses read from the file under the convention `read`; `other` is the convention to try."""
+    """Return the poses [n, 4, 4] that a file would give if its matrices followed another convention.
+
+    `c2w` [n, 4, 4] are the poses read from the file under the convention `read`; `other` is the convention to try.
+    """
     stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
     poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
     return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

@@ -131,8 +131,10 @@ class CameraPath:
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Return the path at fractional frame numbers `times` [m]: positions linearly, rotations by slerp. Times
-        outside the path are clamped to its ends. Actions are taken from the last frame at or before each time."""
+        """Return the path at fractional frame numbers `times` [m]: positions linearly, rotations by slerp.
+
+        Times outside the path are clamped to its ends. Actions are taken from the last frame at or before each time.
+        """
         frames = np.arange(len(self))
         times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
         lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)

@@ -1,6 +1,8 @@
-"""Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame. The values
-equal those of the official code: its relative, scaled poses and its function `get_plucker_embeddings`. They are
-computed in float64 and stored as float32. The 8x8 pixels of each latent pixel become channels."""
+"""Conversion of a camera path to the model's camera input: a ray for every pixel of every latent frame.
+
+The values equal those of the official code: its relative, scaled poses and its function `get_plucker_embeddings`. They
+are computed in float64 and stored as float32. The 8x8 pixels of each latent pixel become channels.
+"""
 
 from functools import lru_cache
 
@@ -56,9 +58,11 @@ def stillness(poses: np.ndarray) -> float:
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
-    """Return the poses that the model receives for a camera-to-world path [n, 4, 4]: float64 [f, 4, 4]. Each pose is
-    relative to the one before it, and the longest translation has length 1. All translations are 0 if the camera stands
-    still. The other arguments and the errors are those of `camera_embedding`."""
+    """Return the poses that the model receives for a camera-to-world path [n, 4, 4]: float64 [f, 4, 4].
+
+    Each pose is relative to the one before it, and the longest translation has length 1. All translations are 0 if the
+    camera stands still. The other arguments and the errors are those of `camera_embedding`.
+    """
     return _scale(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
@@ -86,15 +90,19 @@ def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
 
 
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
-    """Return the length of the longest step between two latent frames of a path [n, 4, 4], in world units. This is the
-    default `scale` of `camera_embedding`. The result is 0 for a camera that stands still. `frames` and `chunk` are as
-    in `latent_poses`. Raises CameraError if the path or `frames` is too short."""
+    """Return the length of the longest step between two latent frames of a path [n, 4, 4], in world units.
+
+    This is the default `scale` of `camera_embedding`. The result is 0 for a camera that stands still. `frames` and
+    `chunk` are as in `latent_poses`. Raises CameraError if the path or `frames` is too short.
+    """
     return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
 def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
-    """Return each pose [f, 4, 4] relative to the one before it, and the length of the longest translation. A
-    translation as small as a rounding error is set to 0, because scaling would enlarge it to length 1."""
+    """Return each pose [f, 4, 4] relative to the one before it, and the length of the longest translation.
+
+    A translation as small as a rounding error is set to 0, because scaling would enlarge it to length 1.
+    """
     start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
     poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
@@ -172,8 +180,10 @@ def pose_embedding(
     poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
 ) -> torch.Tensor:
     """Return the `camera_embedding` of poses [f, 4, 4] from `model_poses`, for all or some latent frames of a video.
+
     `intrinsics` [4] or [n, 4] is in pixels of an 832x480 image, `height` and `width` are the video's. With the `flags`
-    [f, 4] of an action model, return the `action_embedding` instead."""
+    [f, 4] of an action model, return the `action_embedding` instead.
+    """
     _check_size(height, width)
     rays = pixel_rays(intrinsics, height, width)
     if flags is not None:
@@ -185,7 +195,9 @@ def pose_embedding(
 
 def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
     """Write the `pose_embedding` of `poses` [f, 4, 4] into `out`, float32 [1, 384, f, height/8, width/8] on the host.
-    `rays` come from `pixel_rays`. A live session reuses both, because allocating `out` takes longer than filling it."""
+
+    `rays` come from `pixel_rays`. A live session reuses both, because allocating `out` takes longer than filling it.
+    """
     embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
     _write_directions(embedding[3:], poses, rays)

@@ -1,6 +1,8 @@
-"""Checks of arrays of poses, intrinsics and actions, and the length of a video with a given number of poses. Poses are
-camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward). Intrinsics are fx, fy, cx, cy in pixels
-of an 832x480 image, for a video of any size."""
+"""Checks of arrays of poses, intrinsics and actions, and the length of a video with a given number of poses.
+
+Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z forward). Intrinsics are fx, fy, cx, cy
+in pixels of an 832x480 image, for a video of any size.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,8 +16,10 @@ RIGID_TOLERANCE = 1e-3
 
 def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> int:
     """Return the number of frames of a video: `requested`, rounded down to 4n+1 and limited by the number of poses.
+
     Such a video has n + 1 latent frames. Their number is rounded down to a multiple of `chunk`. Raises CameraError for
-    fewer than five poses (two latent frames), `requested` below 1, and less than one chunk."""
+    fewer than five poses (two latent frames), `requested` below 1, and less than one chunk.
+    """
     if n_poses is not None and n_poses < FEWEST_POSES:
         raise CameraError(f"{n_poses} camera poses; at least {FEWEST_POSES} are needed (two latent frames)")
     if requested < 1:

@@ -1,5 +1,7 @@
-"""Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4], which are float64 matrices. scipy is imported
-only inside the functions, because the import is slow and a live session does not need it."""
+"""Functions on rotations [..., 3, 3] and rigid transforms [..., 4, 4], which are float64 matrices.
+
+scipy is imported only inside the functions, because the import is slow and a live session does not need it.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,7 +43,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
     """Return right-handed rotations [n, 3, 3] by `degrees` [n] about an axis "X", "Y" or "Z", or [n, k] about k axes.
-    "YX" is Y @ X. In OpenCV axes a positive X looks up, Y turns right, and Z rolls clockwise as the camera sees it."""
+
+    "YX" is Y @ X. In OpenCV axes a positive X looks up, Y turns right, and Z rolls clockwise as the camera sees it.
+    """
     angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
     rotations = np.tile(np.eye(3), (len(angles), 1, 1))
     for axis, angle in zip(axes, angles.T, strict=True):
@@ -56,7 +60,9 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
 def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
     """Return the degrees about Y, X (-90 to 90) and Z of a rotation [3, 3], the inverse of `from_angles("YXZ", ...)`.
-    The angle about Z is 0 for a camera that looks straight up or down."""
+
+    The angle about Z is 0 for a camera that looks straight up or down.
+    """
     level = float(np.hypot(rotation[1, 0], rotation[1, 1]))  # cosine of the angle about X
     pitch = np.arctan2(-rotation[1, 2], level)
     if level < STRAIGHT:

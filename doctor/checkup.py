@@ -87,8 +87,10 @@ def row_values(row: Row) -> dict[str, Any]:
 
 def check(device: torch.device, folder: Path | None = None) -> Checkup:
     """Check a machine and return the results. The check takes 5 s on a CPU, and up to 30 s on a GPU the first time.
+
     `folder`: a folder on the disk to measure, by default the cache folder. Raises InputError for an invalid value of
-    the environment variable LINGBOT_WORLD_KERNELS."""
+    the environment variable LINGBOT_WORLD_KERNELS.
+    """
     settings()
     on_gpu, card = device.type == "cuda", card_of(device)
     facts = describe_machine(device, folder)

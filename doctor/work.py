@@ -197,8 +197,10 @@ class Row(NamedTuple):
 
 def rows_of(small: Rates, large: Rates | None = None) -> list[Row]:
     """Return the estimates for each model in MODELS and each setting in PRESETS, in exact and 8-bit arithmetic.
+
     `small`: a card's rates at the matrix sizes of the 1.3B model. `large`: the rates at the sizes of the 14B model, by
-    default the same as `small`."""
+    default the same as `small`.
+    """
     rows = []
     for name, (_release, config, weight) in MODELS.items():
         rates = small if large is None or name == "1.3B" else large

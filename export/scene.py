@@ -85,9 +85,12 @@ def export_scene(
 def _write_frames(
     frames: Iterable[np.ndarray], folder: Path, every: int, poses: int, shorter: bool
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones. Return the indices
-    of the written frames in the video, the number of blurred frames, the number of frames read, and (height, width).
-    Raises InputError for no frames and for more frames than `poses`. Fewer frames are allowed only with `shorter`."""
+    """Write the sharpest frame in each group of `every` frames as a PNG file, except blurred ones.
+
+    Return the indices of the written frames in the video, the number of blurred frames, the number of frames read, and
+    (height, width). Raises InputError for no frames and for more frames than `poses`. Fewer frames are allowed only
+    with `shorter`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     chosen: list[tuple[int, float]] = []
     count, size = 0, (0, 0)

@@ -70,9 +70,11 @@ class LingBotWorldEnv(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin a new walk, make its first chunk, and return the observation and `info`. `seed`: the seed of the noise;
-        None draws a random one. `options` may contain an `image`, a `prompt` and a `state` (a file, the folder of a
-        walk, or a WorldState) for the start. Raises InputError for any other option."""
+        """Begin a new walk, make its first chunk, and return the observation and `info`.
+
+        `seed`: the seed of the noise; None draws a random one. `options` may contain an `image`, a `prompt` and a
+        `state` (a file, the folder of a walk, or a WorldState) for the start. Raises InputError for any other option.
+        """
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(LARGEST_SEED)) if seed is None else seed
         start = replace(self._begin(options or {}), seed=drawn)

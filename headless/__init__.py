@@ -1,3 +1,5 @@
-"""The front end without ComfyUI: the command `lingbot-world`, and the function `generate` for Python. `options` has the
-options of a run, `plan` checks them, and `run` computes the video. `stages` has the steps of the base model, `rollout`
-those of causal models. `files` reads and writes files, `process/profile` measures stages."""
+"""The front end without ComfyUI: the command `lingbot-world`, and the function `generate` for Python.
+
+`options` has the options of a run, `plan` checks them, and `run` computes the video. `stages` has the steps of the base
+model, `rollout` those of causal models. `files` reads and writes files, `process/profile` measures stages.
+"""

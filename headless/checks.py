@@ -92,9 +92,11 @@ class Plan(RunInputs):
 
     @property
     def half(self) -> torch.dtype | None:
-        """The 16-bit dtype in which a single process decodes, or None for fp32. The default is fp16 on GPUs with fast
-        fp16. There the official code's fp32 convolutions run in TF32, and its mantissa has no more bits than that of
-        fp16."""
+        """The 16-bit dtype in which a single process decodes, or None for fp32.
+
+        The default is fp16 on GPUs with fast fp16. There the official code's fp32 convolutions run in TF32, and its
+        mantissa has no more bits than that of fp16.
+        """
         if self.options.vae_dtype == "auto":
             return torch.float16 if multiplies_half(self.decoding_device) else None
         dtype = torch_dtype(self.options.vae_dtype)

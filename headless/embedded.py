@@ -1,5 +1,7 @@
-"""A cache of recent prompts' embeddings on the disk. With a cached prompt a run needs no text encoder (11 GB). The
-environment variable LINGBOT_WORLD_PROMPTS names another folder than the user's cache; empty means no cache."""
+"""A cache of recent prompts' embeddings on the disk. With a cached prompt a run needs no text encoder (11 GB).
+
+The environment variable LINGBOT_WORLD_PROMPTS names another folder than the user's cache; empty means no cache.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""An estimate of a run's duration from the last run of the same kind on this machine. The environment variable
-LINGBOT_WORLD_TIMES names the file that stores durations, by default one in the user's cache folder. An empty value
-disables the estimate."""
+"""An estimate of a run's duration from the last run of the same kind on this machine.
+
+The environment variable LINGBOT_WORLD_TIMES names the file that stores durations, by default one in the user's cache
+folder. An empty value disables the estimate.
+"""
 
 import hashlib
 import json

@@ -47,8 +47,10 @@ class Prepared(NamedTuple):
 
 def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunContext) -> Prepared:
     """Return the inputs of the run's chunks. `prompts()` returns the embeddings of the prompts. Each process loads its
-    own model. Raises InputError if memory is too small. Text encoder, VAE encoder and model use the GPU one after the
-    other, or at the same time if they all fit."""
+    own model. Raises InputError if memory is too small.
+
+    Text encoder, VAE encoder and model use the GPU one after the other, or at the same time if they all fit.
+    """
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
     memory, image_too = _with_room_for_all(plan, planner, free, run)

@@ -32,9 +32,11 @@ UNLIKE: the ratio of their residuals after motion compensation."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """The chunk lengths, in video frames, at which seams are searched for."""
 SAME, MOVES, APART_S = 0.25, 0.1, 1.0
-"""The thresholds of a repeat. A frame repeats an earlier one if their difference is below SAME times the usual
-difference of consecutive frames. That usual difference must exceed MOVES, in grey levels from 0 to 255. The frames must
-be at least APART_S seconds apart."""
+"""The thresholds of a repeat.
+
+A frame repeats an earlier one if their difference is below SAME times the usual difference of consecutive frames. That
+usual difference must exceed MOVES, in grey levels from 0 to 255. The frames must be at least APART_S seconds apart.
+"""
 
 
 class Fault(NamedTuple):
@@ -67,9 +69,11 @@ def _drifts(figures: Figures) -> list[Fault]:
 
 
 def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
-    """Yield (name, change, beyond, threshold, words) for each kind of drift. `change` [f] is the change of tracked
-    content in each frame, and `threshold` its limit. `beyond` [f] is a mask of frames in which the full image exceeds
-    its own threshold. `words` ends a message."""
+    """Yield (name, change, beyond, threshold, words) for each kind of drift.
+
+    `change` [f] is the change of tracked content in each frame, and `threshold` its limit. `beyond` [f] is a mask of
+    frames in which the full image exceeds its own threshold. `words` ends a message.
+    """
     second = max(round(figures.fps), 2)
 
     def since(values: np.ndarray) -> np.ndarray:

@@ -81,7 +81,9 @@ class _Frame(NamedTuple):
 
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     """Return the metrics of RGB frames, uint8 [H, W, 3], which are read once. `fps` is the number of frames per second.
-    Raises InputError for fewer than two frames, and DependencyError without OpenCV."""
+
+    Raises InputError for fewer than two frames, and DependencyError without OpenCV.
+    """
     cv2 = opencv()
     rows, small, steps, shares = [], [], [], []
     for number, (frame, before, earlier) in enumerate(_with_previous(map(_Frame.of, frames))):
@@ -146,15 +148,19 @@ def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
 
 def _shared(one: _Frame, two: _Frame) -> np.ndarray:
     """Return three changes [3] from `one` to `two` in their shared scene content: the log ratios of sharpness and of
-    colourfulness, and the difference of red minus blue. Warping blurs an image. So each frame is warped onto the other,
-    and the two results are averaged."""
+    colourfulness, and the difference of red minus blue.
+
+    Warping blurs an image. So each frame is warped onto the other, and the two results are averaged.
+    """
     there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
     return (_gains(one, two, there, back) - _gains(two, one, back, there)) / 2
 
 
 def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
-    """Return the changes [3] of `_shared` from the frame `onto` to `other`. The flow `there` [h, w, 2] warps `other`. A
-    pixel is skipped if the opposite flow `back` leads from its target to a point more than half a pixel away."""
+    """Return the changes [3] of `_shared` from the frame `onto` to `other`. The flow `there` [h, w, 2] warps `other`.
+
+    A pixel is skipped if the opposite flow `back` leads from its target to a point more than half a pixel away.
+    """
     cv2 = opencv()
     returned, inside = _warp(back, there)
     alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)

@@ -33,8 +33,10 @@ LEAST_GAIN = 3.0
 the residual of a rotation with translation. Noise on a pure rotation gives ratios of 2 to 2.6."""
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """The conditions for using an estimated lens. FOCALS: the range of the focal length, in image widths (fields of view
-from 118 to 19 degrees). LEAST_TURN_DEG: the smallest rotation of the camera. Translation alone does not determine the
-lens: on known clips the error is 0.3 to 3.6 %, and 50 % without rotation."""
+from 118 to 19 degrees). LEAST_TURN_DEG: the smallest rotation of the camera.
+
+Translation alone does not determine the lens: on known clips the error is 0.3 to 3.6 %, and 50 % without rotation.
+"""
 ON_A_PLANE = 0.9
 """The fraction of the tracked points on one plane above which the whole scene counts as flat."""
 LENS_PAIRS = 6
@@ -88,8 +90,10 @@ class VideoCamera:
 
     def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
         """Return how well `motion` [4, 4], a camera motion from the keyframe `first` to `last`, fits the tracked
-        points: the quantile `share` of their residuals, in pixels. A point's residual is its distance from the rotated
-        point for a pure rotation, else from the epipolar plane."""
+        points: the quantile `share` of their residuals, in pixels.
+
+        A point's residual is its distance from the rotated point for a pure rotation, else from the epipolar plane.
+        """
         before, after = _shared_rays(self.tracks, self.lens, first, last)
         if not motion[:3, 3].any():
             return float(np.quantile(_apart(before, after, motion[:3, :3]), share)) * self.focal
@@ -111,8 +115,10 @@ class VideoCamera:
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
-        """Return the residual of the tracked points, in pixels, between keyframes FAR_APART apart. It is the third
-        quartile over points and the median over pairs; infinity if no pair has enough points."""
+        """Return the residual of the tracked points, in pixels, between keyframes FAR_APART apart.
+
+        It is the third quartile over points and the median over pairs; infinity if no pair has enough points.
+        """
         known = self.registered
         apart = min(FAR_APART, len(known) - 1)
         pairs = [(first, first + apart) for first in range(len(known) - apart)]
@@ -259,8 +265,10 @@ def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tup
 
 def video_path(found: VideoCamera) -> CameraPath:
     """Return the estimated camera as a path with one pose per frame. The first pose is the identity, and the longest
-    step between latent frames has length 1. Raises CameraError if a camera was found for fewer than half of the
-    keyframes."""
+    step between latent frames has length 1.
+
+    Raises CameraError if a camera was found for fewer than half of the keyframes.
+    """
     known = found.registered
     if known.mean() < 0.5:
         raise CameraError(

@@ -23,8 +23,10 @@ NEAR = 1.0
 
 
 def pycolmap() -> ModuleType:
-    """Return the module pycolmap, with its log silenced. SIGTERM is handled after the current call, usually within
-    seconds. Raises DependencyError if pycolmap is missing."""
+    """Return the module pycolmap, with its log silenced.
+
+    SIGTERM is handled after the current call, usually within seconds. Raises DependencyError if pycolmap is missing.
+    """
     module = require("pycolmap")
     module.logging.minloglevel = 3
     if threading.current_thread() is threading.main_thread():  # pycolmap's handler would print a stack trace
@@ -33,9 +35,11 @@ def pycolmap() -> ModuleType:
 
 
 def map_cameras(tracks: Tracks, lens: np.ndarray, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4]. `lens`
-    [4] is fx, fy, cx, cy in pixels of the tracked frames. If it is not `known`, the mapper refines its focal length.
-    The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024."""
+    """Return camera-to-world matrices [k, 4, 4] of the keyframes, NaN where none was found, and the lens [4].
+
+    `lens` [4] is fx, fy, cx, cy in pixels of the tracked frames. If it is not `known`, the mapper refines its focal
+    length. The unit of length is arbitrary. Method: Pan et al., Global Structure-from-Motion Revisited, ECCV 2024.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_database(folder, tracks, lens, known)

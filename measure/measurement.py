@@ -18,13 +18,18 @@ EVERY = 8
 MOVING = 0.25
 """The smallest step at which a pair's direction of motion is judged, as a fraction of the path's longest step."""
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
-"""The largest accepted errors of a pair. The error of its rotation may be TURN_DEG degrees or the fraction TURN_SHARE
-of the requested rotation, whichever is larger. The error of its direction of motion may be DIRECTION_DEG degrees. If
-the camera stands still, the first error is the full rotation; if it moves backwards, the second is 180 degrees."""
+"""The largest accepted errors of a pair.
+
+The error of its rotation may be TURN_DEG degrees or the fraction TURN_SHARE of the requested rotation, whichever is
+larger. The error of its direction of motion may be DIRECTION_DEG degrees. If the camera stands still, the first error
+is the full rotation; if it moves backwards, the second is 180 degrees.
+"""
 UNASKED_PARALLAX, UNASKED_SHARE = 0.5, 0.25
-"""The largest accepted parallax of a pair for which the path only rotates. It is UNASKED_PARALLAX pixels of the tracked
-frames, or the fraction UNASKED_SHARE of the rotation in pixels, whichever is larger. The fraction allows for a lens
-that differs from the path's, since that looks like a small parallax."""
+"""The largest accepted parallax of a pair for which the path only rotates.
+
+It is UNASKED_PARALLAX pixels of the tracked frames, or the fraction UNASKED_SHARE of the rotation in pixels, whichever
+is larger. The fraction allows for a lens that differs from the path's, since that looks like a small parallax.
+"""
 ALIKE = 3.0
 """The largest ratio of two residuals at which a pair with a fault is ambiguous, so that it is not judged. The residuals
 are those of the tracked points under the path's motion and under the measured motion."""
@@ -99,8 +104,11 @@ class Pair:
     @property
     def fits_both(self) -> bool:
         """True if the pair is ambiguous: the measured motion has a fault, but the path's motion fits the tracked points
-        almost as well (see ALIKE). It is False if the directions of the two motions differ by more than 90 degrees. It
-        is also False if the path moves but the measured camera stands still."""
+        almost as well (see ALIKE).
+
+        It is False if the directions of the two motions differ by more than 90 degrees. It is also False if the path
+        moves but the measured camera stands still.
+        """
         if not self.fault or self.found is None or (self.goes and not self.found[:3, 3].any()):
             return False  # the points of a still camera fit every direction
         return self.asked_left <= ALIKE * self.left and not self.direction_error_deg > 90
@@ -139,9 +147,11 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """True if enough pairs follow the path: following >= FOLLOWING * len(found). False if too few do. None if a
-        motion was found for fewer than half of the pairs. It is also None if the answer depends on whether the
-        ambiguous pairs (found, but not judged) count as following."""
+        """True if enough pairs follow the path: following >= FOLLOWING * len(found). False if too few do.
+
+        None if a motion was found for fewer than half of the pairs. It is also None if the answer depends on whether
+        the ambiguous pairs (found, but not judged) count as following.
+        """
         if 2 * len(self.found) < len(self.pairs):
             return None
         least, most = self.following, len(self.found) - len(self.judged) + self.following
@@ -151,7 +161,9 @@ class Measurement:
     @cached_property
     def poses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The frame numbers [m] of keyframes with a camera, and the path's and the measured poses there, [m, 4, 4].
-        Both are relative to their first pose. The measured ones are scaled to the path's unit by least squares."""
+
+        Both are relative to their first pose. The measured ones are scaled to the path's unit by least squares.
+        """
         known = self.camera.registered
         frames = self.camera.tracks.frames[known]
         if not len(frames):
@@ -164,7 +176,9 @@ class Measurement:
     @cached_property
     def rotation_errors_deg(self) -> np.ndarray:
         """The RotErr [m] of each frame in `poses`: the angle in degrees between the measured rotation and the path's.
-        CamI2V's evaluation/glomap_evaluation.py defines the same angle, but reports the sum over frames in radians."""
+
+        CamI2V's evaluation/glomap_evaluation.py defines the same angle, but reports the sum over frames in radians.
+        """
         _, asked, found = self.poses
         return angle_deg(np.swapaxes(asked[:, :3, :3], 1, 2) @ found[:, :3, :3]) if len(asked) else np.empty(0)
 

@@ -34,8 +34,10 @@ def error_words(measured: Measurement) -> str:
 
 
 def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
-    """Return messages on the estimated camera as a path: its keyframes, its scale, its axes and its lens. `path` is the
-    estimated path. `lens_given` is True if the user stated the lens."""
+    """Return messages on the estimated camera as a path: its keyframes, its scale, its axes and its lens.
+
+    `path` is the estimated path. `lens_given` is True if the user stated the lens.
+    """
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     messages = [f"{found}; the poses between them are interpolated."]

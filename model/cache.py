@@ -14,9 +14,11 @@ MOST_UNREAD_FILLS = 2
 
 
 class BlockCache:
-    """A cache of two tensors for each transformer block, all computed from one source tensor. Tensors of a new source
-    replace the cached ones. If different sources alternate, cached tensors are replaced before they are read. After
-    MOST_UNREAD_FILLS such cases the cache gives up and stays empty."""
+    """A cache of two tensors for each transformer block, all computed from one source tensor.
+
+    Tensors of a new source replace the cached ones. If different sources alternate, cached tensors are replaced before
+    they are read. After MOST_UNREAD_FILLS such cases the cache gives up and stays empty.
+    """
 
     _source: Tensor | None
     """A copy of the source."""
@@ -29,8 +31,11 @@ class BlockCache:
     _was_read: bool
 
     def __init__(self, steady: bool = False) -> None:
-        """Create an empty cache. If `steady`, the tensors keep their memory addresses when the source changes, as CUDA
-        graphs require. New tensors are then copied over the old ones of the same shape, dtype and device."""
+        """Create an empty cache.
+
+        If `steady`, the tensors keep their memory addresses when the source changes, as CUDA graphs require. New
+        tensors are then copied over the old ones of the same shape, dtype and device.
+        """
         self._unread_fills, self._steady = 0, steady
         self._blocks, self._spare = {}, {}
         self._forget()
@@ -60,8 +65,11 @@ class BlockCache:
 
     def attach(self, source: Tensor) -> bool:
         """Empty the cache if the values of `source` differ from those of the cached source, and make `source` the new
-        one. Return False if the cache has given up and must not be used, else True. If `source` is the same tensor as
-        before and was not written to, its values are not compared, because a comparison would wait for the GPU."""
+        one.
+
+        Return False if the cache has given up and must not be used, else True. If `source` is the same tensor as before
+        and was not written to, its values are not compared, because a comparison would wait for the GPU.
+        """
         original, version = self._original
         is_original = original() is source and version is not None and version == _version(source)
         if self._source is not None and (is_original or same(self._source, source)):
@@ -81,8 +89,10 @@ class BlockCache:
         return freed
 
     def clear_source(self) -> int:
-        """Remove the source and its cached tensors, and return the size in bytes of these tensors. A `steady` cache
-        keeps their memory for the next tensors."""
+        """Remove the source and its cached tensors, and return the size in bytes of these tensors.
+
+        A `steady` cache keeps their memory for the next tensors.
+        """
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1
@@ -104,13 +114,17 @@ class BlockCache:
         return cached
 
     def mark_read(self) -> None:
-        """Record that a CUDA graph has read the cached tensors, which it does without a call of `get`. Otherwise the
-        cache would count the tensors as unread, and give up."""
+        """Record that a CUDA graph has read the cached tensors, which it does without a call of `get`.
+
+        Otherwise the cache would count the tensors as unread, and give up.
+        """
         self._was_read = True
 
     def take(self, blocks: Mapping[int, Pair]) -> None:
-        """Add tensors of blocks that are not cached yet, without a copy. A replayed CUDA graph has computed these
-        tensors in the graph's own memory."""
+        """Add tensors of blocks that are not cached yet, without a copy.
+
+        A replayed CUDA graph has computed these tensors in the graph's own memory.
+        """
         for block in blocks.keys() - self._blocks.keys():
             self._spare.pop(block, None)
             self._blocks[block] = blocks[block]
@@ -119,7 +133,10 @@ class BlockCache:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Yield a context after which the cache has the same entries as before, so that the caller may fill the cache
-        inside. If the context overwrites the values of cached tensors, these values are not restored."""
+        inside.
+
+        If the context overwrites the values of cached tensors, these values are not restored.
+        """
         fields = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(self).items()}
         try:
             yield
@@ -196,8 +213,10 @@ class CameraCache(BlockCache):
         self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether `nbytes` more bytes stay within `limit_bytes`. The result is False for a cache that was
-        emptied during a step, until the next step begins."""
+        """Return whether `nbytes` more bytes stay within `limit_bytes`.
+
+        The result is False for a cache that was emptied during a step, until the next step begins.
+        """
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes

@@ -89,7 +89,9 @@ class ModelConfig:
     @property
     def control_channels(self) -> int:
         """The number of channels of the camera tensor: `control` values for each of the 8x8 pixels of a latent pixel.
-        It is 384 for a camera model, 448 for an action model, and 0 without camera layers."""
+
+        It is 384 for a camera model, 448 for an action model, and 0 without camera layers.
+        """
         return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -99,7 +99,9 @@ class LingBotWorldModel(nn.Module):
 
     def set_attention(self, mode: AttentionMode) -> None:
         """Set the mode of self-attention, "exact" or "8bit" (see attention/choose_8bit.py); "auto" means "exact".
-        Cross-attention to the prompt stays exact, because a prompt has few tokens."""
+
+        Cross-attention to the prompt stays exact, because a prompt has few tokens.
+        """
         self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
@@ -146,8 +148,10 @@ class LingBotWorldModel(nn.Module):
         return self._velocity(x, timestep, context, camera, options)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Return whether an exception means that the device is out of memory. A host such as ComfyUI may override this
-        method."""
+        """Return whether an exception means that the device is out of memory.
+
+        A host such as ComfyUI may override this method.
+        """
         return isinstance(error, torch.OutOfMemoryError)
 
     def _velocity(
@@ -178,8 +182,10 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """Return the head's result [B, tokens, 4*16] for this process's tokens. This is the part of a forward that
-        depends on the latent."""
+        """Return the head's result [B, tokens, 4*16] for this process's tokens.
+
+        This is the part of a forward that depends on the latent.
+        """
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows: list[Residual] = []
@@ -193,8 +199,11 @@ class LingBotWorldModel(nn.Module):
         return self.head(x, e)
 
     def _defers_all(self, x: Tensor, options: ForwardOptions) -> bool:
-        """Return whether the residual additions of all batch elements are deferred to the next norm. Deferred additions
-        take memory. This is affordable if q, k and v are quantized to 8 bits one by one, because that saves more."""
+        """Return whether the residual additions of all batch elements are deferred to the next norm.
+
+        Deferred additions take memory. This is affordable if q, k and v are quantized to 8 bits one by one, because
+        that saves more.
+        """
         return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -210,8 +219,11 @@ class LingBotWorldModel(nn.Module):
         return kept[key]
 
     def _embed_prompts(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
-        """Return the embedded prompts of `rows` batch elements, and their `_lengths`, from the cache if possible. On a
-        CPU a single token represents all padding tokens, as `attend_to_padded` expects, so short prompts are faster."""
+        """Return the embedded prompts of `rows` batch elements, and their `_lengths`, from the cache if possible.
+
+        On a CPU a single token represents all padding tokens, as `attend_to_padded` expects, so short prompts are
+        faster.
+        """
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
@@ -223,7 +235,10 @@ class LingBotWorldModel(nn.Module):
 
     def _lengths(self, prompts: Tensor, rows: int) -> Tensor | None:
         """Return the number of tokens of each prompt without padding, int32 [rows]; None if attention does not skip
-        padding. Zeros at a prompt's end, which a host such as ComfyUI may have added, count as padding."""
+        padding.
+
+        Zeros at a prompt's end, which a host such as ComfyUI may have added, count as padding.
+        """
         config = self.config
         if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
             return None
@@ -231,13 +246,17 @@ class LingBotWorldModel(nn.Module):
         return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
-        """Return the factors and offsets of RoPE positions, by default those of training. A host such as ComfyUI may
-        override this method."""
+        """Return the factors and offsets of RoPE positions, by default those of training.
+
+        A host such as ComfyUI may override this method.
+        """
         return AS_TRAINED
 
     def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
-        """Return whether no other code, such as a patch of ComfyUI, accesses the residual stream between blocks. A host
-        such as ComfyUI may override this method."""
+        """Return whether no other code, such as a patch of ComfyUI, accesses the residual stream between blocks.
+
+        A host such as ComfyUI may override this method.
+        """
         return True
 
     def run_block(
@@ -251,9 +270,11 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: ForwardOptions,
     ) -> Tensor:
-        """Return the residual stream [B, tokens, dim] after block number `index`; x may be overwritten. The other
-        arguments are those of `Block.forward`. A host such as ComfyUI may override this method. It then calls the block
-        without `inplace` if x must stay unchanged."""
+        """Return the residual stream [B, tokens, dim] after block number `index`; x may be overwritten.
+
+        The other arguments are those of `Block.forward`. A host such as ComfyUI may override this method. It then calls
+        the block without `inplace` if x must stay unchanged.
+        """
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,15 +285,19 @@ class LingBotWorldModel(nn.Module):
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
-        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim]. Prompts shorter than `tokens` (by
-        default text_len) are padded with zeros first."""
+        """Return the embedded prompts [B, tokens, dim] of `context` [B, L, text_dim].
+
+        Prompts shorter than `tokens` (by default text_len) are padded with zeros first.
+        """
         missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
-        """Return the embedded tokens [1 or B, tokens, dim] of a camera [B, 384 or 448, F, H, W]. If all batch elements
-        have the same camera, the result has one batch element. Tokens in `cache` are reused if the camera is the same.
-        `share` selects this process's tokens."""
+        """Return the embedded tokens [1 or B, tokens, dim] of a camera [B, 384 or 448, F, H, W].
+
+        If all batch elements have the same camera, the result has one batch element. Tokens in `cache` are reused if
+        the camera is the same. `share` selects this process's tokens.
+        """
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):
@@ -317,8 +342,10 @@ class LingBotWorldModel(nn.Module):
 
 
 class Head(nn.Module):
-    """The last layer: norm, modulation and projection of each token to its 2x2 latent pixels. It computes in the
-    residual stream's dtype."""
+    """The last layer: norm, modulation and projection of each token to its 2x2 latent pixels.
+
+    It computes in the residual stream's dtype.
+    """
 
     def __init__(self, config: ModelConfig, operations: Operations, **factory: Any) -> None:
         super().__init__()
@@ -327,8 +354,10 @@ class Head(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
 
     def forward(self, x: Tensor, e: Tensor) -> Tensor:
-        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent pixels. x is the residual stream [B, tokens,
-        dim], and e is the time embedding [B, dim]."""
+        """Return the velocity [B, tokens, 4*16] of each token's 2x2 latent pixels.
+
+        x is the residual stream [B, tokens, dim], and e is the time embedding [B, dim].
+        """
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
         with prepared(self.head, x) as project:
             return torch.stack(
@@ -353,9 +382,11 @@ def sinusoid(timestep: Tensor, width: int) -> Tensor:
 
 
 def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
-    """Raise CameraError if the model cannot use a camera for the latent x [B, C, F, H, W]. A valid camera is [1 or B,
-    channels, F, H, W], with `config.control_channels` channels and the F, H and W of x. A model without camera layers
-    cannot use any camera."""
+    """Raise CameraError if the model cannot use a camera for the latent x [B, C, F, H, W].
+
+    A valid camera is [1 or B, channels, F, H, W], with `config.control_channels` channels and the F, H and W of x. A
+    model without camera layers cannot use any camera.
+    """
     given = f"the camera is {list(camera.shape)}"
     if config.control is None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")

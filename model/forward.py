@@ -79,8 +79,10 @@ class ForwardRecorder(Protocol):
 
 
 class ForwardOptions(TypedDict, total=False):
-    """The options that a forward passes to its blocks and to the attention function. All are optional. A host such as
-    ComfyUI may add others."""
+    """The options that a forward passes to its blocks and to the attention function.
+
+    All are optional. A host such as ComfyUI may add others.
+    """
 
     camera_cache: CameraCache | None
     """The cache of the camera's scales and shifts, and of the prompt's keys and values, which all steps share."""
@@ -91,8 +93,11 @@ class ForwardOptions(TypedDict, total=False):
     token_share: TokenShare
     """This process's share of the tokens, set by the model."""
     residuals: Sequence[Residual]
-    """The residual stream of each batch element, set by the model. It lets a block defer an addition to the next
-    block's norm. It is missing if other code, such as a patch of ComfyUI, reads the stream between blocks."""
+    """The residual stream of each batch element, set by the model.
+
+    It lets a block defer an addition to the next block's norm. It is missing if other code, such as a patch of ComfyUI,
+    reads the stream between blocks.
+    """
     prompt_lengths: Tensor | None
     """The number of tokens of each prompt without padding, int32 [B]. The model sets it if attention skips padding."""
     graphs: ForwardRecorder

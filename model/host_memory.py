@@ -14,22 +14,28 @@ from ..errors import InputError
 
 
 def give_back_memory() -> None:
-    """Release free memory that glibc's allocator still holds to the operating system (`malloc_trim`). Such memory
-    builds up when several threads allocate tensors of many sizes. Without glibc the function does nothing."""
+    """Release free memory that glibc's allocator still holds to the operating system (`malloc_trim`).
+
+    Such memory builds up when several threads allocate tensors of many sizes. Without glibc the function does nothing.
+    """
     with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Return `tensor` on the device, in `dtype` if that is not None. To a CUDA device the copy is non-blocking. To
-    other devices it blocks, because some of them, such as MPS, would otherwise read the host memory after it has been
-    overwritten."""
+    """Return `tensor` on the device, in `dtype` if that is not None.
+
+    To a CUDA device the copy is non-blocking. To other devices it blocks, because some of them, such as MPS, would
+    otherwise read the host memory after it has been overwritten.
+    """
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     """Return `tensor` in pinned memory if the device is a CUDA device, for a later `upload`; else return it unchanged.
-    A copy from memory that is not pinned would block Python until all earlier work on the GPU is done."""
+
+    A copy from memory that is not pinned would block Python until all earlier work on the GPU is done.
+    """
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
@@ -46,18 +52,22 @@ def queued_on(*devices: torch.device) -> Callable[[], None]:
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
-    """Pin the memory of `tensors` for CUDA, until `owner` is garbage-collected. The tensors are set to zero. torch's
-    own pinned memory would take up to twice as much, because its allocator rounds every size up to a power of two.
-    Raises InputError if the system refuses to pin that much memory."""
+    """Pin the memory of `tensors` for CUDA, until `owner` is garbage-collected. The tensors are set to zero.
+
+    torch's own pinned memory would take up to twice as much, because its allocator rounds every size up to a power of
+    two. Raises InputError if the system refuses to pin that much memory.
+    """
     pinned: list[Tensor] = []
     weakref.finalize(owner, _unpin, pinned, device)
     _pin(tensors, pinned, sum(tensor.nbytes for tensor in tensors))
 
 
 class Pinning:
-    """A background thread that pins `groups` of tensors one after the other for a CUDA device (see `pin`). Pinning 23
-    GB takes five seconds. The groups stay pinned until `owner` is garbage-collected, which also stops the thread. All
-    tensors are set to zero."""
+    """A background thread that pins `groups` of tensors one after the other for a CUDA device (see `pin`).
+
+    Pinning 23 GB takes five seconds. The groups stay pinned until `owner` is garbage-collected, which also stops the
+    thread. All tensors are set to zero.
+    """
 
     def __init__(self, owner: object, groups: list[list[Tensor]], device: torch.device) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
@@ -70,8 +80,10 @@ class Pinning:
         weakref.finalize(owner, self._close)
 
     def wait(self, group: int) -> None:
-        """Wait until group number `group` is pinned, and raise the errors of `pin`. The group's tensors must not be
-        read or written before this method returns."""
+        """Wait until group number `group` is pinned, and raise the errors of `pin`.
+
+        The group's tensors must not be read or written before this method returns.
+        """
         self._done[group].result()
 
     def _work(self, groups: list[list[Tensor]], inference: bool) -> None:

@@ -87,8 +87,10 @@ def camera_cache_bytes(
 
 
 def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
-    """Return the size in bytes of the decoded weights of one block's `main_layers`. They are in `dtype`, or in 8 bits
-    if `arithmetic` is."""
+    """Return the size in bytes of the decoded weights of one block's `main_layers`.
+
+    They are in `dtype`, or in 8 bits if `arithmetic` is.
+    """
     dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
     own = 6 * _weight(dim, dim, size, arithmetic)
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
@@ -116,8 +118,10 @@ def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Prec
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of a feed-forward in bytes: two weights, and the input and output of one of its layers. In
-    8 bits the second layer's input exists in 16 bits and in 8 bits."""
+    """Return the peak memory of a feed-forward in bytes: two weights, and the input and output of one of its layers.
+
+    In 8 bits the second layer's input exists in 16 bits and in 8 bits.
+    """
     dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
@@ -126,8 +130,10 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
-    """Return the peak memory of the camera layers in bytes. It includes four weights, and the hidden state, scale and
-    shift of the tokens processed at once."""
+    """Return the peak memory of the camera layers in bytes.
+
+    It includes four weights, and the hidden state, scale and shift of the tokens processed at once.
+    """
     tokens = min(tokens, CAMERA_TOKENS)
     row = tokens * config.dim * size
     made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
@@ -135,8 +141,10 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """Return the memory in bytes that an 8-bit matrix product needs besides its result. It holds the quantized input
-    with a scale for each token, and for int8 the int32 sums of a part of the tokens."""
+    """Return the memory in bytes that an 8-bit matrix product needs besides its result.
+
+    It holds the quantized input with a scale for each token, and for int8 the int32 sums of a part of the tokens.
+    """
     if arithmetic not in DTYPES:
         return 0
     return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
@@ -148,9 +156,11 @@ def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """Return the peak memory of embedding the camera in bytes: the larger of two stages. The first stage holds the
-    camera in the compute dtype, and a copy rearranged to tokens. The second stage holds this copy, the embedded tokens,
-    three temporary parts of them, and the weights."""
+    """Return the peak memory of embedding the camera in bytes: the larger of two stages.
+
+    The first stage holds the camera in the compute dtype, and a copy rearranged to tokens. The second stage holds this
+    copy, the embedded tokens, three temporary parts of them, and the weights.
+    """
     channels = config.control_channels
     folded = tokens * 4 * channels * size
     weights = (4 * channels + 2 * config.dim) * config.dim * size

@@ -28,7 +28,9 @@ _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all
 
 def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
     """Start to gather the tensor `share` of every process into `gathered`, ordered by rank. Return the pending work.
-    All shares must have the same shape."""
+
+    All shares must have the same shape.
+    """
     return _all_gather(gathered, share, group=group, async_op=True)
 
 
@@ -41,8 +43,10 @@ def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
 
 
 class SequenceParallel:
-    """The group of processes that compute a forward together. Pass it as `options["sequence_parallel"]`. All processes
-    call the model with the same arguments, and each receives the full result."""
+    """The group of processes that compute a forward together. Pass it as `options["sequence_parallel"]`.
+
+    All processes call the model with the same arguments, and each receives the full result.
+    """
 
     def __init__(self, group: distributed.ProcessGroup) -> None:
         self.group, self.size, self.rank = group, group.size(), group.rank()
@@ -64,14 +68,19 @@ class SequenceParallel:
         return bool(flag.item())
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """Return the config with this process's share of the heads, to create this process's KeyValueCache. Raises
-        InputError if the number of heads is not a multiple of the number of processes."""
+        """Return the config with this process's share of the heads, to create this process's KeyValueCache.
+
+        Raises InputError if the number of heads is not a multiple of the number of processes.
+        """
         self.check(config)
         return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
-        """Return this process's share of the tokens of a grid of frames, rows and columns. All shares have the same
-        length. The last ones are padded with tokens of zeros if necessary, which attention ignores."""
+        """Return this process's share of the tokens of a grid of frames, rows and columns.
+
+        All shares have the same length. The last ones are padded with tokens of zeros if necessary, which attention
+        ignores.
+        """
         frames, frame = grid[0], grid[1] * grid[2]
         tokens = frames * frame
         length = -(-tokens // self.size)
@@ -102,9 +111,11 @@ WHOLE_VIDEO = WholeVideo()
 
 @dataclass(frozen=True)
 class TokenShare(WholeVideo):
-    """One process's share of the `tokens` tokens of a forward. `frames` are the latent frames that contain the share,
-    and `within` is the share's slice of their tokens. `length` is the number of tokens of a share, the same for all
-    processes, including padding with zeros."""
+    """One process's share of the `tokens` tokens of a forward.
+
+    `frames` are the latent frames that contain the share, and `within` is the share's slice of their tokens. `length`
+    is the number of tokens of a share, the same for all processes, including padding with zeros.
+    """
 
     parallel: SequenceParallel
     tokens: int
@@ -132,9 +143,11 @@ class TokenShare(WholeVideo):
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
-        """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads. The arguments are q,
-        k and v [length, dim] of this process's tokens with all heads. Each is exchanged with the other processes while
-        the next one is computed."""
+        """Return q, k and v [tokens, dim / processes]: all tokens, but only this process's heads.
+
+        The arguments are q, k and v [length, dim] of this process's tokens with all heads. Each is exchanged with the
+        other processes while the next one is computed.
+        """
         exchanges: list[Exchange] = []
         for share in q_k_v:
             exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
@@ -144,8 +157,11 @@ class TokenShare(WholeVideo):
         return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
-        """Return the attention result [length, dim] of this process's tokens with all heads. `heads` [tokens, dim /
-        processes] is the result of all tokens for this process's heads. The processes exchange it."""
+        """Return the attention result [length, dim] of this process's tokens with all heads.
+
+        `heads` [tokens, dim / processes] is the result of all tokens for this process's heads. The processes exchange
+        it.
+        """
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
@@ -153,15 +169,19 @@ class TokenShare(WholeVideo):
         return exchange.received.transpose(0, 1).flatten(1)
 
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
-        """Return a context in which kernels are recorded as CUDA graphs, but exchanges of data are not. Functions that
-        run the exchanges are passed to `between`, which runs them between two graphs. Their buffers stay allocated for
-        replays."""
+        """Return a context in which kernels are recorded as CUDA graphs, but exchanges of data are not.
+
+        Functions that run the exchanges are passed to `between`, which runs them between two graphs. Their buffers stay
+        allocated for replays.
+        """
         return self.parallel.exchanges.recorded_by(between)
 
 
 class Exchange:
     """An exchange of data among all processes. Part i of `sent` is for process i, part i of `received` from process i.
-    Both tensors are [processes, ...]."""
+
+    Both tensors are [processes, ...].
+    """
 
     def __init__(self, sent: Tensor, received: Tensor, group: distributed.ProcessGroup) -> None:
         self._sent, self.received, self._group = sent, received, group
@@ -179,8 +199,10 @@ class Exchanges:
     """A factory of exchanges. `between` calls the functions that run them: at once, or between two CUDA graphs."""
 
     IN_TURNS = 4
-    """The number of exchanges with separate buffers in a recording: q, k, v and the result of attention. All blocks use
-    the same buffers, because a block's exchanges end before those of the next block start."""
+    """The number of exchanges with separate buffers in a recording: q, k, v and the result of attention.
+
+    All blocks use the same buffers, because a block's exchanges end before those of the next block start.
+    """
 
     between: Between
 

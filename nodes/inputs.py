@@ -53,7 +53,9 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
     """Return an input for a number of video frames with the minimum `least`. The step is 4 if `least` is 4n+1, else 1.
-    The step of 4 gives only values 4n+1, because the canvas rounds to `least` plus a multiple of the step."""
+
+    The step of 4 gives only values 4n+1, because the canvas rounds to `least` plus a multiple of the step.
+    """
     return whole("frames", (least, default, MOST_FRAMES), tooltip, step=4 if least % 4 == 1 else 1)
 
 

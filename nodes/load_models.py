@@ -226,9 +226,12 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
-    """Check the headers of the model files that `find(*names)` returns. The last two of `names_and_modes` are the
-    loader's `arithmetic` and `attention`, the others are the names. Raises InputError for a missing file and for a mode
-    that the device does not support, and CheckpointError for an invalid file."""
+    """Check the headers of the model files that `find(*names)` returns.
+
+    The last two of `names_and_modes` are the loader's `arithmetic` and `attention`, the others are the names. Raises
+    InputError for a missing file and for a mode that the device does not support, and CheckpointError for an invalid
+    file.
+    """
     *names, arithmetic, attention = names_and_modes
     paths = find(*names)
     version = folders.fingerprint([paths] if isinstance(paths, Path) else paths)
@@ -237,8 +240,10 @@ def _check(find: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -
 
 @lru_cache(maxsize=8)
 def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
-    """Check the headers of the files of both experts, or of a causal model. `modes` are `arithmetic` and `attention`.
-    `version`, the files' fingerprint, keeps cached results apart."""
+    """Check the headers of the files of both experts, or of a causal model.
+
+    `modes` are `arithmetic` and `attention`. `version`, the files' fingerprint, keeps cached results apart.
+    """
     from ..host.loading import check_8_bits
     from ..loaders import open_checkpoint
     from ..loaders.package import open_experts

@@ -1,6 +1,8 @@
 """The nodes LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo and LingBotWorldMeasureDrift for finished videos.
+
 They measure how well a video follows its camera path, estimate the camera path of a video, and find where its quality
-decays."""
+decays.
+"""
 
 from comfy_api.latest import io, ui
 

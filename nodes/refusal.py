@@ -9,8 +9,10 @@ from ..host.files.folders import fingerprint
 
 
 class NamesToCheck(list[str]):
-    """A list of combo options that contains every name (`in` is always true). With it ComfyUI reports no unlisted name
-    itself, so the node's own check can report it with a better message."""
+    """A list of combo options that contains every name (`in` is always true).
+
+    With it ComfyUI reports no unlisted name itself, so the node's own check can report it with a better message.
+    """
 
     def __contains__(self, name: object) -> bool:
         return True

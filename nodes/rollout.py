@@ -35,8 +35,10 @@ THE_RELEASES = 0.0
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
-    """Return the RolloutRequest of a node's inputs. A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become
-    None. `others` are further fields."""
+    """Return the RolloutRequest of a node's inputs.
+
+    A `chunk` of AS_TRAINED, and a `window` or `sink` of UNSET, become None. `others` are further fields.
+    """
     from ..pipeline.spec import RolloutRequest
 
     return RolloutRequest(

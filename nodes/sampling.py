@@ -261,8 +261,10 @@ class LingBotWorldSampler(io.ComfyNode):
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
     """Return the sigmas [steps + 1] and the integer timesteps [steps] of a schedule. Raises InputError for an invalid
-    number, because another node may supply it. With a denoise below 1, they are the last steps of a longer schedule, as
-    in ComfyUI's KSampler and BasicScheduler."""
+    number, because another node may supply it.
+
+    With a denoise below 1, they are the last steps of a longer schedule, as in ComfyUI's KSampler and BasicScheduler.
+    """
     from ..sampling import flow_sigmas, flow_timesteps
 
     if not 0 < denoise <= 1:

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
 ChunkCallback = Callable[[int, int], None]
-"""The signature callback(chunk, forward), called after each forward of a chunk; both numbers count from 0. The first
-forward of a chunk updates the cache with the previous chunk. The video's first chunk has no such forward. The other
-forwards are the denoising steps."""
+"""The signature callback(chunk, forward), called after each forward of a chunk; both numbers count from 0.
+
+The first forward of a chunk updates the cache with the previous chunk. The video's first chunk has no such forward. The
+other forwards are the denoising steps.
+"""
 
 
 class Chunk(NamedTuple):
@@ -46,9 +48,11 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLoop:
-    """The settings shared by all chunks of a video. `size` is the height and width of the latent. `held` is the number
-    of latent frames with cached keys and values (see `Window.held`). `chunk` is the number of latent frames per chunk.
-    `schedule` determines the denoising steps."""
+    """The settings shared by all chunks of a video.
+
+    `size` is the height and width of the latent. `held` is the number of latent frames with cached keys and values (see
+    `Window.held`). `chunk` is the number of latent frames per chunk. `schedule` determines the denoising steps.
+    """
 
     size: tuple[int, int]
     held: Window

@@ -37,7 +37,9 @@ _Primaries = tuple[tuple[float, float], tuple[float, float], tuple[float, float]
 
 class Coding(NamedTuple):
     """The colour coding in a PNG's cICP chunk, or in the nclx box of an AVIF or HEIF file, as numbers of ITU-T H.273.
-    `narrow` is True if black is 16 and white is 235, as in video."""
+
+    `narrow` is True if black is 16 and white is 235, as in video.
+    """
 
     primaries: int
     transfer: int
@@ -70,8 +72,10 @@ def as_players_take(frame: Any) -> Any:
 
 def in_srgb(colour: Image.Image, source: Image.Image, coding: Coding | None) -> tuple[Image.Image, list[str]]:
     """Return an opaque image converted to sRGB (mode RGB), and notes for the user on a profile that cannot be applied.
+
     `colour` is the image to convert. `source` is the image as it was opened, with its profile, EXIF data and PNG
-    chunks. `coding` is the file's colour coding, or None."""
+    chunks. `coding` is the file's colour coding, or None.
+    """
     notes: list[str] = []
     data = source.info.get("icc_profile") or described(source, coding)
     if data:

@@ -34,9 +34,12 @@ class HostCopy(NamedTuple):
 
 
 class Delivery(Generic[T]):
-    """A queue that delivers each chunk one chunk after it was generated. `deliver(latent, item)` receives a chunk's
-    latent in host memory and the item added with it. `latents` lists all delivered latents, including the current one
-    during `deliver`. Pass `forward_done` to the loop as its callback, and call `finish` after the last chunk."""
+    """A queue that delivers each chunk one chunk after it was generated.
+
+    `deliver(latent, item)` receives a chunk's latent in host memory and the item added with it. `latents` lists all
+    delivered latents, including the current one during `deliver`. Pass `forward_done` to the loop as its callback, and
+    call `finish` after the last chunk.
+    """
 
     def __init__(self, deliver: Callable[[Tensor, T], None]) -> None:
         self._deliver = deliver

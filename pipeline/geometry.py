@@ -79,9 +79,11 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
 
 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
-    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1. The
-    resize is bicubic (a = -0.75) without antialiasing or clamping, as in the official code. So the VAE may receive
-    values beyond -1..1."""
+    """Return an image, uint8 [H, W, 3], stretched to the video's size: float32 [3, height, width], about -1..1.
+
+    The resize is bicubic (a = -0.75) without antialiasing or clamping, as in the official code. So the VAE may receive
+    values beyond -1..1.
+    """
     own = np.require(image, requirements=["C_CONTIGUOUS", "WRITEABLE"])  # torch warns about memory that is not writable
     pixels = torch.from_numpy(own).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width

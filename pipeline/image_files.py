@@ -54,7 +54,9 @@ class Picture(NamedTuple):
 
 def open_picture(source: str | Path | BytesIO) -> Image.Image:
     """Return an image file opened by Pillow. HEIC files need pillow-heif, and so do AVIF files with an older Pillow.
-    Raises InputError if pillow-heif is needed and missing, and the errors of Pillow."""
+
+    Raises InputError if pillow-heif is needed and missing, and the errors of Pillow.
+    """
     try:
         return Image.open(source)
     except Image.UnidentifiedImageError as error:
@@ -74,8 +76,10 @@ def open_picture(source: str | Path | BytesIO) -> Image.Image:
 
 def read_pixels(image: Image.Image, head: bytes = b"") -> Picture:
     """Return the pixels of an image as browsers show it: upright, in sRGB, on white. `head` holds the first bytes of
-    its file. 16-bit grey is scaled to 8 bits. Raises InputError for 32-bit or floating-point pixels and for raw files
-    of cameras."""
+    its file.
+
+    16-bit grey is scaled to 8 bits. Raises InputError for 32-bit or floating-point pixels and for raw files of cameras.
+    """
     _refuse_other_pixels(image, head)
     coding, notes = coding_of(head), _coding_notes(coding_of(head))
     upright = ImageOps.exif_transpose(image)
@@ -141,9 +145,12 @@ def over_background(pixels: np.ndarray, alpha: np.ndarray) -> np.ndarray:
 
 
 def picture_of(path: Path) -> Picture:
-    """Return the pixels of an image file as browsers show it, uint8 RGB, and notes for the user. Each note names the
-    file and a field of it that changed the pixels or was ignored. Of several images the first is read. Raises
-    InputError for unsupported pixels or a missing pillow-heif, and the errors of Pillow for an unreadable file."""
+    """Return the pixels of an image file as browsers show it, uint8 RGB, and notes for the user.
+
+    Each note names the file and a field of it that changed the pixels or was ignored. Of several images the first is
+    read. Raises InputError for unsupported pixels or a missing pillow-heif, and the errors of Pillow for an unreadable
+    file.
+    """
     head = _head(path)
     with open_picture(path) as opened:
         try:

@@ -120,9 +120,11 @@ def estimate_vae(
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that torch can still allocate on `device`. These are the free memory and torch's unused reserve,
-    up to the process's limit (set_per_process_memory_fraction). On the CPU, where weights are memory-mapped, return
-    2**62."""
+    """Return the bytes that torch can still allocate on `device`.
+
+    These are the free memory and torch's unused reserve, up to the process's limit (set_per_process_memory_fraction).
+    On the CPU, where weights are memory-mapped, return 2**62.
+    """
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -149,7 +151,10 @@ class Residency:
 @dataclass(frozen=True)
 class MemoryWishes:
     """The user's options for memory: whether both experts stay on the GPU (`residency`), the camera cache, the storage
-    of keys and values (`kv_cache`), and tiles for the VAE. `shard`: the weights are sharded over several processes."""
+    of keys and values (`kv_cache`), and tiles for the VAE.
+
+    `shard`: the weights are sharded over several processes.
+    """
 
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
@@ -160,8 +165,11 @@ class MemoryWishes:
 
 @dataclass(frozen=True)
 class SamplingWork:
-    """The properties of the base model's denoising steps that determine their memory. `camera`: the model has a camera
-    input. `guided`: a negative prompt is used. `together`: the process groups that compute a step together."""
+    """The properties of the base model's denoising steps that determine their memory.
+
+    `camera`: the model has a camera input. `guided`: a negative prompt is used. `together`: the process groups that
+    compute a step together.
+    """
 
     experts: PerExpert[Checkpoint]
     geometry: Geometry

@@ -30,8 +30,11 @@ from .world import WorldMemory
 
 PAGES_SHARE = 0.85
 """The largest share of the free host memory for two things together: pinned keys and values, and the pages of the
-weight file that every forward reads. Above this share the pages would be evicted, and every forward would read the
-disk. So 8-bit keys and values are chosen if they help."""
+weight file that every forward reads.
+
+Above this share the pages would be evicted, and every forward would read the disk. So 8-bit keys and values are chosen
+if they help.
+"""
 
 
 class Free(NamedTuple):
@@ -43,9 +46,11 @@ class Free(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutWork:
-    """The properties of a causal run that determine the memory of its chunks. `size` is the height and width of the
-    latent. `held` is the number of latent frames with cached keys and values. `guided`: keys and values are cached for
-    two prompts."""
+    """The properties of a causal run that determine the memory of its chunks.
+
+    `size` is the height and width of the latent. `held` is the number of latent frames with cached keys and values.
+    `guided`: keys and values are cached for two prompts.
+    """
 
     config: ModelConfig
     size: tuple[int, int]
@@ -86,8 +91,11 @@ class RolloutWork:
 
     def forward(self, place: KeyValuePlace) -> int:
         """Return the bytes that a chunk's forward needs in addition to weights and cached keys and values:
-        `activations` and temporary copies of keys and values. If attention is 8-bit and keys and values are stored at
-        `place` in another format, each forward converts the keys and values of one block at a time."""
+        `activations` and temporary copies of keys and values.
+
+        If attention is 8-bit and keys and values are stored at `place` in another format, each forward converts the
+        keys and values of one block at a time.
+        """
         converts = self.precision.attention == "8bit" and not place.fp8
         copies = 2 * self.held * self.tokens * self.local.dim if converts else 0
         return self.activations + self.key_values(place).working + copies
@@ -155,8 +163,11 @@ class RolloutMemory:
 
 class DecoderSettings(NamedTuple):
     """The settings of the VAE decoder: its `width`, and whether it runs in fp16 (`half`) or on another GPU than the
-    model (`elsewhere`). `recorded`: its kernels are recorded as a CUDA graph. Their memory then stays allocated, unless
-    the VAE's state is parked."""
+    model (`elsewhere`).
+
+    `recorded`: its kernels are recorded as a CUDA graph. Their memory then stays allocated, unless the VAE's state is
+    parked.
+    """
 
     width: int
     half: bool = False
@@ -227,9 +238,11 @@ class RolloutPlanner:
         )
 
     def _choices(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
-        """Yield the storage choices, the best first. `places` are the locations of keys and values to try. Streamed
-        blocks cost about as much time as a tiled VAE. But an fp32 VAE without tiles takes the memory of twice as many
-        blocks as an fp16 one."""
+        """Yield the storage choices, the best first. `places` are the locations of keys and values to try.
+
+        Streamed blocks cost about as much time as a tiled VAE. But an fp32 VAE without tiles takes the memory of twice
+        as many blocks as an fp16 one.
+        """
         wishes = self.wishes
         places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
         if wishes.shard or wishes.residency != "stream":

@@ -31,9 +31,11 @@ action model."""
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRequest:
-    """The user's options for a run. None means the release's default, or the value of the state to continue. `indices`
-    are the steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`, `guide_scale` and `solver` are
-    for a guided model."""
+    """The user's options for a run. None means the release's default, or the value of the state to continue.
+
+    `indices` are the steps of a few-step model, as indices of a schedule of 1,000 steps. `steps`, `guide_scale` and
+    `solver` are for a guided model.
+    """
 
     frames: int
     chunk: int | None = None
@@ -48,9 +50,11 @@ class RolloutRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSpec:
-    """A checked plan of a run of a causal model. `frame` float32 [3, H, W], about -1 to 1, is the first frame of the
-    video. `geometry` counts only the frames that this run generates. `release` is the name of the model's release.
-    `notes` are messages for the user."""
+    """A checked plan of a run of a causal model.
+
+    `frame` float32 [3, H, W], about -1 to 1, is the first frame of the video. `geometry` counts only the frames that
+    this run generates. `release` is the name of the model's release. `notes` are messages for the user.
+    """
 
     config: ModelConfig
     release: str
@@ -122,9 +126,11 @@ class RolloutSpec:
             yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, *prompts: Prompt) -> WorldState:
-        """Return the state after the first f latent frames of this run, `latent` [1, 16, f, h, w]. If the run continued
-        a state, the result includes the frames of that state. `prompts` are this run's prompts in the order of their
-        use; the last one was used for all remaining chunks."""
+        """Return the state after the first f latent frames of this run, `latent` [1, 16, f, h, w].
+
+        If the run continued a state, the result includes the frames of that state. `prompts` are this run's prompts in
+        the order of their use; the last one was used for all remaining chunks.
+        """
         done, track, before = latent.shape[2], self.track, self.state
         left, used = done // self.chunk, []
         for number, prompt in enumerate(prompts, 1):

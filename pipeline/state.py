@@ -47,9 +47,11 @@ class Prompt:
 
 
 def prompts_of(starts: Sequence[tuple[int, str, Tensor]], negative: Tensor | None = None) -> list[Prompt]:
-    """Return the prompts of a run in the order of their use. `starts` holds the first chunk, the text and the embedding
-    [1, L, D] of each prompt; `negative` [1, L, D] is the embedding of the negative prompt. The last prompt has 0
-    `chunks`, because the end of the run is not known."""
+    """Return the prompts of a run in the order of their use.
+
+    `starts` holds the first chunk, the text and the embedding [1, L, D] of each prompt; `negative` [1, L, D] is the
+    embedding of the negative prompt. The last prompt has 0 `chunks`, because the end of the run is not known.
+    """
     ends = [first for first, _, _ in starts[1:]] + [starts[-1][0]]
     return [
         Prompt(text, context, end - first, negative) for (first, text, context), end in zip(starts, ends, strict=True)
@@ -97,9 +99,11 @@ class WorldState:
         return 4 * self.latent.shape[2] - 3
 
     def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
-        """Raise InputError unless a model of this `config` can continue the video. `config` must equal the state's.
-        `chunk` must equal the state's number of latent frames per chunk (None: not checked). `guided`, whether the
-        model needs a negative prompt, must be the same as for the state's last prompt."""
+        """Raise InputError unless a model of this `config` can continue the video.
+
+        `config` must equal the state's. `chunk` must equal the state's number of latent frames per chunk (None: not
+        checked). `guided`, whether the model needs a negative prompt, must be the same as for the state's last prompt.
+        """
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:

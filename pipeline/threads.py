@@ -23,9 +23,11 @@ installed."""
 
 
 def use_idle_cores(device: torch.device) -> str:
-    """Set torch's number of threads to the number of idle cores, but at least to half of torch's default. The number
-    stays unchanged if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set. Return a note for the
-    user if other programs are the reason for fewer threads, else an empty string."""
+    """Set torch's number of threads to the number of idle cores, but at least to half of torch's default.
+
+    The number stays unchanged if `device` is not a CPU, or if OMP_NUM_THREADS or MKL_NUM_THREADS is set. Return a note
+    for the user if other programs are the reason for fewer threads, else an empty string.
+    """
     if device.type != "cpu" or any(os.environ.get(name) for name in USERS_CHOICES):
         return ""
     most = _default_threads()

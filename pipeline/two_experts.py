@@ -148,8 +148,11 @@ def sample_videos(
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
     """Return the latents [1, 16, f, h, w] of several videos. Each expert is loaded once and runs its steps of all
-    videos. `schedule` holds the steps for all videos. `together` holds the process groups. `callback` is called after
-    each step of each video. The other arguments are those of `sample`."""
+    videos.
+
+    `schedule` holds the steps for all videos. `together` holds the process groups. `callback` is called after each step
+    of each video. The other arguments are those of `sample`.
+    """
     timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]
@@ -221,9 +224,11 @@ def predict(
     camera_cache: CameraCache | None = None,
     together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
-    """Return the guided velocity, float32 [1, 16, f, h, w], for `x` in the same shape at an integer `timestep`. With a
-    guidance `scale` of 1 only the prompt is used. Otherwise prompt and negative prompt are one forward with a batch of
-    two, or one forward in each of two processes. Both use the camera."""
+    """Return the guided velocity, float32 [1, 16, f, h, w], for `x` in the same shape at an integer `timestep`.
+
+    With a guidance `scale` of 1 only the prompt is used. Otherwise prompt and negative prompt are one forward with a
+    batch of two, or one forward in each of two processes. Both use the camera.
+    """
     prompts = [conditioning.context]
     if scale != 1:
         if conditioning.context_null is None:

@@ -229,9 +229,11 @@ class World:
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Run the clean pass of the last chunk now, instead of when the next chunk begins. If forwards are recorded as
-        CUDA graphs, the first call records all kinds of forward that later chunks need. So no later chunk is slowed by
-        a recording."""
+        """Run the clean pass of the last chunk now, instead of when the next chunk begins.
+
+        If forwards are recorded as CUDA graphs, the first call records all kinds of forward that later chunks need. So
+        no later chunk is slowed by a recording.
+        """
         made = self._made
         if self._remember_made() and made is not None and not self._rehearsed:
             self._rehearse(*made)
@@ -252,9 +254,11 @@ class World:
         self._begun = False
 
     def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
-        """Run each kind of forward twice, with different inputs, so that it is recorded and tested. This is done with
-        the current window, and again as if the window were full. The keys and values stored here are overwritten,
-        because the next chunk begins again when it is generated."""
+        """Run each kind of forward twice, with different inputs, so that it is recorded and tested.
+
+        This is done with the current window, and again as if the window were full. The keys and values stored here are
+        overwritten, because the next chunk begins again when it is generated.
+        """
         self._rehearsed = True
         lanes = [lane for lane in self._lanes if "graphs" in lane.options]
         for lane in lanes:
@@ -317,7 +321,10 @@ class World:
 
     def _remember_made(self) -> bool:
         """Run the clean pass of the last chunk that `chunk` generated, unless that was done before. Return True if it
-        was run now. Raises InputError if an earlier forward left the keys and values incomplete."""
+        was run now.
+
+        Raises InputError if an earlier forward left the keys and values incomplete.
+        """
         if self._incomplete:
             raise InputError(
                 "the keys and values may be incomplete, because a forward was interrupted during a cache update; "

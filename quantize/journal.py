@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 
 class WrittenParameter(NamedTuple):
-    """A written parameter: the SHA-256 of its tensors by key, its quant_state, and its relative error. The error is the
-    RMS of the differences over the RMS of the weight, None if the parameter is unchanged."""
+    """A written parameter: the SHA-256 of its tensors by key, its quant_state, and its relative error.
+
+    The error is the RMS of the differences over the RMS of the weight, None if the parameter is unchanged.
+    """
 
     sha256: dict[str, str]
     states: dict[str, str]
@@ -16,8 +18,10 @@ class WrittenParameter(NamedTuple):
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A file of written parameters: a first line that identifies the task, and one JSON line for each parameter. A last
-    line that a killed process left incomplete is ignored. A journal of another task is overwritten."""
+    """A file of written parameters: a first line that identifies the task, and one JSON line for each parameter.
+
+    A last line that a killed process left incomplete is ignored. A journal of another task is overwritten.
+    """
 
     def __init__(self, path: Path, task: dict) -> None:
         self.written = _read(path, task)

@@ -32,8 +32,10 @@ class Verified:
 
 def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
     """Return the result for each file of a package, or for one model or text encoder. If `fast`, only headers, shapes
-    and scales are read. `show` displays the progress. Raises CheckpointError or TextError, which names the fault. One
-    message lists all damaged tensors of a file."""
+    and scales are read. `show` displays the progress.
+
+    Raises CheckpointError or TextError, which names the fault. One message lists all damaged tensors of a file.
+    """
     path = Path(path).expanduser()
     alone = path / TEXT_ENCODER
     if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, meta_of(alone).name}:

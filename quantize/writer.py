@@ -131,8 +131,10 @@ class TensorFile(AbstractContextManager["TensorFile"]):
 
 
 def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
-    """Return a file's size in bytes with these parameters: `quantized` as `quant_type`, the others in bf16. The result
-    may be a few KB too large, because the length of a quant_state depends on the data."""
+    """Return a file's size in bytes with these parameters: `quantized` as `quant_type`, the others in bf16.
+
+    The result may be a few KB too large, because the length of a quant_state depends on the data.
+    """
     layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     header = _header(layout, comfy.metadata(quantized, quant_type))
     return len(header) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
@@ -165,9 +167,11 @@ def _tensors(
 
 
 def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
-    """Return the dtype, shape and byte offset of each tensor by key. Tensors are sorted by dtype, the widest first, so
-    that all are aligned, as in the safetensors library. The quant_states are last, because `finish` corrects their
-    lengths and offsets."""
+    """Return the dtype, shape and byte offset of each tensor by key.
+
+    Tensors are sorted by dtype, the widest first, so that all are aligned, as in the safetensors library. The
+    quant_states are last, because `finish` corrects their lengths and offsets.
+    """
     ordered = sorted(tensors, key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
     layout, end = {}, 0
     for key, stored, shape in ordered:

@@ -1,5 +1,8 @@
-"""The denoising schedules that the causal models use for each chunk of a video. LingBot-World Fast and 2.0 use a few
-steps without guidance. causal-pretrain, the slower release of higher quality, uses many steps with guidance."""
+"""The denoising schedules that the causal models use for each chunk of a video.
+
+LingBot-World Fast and 2.0 use a few steps without guidance. causal-pretrain, the slower release of higher quality, uses
+many steps with guidance.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,9 +24,12 @@ Predict = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class FewStepSchedule:
-    """A schedule of a few steps without guidance. Each step has one of `timesteps` (integers) and one of `sigmas`
-    (float64, for x0 = x - sigma * velocity). Before every step but the first, noise is added to x0 up to the level in
-    `renoise_sigmas` (float32), which has one item fewer."""
+    """A schedule of a few steps without guidance.
+
+    Each step has one of `timesteps` (integers) and one of `sigmas` (float64, for x0 = x - sigma * velocity). Before
+    every step but the first, noise is added to x0 up to the level in `renoise_sigmas` (float32), which has one item
+    fewer.
+    """
 
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
@@ -32,9 +38,11 @@ class FewStepSchedule:
     """The guidance scale 1, at which no negative prompt is used."""
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
-        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape. `predict(x,
-        timestep)` returns the velocity. `renoise(shape)` returns new standard normal noise, and is called before every
-        step except the first. If that noise is in pinned memory, its copy to a GPU does not block Python."""
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
+
+        `predict(x, timestep)` returns the velocity. `renoise(shape)` returns new standard normal noise, and is called
+        before every step except the first. If that noise is in pinned memory, its copy to a GPU does not block Python.
+        """
         denoised = x
         for step, timestep in enumerate(self.timesteps):
             if step > 0:
@@ -67,8 +75,11 @@ class GuidedSchedule:
         return tuple(flow_sigmas(self.steps, self.shift, self.solver).tolist()[:-1])
 
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
-        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape. `predict(x,
-        timestep)` returns the guided velocity. `renoise` is not used, because no noise is added between steps."""
+        """Return the clean latent, float32 [1, 16, chunk, h, w], from the noise `x` in the same shape.
+
+        `predict(x, timestep)` returns the guided velocity. `renoise` is not used, because no noise is added between
+        steps.
+        """
         timesteps = iter(self.timesteps)
 
         def denoised(x: Tensor, sigma: Tensor) -> Tensor:
@@ -104,7 +115,10 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
     """Return the step indices of a `schedule`. This is a name (v1 or v2), indices as text or as a tuple, such as
-    0,250,500,750, or None for the release's own. Raises InputError for any other text."""
+    0,250,500,750, or None for the release's own.
+
+    Raises InputError for any other text.
+    """
     if schedule is None:
         return release.indices
     if isinstance(schedule, tuple):

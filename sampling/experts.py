@@ -27,7 +27,10 @@ def guide(cond: Tensor, uncond: Tensor, scale: float) -> Tensor:
 
 def guide_scales(guide_scale: float | tuple[float, ...]) -> PerExpert[float]:
     """Return the guidance scale of each expert. `guide_scale` is one number for both, or (low, high), the official
-    order. Raises InputError unless there are one or two finite numbers of 0 or more."""
+    order.
+
+    Raises InputError unless there are one or two finite numbers of 0 or more.
+    """
     scales = guide_scale if isinstance(guide_scale, (tuple, list)) else (guide_scale,)
     if len(scales) not in (1, 2) or not all(0 <= scale < float("inf") for scale in scales):
         found = ",".join(map(str, scales))

@@ -10,8 +10,11 @@ from torch import Tensor
 
 
 class StepNoise:
-    """A source of noise that depends only on the seed, the index of the chunk, and the step. So a chunk that is
-    generated again has the same noise, and a live session that is repeated with the same inputs has the same frames."""
+    """A source of noise that depends only on the seed, the index of the chunk, and the step.
+
+    So a chunk that is generated again has the same noise, and a live session that is repeated with the same inputs has
+    the same frames.
+    """
 
     order = "chunk and step"
 
@@ -37,7 +40,10 @@ class StepNoise:
 
 class PathNoise:
     """A source of noise for a video of known length. The noise of all latent frames is drawn first, then the noise of
-    the steps in order. The Rollout node draws the same noise for the same seed."""
+    the steps in order.
+
+    The Rollout node draws the same noise for the same seed.
+    """
 
     order = "video, then steps"
 

@@ -79,8 +79,10 @@ def _levels(sigmas: Tensor) -> list[float]:
 
 
 def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
-    """Return x after the step from the next-to-last to the last of the noise `levels`. `current` is x0 at the start of
-    the step, and `before` is x0 one level earlier. `order` is 1 or 2."""
+    """Return x after the step from the next-to-last to the last of the noise `levels`.
+
+    `current` is x0 at the start of the step, and `before` is x0 one level earlier. `order` is 1 or 2.
+    """
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])

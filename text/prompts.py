@@ -11,8 +11,11 @@ NEGATIVE_PROMPT = Path(__file__).with_name("negative_prompt.txt").read_text(enco
 
 
 def clean_prompt(text: str) -> str:
-    """Return the text cleaned as by Wan's tokenizer. Wrongly decoded and full-width characters are replaced (ftfy), and
-    HTML entities are resolved twice. Runs of white space become single spaces; both ends are stripped."""
+    """Return the text cleaned as by Wan's tokenizer.
+
+    Wrongly decoded and full-width characters are replaced (ftfy), and HTML entities are resolved twice. Runs of white
+    space become single spaces; both ends are stripped.
+    """
     mended = require("ftfy").fix_text(text)
     plain = html.unescape(html.unescape(mended))
     return re.sub(r"\s+", " ", plain).strip()

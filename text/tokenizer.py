@@ -57,9 +57,12 @@ def cut_warning(count: int, text: str) -> str:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Return the tokenizer in a file or folder. `path` is a `tokenizer.json`, a `spiece.model`, or a safetensors file
-    with a `spiece_model` tensor. It may also be a folder with one of them, directly or in `tokenizer/` or
-    `google/umt5-xxl/`. Raises TextError if none is found, listing where it searched, or if the file cannot be read."""
+    """Return the tokenizer in a file or folder.
+
+    `path` is a `tokenizer.json`, a `spiece.model`, or a safetensors file with a `spiece_model` tensor. It may also be a
+    folder with one of them, directly or in `tokenizer/` or `google/umt5-xxl/`. Raises TextError if none is found,
+    listing where it searched, or if the file cannot be read.
+    """
     file = find_tokenizer(path)
     try:
         if file.suffix == ".json":

@@ -1,6 +1,9 @@
 """The umt5 encoder block as functions over tensors (Xue et al., mT5, arXiv 2010.11934; Chung et al., UniMax, arXiv
-2304.09151). It has a gated GELU, RMS norm, a relative position bias in every block, and no scaling of the attention
-logits. The residual stream, norms and attention are float32. The matrix products run in the caller's dtype."""
+2304.09151).
+
+It has a gated GELU, RMS norm, a relative position bias in every block, and no scaling of the attention logits. The
+residual stream, norms and attention are float32. The matrix products run in the caller's dtype.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,9 +28,11 @@ def _float(weight: Tensor) -> Tensor:
 
 
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Return the bucket, int64 in the same shape, of each relative position (key minus query) in `relative`. Each
-    direction has half of the `buckets`. In each direction one half of the buckets stand for exact distances, and the
-    other half for logarithmically growing distances up to 128."""
+    """Return the bucket, int64 in the same shape, of each relative position (key minus query) in `relative`.
+
+    Each direction has half of the `buckets`. In each direction one half of the buckets stand for exact distances, and
+    the other half for logarithmically growing distances up to 128.
+    """
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()
     growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(MAX_DISTANCE / exact)
@@ -37,7 +42,9 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
     """Return each prompt [len, in] multiplied in `dtype` by the weight `name` [out, in] of the block, as [len, out].
-    All prompts share one conversion of the weight to `dtype`, and only one converted weight is in memory."""
+
+    All prompts share one conversion of the weight to `dtype`, and only one converted weight is in memory.
+    """
     given = block[f"{name}.weight"]
     weight = given.decode(dtype) if isinstance(given, DecodedParameter) else given.to(dtype)
     return [F.linear(x.to(dtype), weight) for x in prompts]
@@ -54,9 +61,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 def encoder_block(
     prompts: Sequence[Tensor], block: Mapping[str, Tensor], buckets: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
-    """Return the residual streams, float32 [len, dim] for each prompt, after one block. `prompts` are the streams
-    before the block; `block` holds the block's weights by name. `buckets` is the result of `bucket_of` for each prompt,
-    int64 [len, len]. The prompts are computed separately, so they do not affect each other's numbers."""
+    """Return the residual streams, float32 [len, dim] for each prompt, after one block.
+
+    `prompts` are the streams before the block; `block` holds the block's weights by name. `buckets` is the result of
+    `bucket_of` for each prompt, int64 [len, len]. The prompts are computed separately, so they do not affect each
+    other's numbers.
+    """
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
     bias = _float(block["pos_embedding.embedding.weight"])

@@ -99,8 +99,10 @@ class UMT5Config:
 @dataclass(frozen=True)
 class UMT5Weights:
     """An encoder on disk: its tensor entries under Wan's key names (`tensors`), and its quantized weights by name
-    (`quantized`). A quantized weight consists of several tensors. The tensors are not loaded into memory. `unread`
-    lists the names of other tensors in the file."""
+    (`quantized`). A quantized weight consists of several tensors.
+
+    The tensors are not loaded into memory. `unread` lists the names of other tensors in the file.
+    """
 
     path: Path
     config: UMT5Config
@@ -136,7 +138,10 @@ class UMT5Weights:
 
     def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """Return a block's weights by name as `umt5.encoder_block` needs them. `tensors` are the block's tensors on
-        `device`. The names lack `blocks.N.`. Quantized weights become DecodedParameters, decoded at each use."""
+        `device`.
+
+        The names lack `blocks.N.`. Quantized weights become DecodedParameters, decoded at each use.
+        """
         quantized = {name: self.quantized[name] for name in tensors if name in self.quantized}
         parameters = {name: tensor for name, tensor in tensors.items() if owner_of(name) is None}
         parameters |= quantized_tensors(quantized, tensors, None, device)
@@ -150,9 +155,11 @@ class UMT5Weights:
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
-    """Open a umt5 encoder's file or folder, with official or Hugging Face key names. Only headers are read. Raises
-    CheckpointError for files that `read_tensors` cannot read. Raises TextError if the tensors are not those of a umt5
-    encoder; the message lists all missing keys and wrong shapes."""
+    """Open a umt5 encoder's file or folder, with official or Hugging Face key names. Only headers are read.
+
+    Raises CheckpointError for files that `read_tensors` cannot read. Raises TextError if the tensors are not those of a
+    umt5 encoder; the message lists all missing keys and wrong shapes.
+    """
     named = read_tensors(path, hint="t5")
     name = Path(path).name
     tensors, quantized = find_quantized(name, named, wan_key)
@@ -192,8 +199,10 @@ def huggingface_key(name: str) -> str:
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
-    """Raise TextError if the tensors are not those of a umt5 encoder. The embedding and the position bias show the
-    kind, but not `blocks.`, which an expert has too."""
+    """Raise TextError if the tensors are not those of a umt5 encoder.
+
+    The embedding and the position bias show the kind, but not `blocks.`, which an expert has too.
+    """
     if EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")

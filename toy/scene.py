@@ -50,9 +50,11 @@ def _tree(draw: ImageDraw.ImageDraw, x: float, depth: float) -> None:
 
 
 def camera_path() -> tuple[np.ndarray, np.ndarray]:
-    """Return the poses and the intrinsics of a path along the road, with a look to the right and to the left. The poses
-    are float32 [81, 4, 4], camera-to-world in OpenCV axes. The intrinsics are float32 [81, 4]: fx, fy, cx, cy in pixels
-    of an 832x480 image."""
+    """Return the poses and the intrinsics of a path along the road, with a look to the right and to the left.
+
+    The poses are float32 [81, 4, 4], camera-to-world in OpenCV axes. The intrinsics are float32 [81, 4]: fx, fy, cx, cy
+    in pixels of an 832x480 image.
+    """
     time = np.linspace(0, 1, FRAMES)
     yaw = 0.25 * np.sin(2 * np.pi * time)
     poses = np.tile(np.eye(4), (FRAMES, 1, 1))

@@ -30,8 +30,10 @@ def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
 
 
 def write_tokenizer(folder: Path, more: Sequence[str] = ()) -> int:
-    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and return the number of token ids. The
-    tokens in `more` extend the vocabulary. A token that begins a word must start with SPACE."""
+    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, and return the number of token ids.
+
+    The tokens in `more` extend the vocabulary. A token that begins a word must start with SPACE.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     vocab = vocabulary(more)
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

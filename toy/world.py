@@ -14,7 +14,9 @@ from .package import CAUSAL, EXAMPLE, EXPERTS, TOY, refuse_other, refuse_real
 
 MAZE = Path(__file__).with_name("maze")
 """The folder with the maze package as it is shipped: models and examples, the large files compressed with xz.
-`tools/toy/` creates it. docs/quality.md has measurements of the models."""
+
+`tools/toy/` creates it. docs/quality.md has measurements of the models.
+"""
 PACKED = ".xz"
 """The suffix of compressed files in MAZE."""
 VAE = "Wan2.1_VAE.pth"

@@ -1,5 +1,7 @@
-"""Wan 2.1's video VAE: encodes a start image, and decodes a latent to frames, at once or part by part. It uses the
-weights of the official `Wan2.1_VAE.pth`."""
+"""Wan 2.1's video VAE: encodes a start image, and decodes a latent to frames, at once or part by part.
+
+It uses the weights of the official `Wan2.1_VAE.pth`.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,11 @@ def load_vae(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> VAE:
-    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names. A `.pth` file must be a
-    plain state dict. The VAE's width is read from the weights. Raises CheckpointError for weights that are not a Wan
-    2.1 VAE's, or not finite."""
+    """Return the VAE of a `.pth` or `.safetensors` file, or of tensors with the official names.
+
+    A `.pth` file must be a plain state dict. The VAE's width is read from the weights. Raises CheckpointError for
+    weights that are not a Wan 2.1 VAE's, or not finite.
+    """
     source = "the VAE's tensors" if isinstance(weights, Mapping) else str(weights)
     if isinstance(weights, Mapping):
         check_shapes(source, {name: tuple(tensor.shape) for name, tensor in weights.items()})

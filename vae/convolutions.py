@@ -16,15 +16,22 @@ from .network import EPSILON, Decoder
 
 ALIGNED = 4
 """The number of int32 values stored for a layer's three slots. With four, each layer's address is a multiple of 16
-bytes. Kernels are compiled for such addresses."""
+bytes.
+
+Kernels are compiled for such addresses.
+"""
 WORST = 2.8e-3
-"""The relative RMS error below which a convolution passes its test: 0.0028, or -51 dB. In a decoder with random
-weights, noise of this size in all convolutions gives a video a PSNR of 51.5 dB. fp16's other rounding errors alone give
-58.9 dB on an H100. With both, a video keeps 50 dB."""
+"""The relative RMS error below which a convolution passes its test: 0.0028, or -51 dB.
+
+In a decoder with random weights, noise of this size in all convolutions gives a video a PSNR of 51.5 dB. fp16's other
+rounding errors alone give 58.9 dB on an H100. With both, a video keeps 50 dB.
+"""
 EXACTNESS, ON_CPU = Size(58, 0, 384, 384), Size(24, 0, 32, 96)
-"""The sizes of the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU. The GPU's test has the decoder's largest
-number of channels, because the error of fp16 sums grows with that number. Its frames are 58 pixels high, as the latent
-of a video that is 464 pixels high."""
+"""The sizes of the accuracy test: `EXACTNESS` on a GPU, `ON_CPU` on the CPU.
+
+The GPU's test has the decoder's largest number of channels, because the error of fp16 sums grows with that number. Its
+frames are 58 pixels high, as the latent of a video that is 464 pixels high.
+"""
 
 
 class KitchenDecoder(Decoder):
@@ -54,8 +61,10 @@ def convolution_of(device: torch.device) -> str | None:
 
 
 def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen. `weight` is [out,
-    3 * C, h, w], with the channels of the oldest frame first; `bias` is [out]."""
+    """Return a convolution [1, out, H, W] over three frames [1, C, H, W], computed by comfy-kitchen.
+
+    `weight` is [out, 3 * C, h, w], with the channels of the oldest frame first; `bias` is [out].
+    """
     from comfy_kitchen import fp16_conv3d
 
     (channels, height, width), pad = frames[0].shape[1:], weight.shape[-1] // 2
@@ -67,9 +76,11 @@ def convolve_by_kitchen(frames: Sequence[Tensor], weight: Tensor, bias: Tensor) 
 
 
 def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out], for tests. `size.rows` is
-    H. If it has its default value, EXACTNESS or ON_CPU is used. The frames are a view of a pool
-    (model/kernels/convolution.py), and the weight is channels last, as in a decoder."""
+    """Return random fp16 frames [3, C, H, W], a weight [out, 3 * C, 3, 3] and a bias [out], for tests.
+
+    `size.rows` is H. If it has its default value, EXACTNESS or ON_CPU is used. The frames are a view of a pool
+    (model/kernels/convolution.py), and the weight is channels last, as in a decoder.
+    """
     generator = torch.Generator(device).manual_seed(0)
     if size.rows == Size().rows:
         size = ON_CPU if device.type == "cpu" else EXACTNESS
@@ -81,15 +92,19 @@ def random_convolution(device: torch.device, size: Size) -> tuple[Tensor, Tensor
 
 
 def exact_convolution(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference for tests. `weight` is
-    [out, 3 * C, 3, 3], with the channels of the oldest frame first; `bias` is [out]."""
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] in fp32, as a reference for tests.
+
+    `weight` is [out, 3 * C, 3, 3], with the channels of the oldest frame first; `bias` is [out].
+    """
     return F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
 
 
 @attempt("convolution", OURS)
 def by_cuda(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs. The frames
-    are a view of a pool. `weight` is [out, 3 * C, 3, 3], channels last; `bias` is [out]."""
+    """Return the convolution [1, out, H, W] of three frames [3, C, H, W] by the CUDA kernel for Hopper GPUs.
+
+    The frames are a view of a pool. `weight` is [out, 3 * C, 3, 3], channels last; `bias` is [out].
+    """
     from ..model.kernels.hopper import convolution as convolution_hopper
 
     rows, slots, size = _pooled(frames)

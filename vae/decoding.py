@@ -18,8 +18,10 @@ from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The state of a decoder: the last two input frames of each causal layer, by its name. A PooledDecoder stores them in
-pools instead (see pooled.py)."""
+"""The state of a decoder: the last two input frames of each causal layer, by its name.
+
+A PooledDecoder stores them in pools instead (see pooled.py).
+"""
 
 NOT_FINITE = (
     "The latent holds numbers that are not finite (NaN, infinity), which would be black frames: a LoRA's strength may "
@@ -129,8 +131,10 @@ class VideoDecoder:
         return new_decoder(self._vae, self._stripe, recorded=not self._park)
 
     def check(self) -> None:
-        """Raise an error if frames decoded since the last check are not finite. It is OverflowError if the VAE is in
-        fp16, and InputError in higher precision."""
+        """Raise an error if frames decoded since the last check are not finite.
+
+        It is OverflowError if the VAE is in fp16, and InputError in higher precision.
+        """
         finite, self._finite = all(self._finite), []
         if not finite and self._vae.dtype == torch.float16:
             raise OverflowError("a number in the VAE is too large for fp16")
@@ -138,8 +142,10 @@ class VideoDecoder:
             raise InputError(NOT_FINITE)
 
     def _park_state(self, corner: Corner, past: State) -> State:
-        """Return the state of a tile, copied to host memory if states are parked. The copies are queued on the GPU
-        after the decoding."""
+        """Return the state of a tile, copied to host memory if states are parked.
+
+        The copies are queued on the GPU after the decoding.
+        """
         if not self._park:
             return past
         parked = self._parked[corner]

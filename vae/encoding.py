@@ -14,8 +14,10 @@ from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
-"""The number of latent frames after which the latent of an image and endless empty frames repeats bit for bit. After so
-many, the encoder's convolutions no longer reach back to the image."""
+"""The number of latent frames after which the latent of an image and endless empty frames repeats bit for bit.
+
+After so many, the encoder's convolutions no longer reach back to the image.
+"""
 
 
 def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:

@@ -22,8 +22,10 @@ EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
-    """The layers that encoder and decoder share, with their state for one video. `past` holds the last input frames of
-    each temporal layer, [1, C, H, W] each, by the layer's name."""
+    """The layers that encoder and decoder share, with their state for one video.
+
+    `past` holds the last input frames of each temporal layer, [1, C, H, W] each, by the layer's name.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         self.weights, self.past = weights, dict[str, list[Tensor]]()
@@ -83,15 +85,19 @@ class Decoder(Network):
         self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
-        """Return the frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w]. The latent frame
-        must be denormalised (see `VAE.denormalized`)."""
+        """Return the frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w].
+
+        The latent frame must be denormalised (see `VAE.denormalized`).
+        """
         x = self._causal_conv("decoder.conv1", self._conv("conv2", latent))
         return self._stage(0, self._middle("decoder", x))
 
     def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
-        """Yield the video frames [1, 3, 8h, 8w] to which the decoder's remaining stages decode the feature map x. The
-        first of these stages begins with the layer decoder.upsamples.<index>. A stage has three residual blocks. The
-        last stage then outputs pixels; each other one doubles height and width, and some double the frame rate too."""
+        """Yield the video frames [1, 3, 8h, 8w] to which the decoder's remaining stages decode the feature map x.
+
+        The first of these stages begins with the layer decoder.upsamples.<index>. A stage has three residual blocks.
+        The last stage then outputs pixels; each other one doubles height and width, and some double the frame rate too.
+        """
         for block in range(3):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"
@@ -103,9 +109,11 @@ class Decoder(Network):
             yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
-        """Return the feature map x [1, C, h, w] upsampled by 2, as the input of the next decoder stage. The next stage
-        begins with the layer decoder.upsamples.<index>. `name` is the name of the convolution after the upsampling. If
-        only a stripe is decoded, the result is cropped to the stripe and its margin."""
+        """Return the feature map x [1, C, h, w] upsampled by 2, as the input of the next decoder stage.
+
+        The next stage begins with the layer decoder.upsamples.<index>. `name` is the name of the convolution after the
+        upsampling. If only a stripe is decoded, the result is cropped to the stripe and its margin.
+        """
         x = self._doubled(name, x)
         if self._stripe is None:
             return x
@@ -127,9 +135,11 @@ class Decoder(Network):
 
 
 class Encoder(Network):
-    """The encoder. A video's first frame becomes a latent frame, and so does each group of four later frames. The empty
-    frames after a start image are one tensor that is passed repeatedly. After some calls a layer's state holds only
-    this tensor. The layer then returns its previous result instead of computing it again."""
+    """The encoder. A video's first frame becomes a latent frame, and so does each group of four later frames.
+
+    The empty frames after a start image are one tensor that is passed repeatedly. After some calls a layer's state
+    holds only this tensor. The layer then returns its previous result instead of computing it again.
+    """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)
@@ -137,8 +147,10 @@ class Encoder(Network):
         self._given: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
-        """Return the latent frame [1, 16, H / 8, W / 8] that the frame [1, 3, H, W] completes, or None. The latent
-        frame is not normalised yet (see `VAE.normalized`)."""
+        """Return the latent frame [1, 16, H / 8, W / 8] that the frame [1, 3, H, W] completes, or None.
+
+        The latent frame is not normalised yet (see `VAE.normalized`).
+        """
         x = frame
         for stage in range(3):
             halved = self._halve_time(stage, self._halve_size(stage, x))
@@ -154,7 +166,9 @@ class Encoder(Network):
 
     def _stage(self, stage: int, x: Tensor) -> Tensor:
         """Return the feature map x after stage number `stage`: two residual blocks, then half the height and width.
-        Stage 0 begins with the encoder's first convolution."""
+
+        Stage 0 begins with the encoder's first convolution.
+        """
         if stage == 0:
             x = self._causal_conv("encoder.conv1", x)
         for block in range(2):

@@ -48,9 +48,11 @@ _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 
 
 class PooledDecoder(Decoder):
-    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory. Its
-    results differ from those of `Decoder` by rounding only. A convolution after doubling the size uses four kernels of
-    2x2 pixels at the original size instead (see `weights.quarters`)."""
+    """A `Decoder` that stores its state `past` in pools, [slots, C, H + 1, W + 1] each, channels last in memory.
+
+    Its results differ from those of `Decoder` by rounding only. A convolution after doubling the size uses four kernels
+    of 2x2 pixels at the original size instead (see `weights.quarters`).
+    """
 
     _given: Iterator[Tensor]  # the slots of the next layers
 
@@ -85,8 +87,10 @@ class PooledDecoder(Decoder):
         return self.recording.decode(self._computed, latent)
 
     def _upload_slots(self, slots: list[list[int]]) -> None:
-        """Copy the slots of each layer's frames to the table on the GPU, in the order in which the layers run. torch
-        does not reuse the pinned memory before the copy is done."""
+        """Copy the slots of each layer's frames to the table on the GPU, in the order in which the layers run.
+
+        torch does not reuse the pinned memory before the copy is done.
+        """
         rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
@@ -131,8 +135,10 @@ class PooledDecoder(Decoder):
         return self._convolve_in_time(name, x)
 
     def _convolve_in_time(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
-        """Return the layer's convolution over x and the two previous frames, plus `added`. If `norm` is given, SiLU and
-        the norm of that name are applied to x first."""
+        """Return the layer's convolution over x and the two previous frames, plus `added`.
+
+        If `norm` is given, SiLU and the norm of that name are applied to x first.
+        """
         size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         pool, slots = self._pool(name, x), next(self._given)
         gamma = None if norm is None else self.weights[f"{norm}.gamma"]
@@ -178,8 +184,11 @@ class PooledDecoder(Decoder):
 
 
 def new_decoder(vae: VAE, stripe: Stripe | None, *, recorded: bool) -> Decoder:
-    """Return a decoder network for a VAE, with the convolution kernel that is chosen for its device. If `recorded`, a
-    PooledDecoder records its kernels as a CUDA graph. `stripe` is the part of each frame to decode, or None for all."""
+    """Return a decoder network for a VAE, with the convolution kernel that is chosen for its device.
+
+    If `recorded`, a PooledDecoder records its kernels as a CUDA graph. `stripe` is the part of each frame to decode, or
+    None for all.
+    """
     if suits(vae):
         return PooledDecoder(vae, stripe, recorded=recorded)
     half = vae.device.type == "cuda" and vae.dtype == torch.float16
@@ -195,8 +204,10 @@ def suits(vae: VAE) -> bool:
 
 def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
     """Return whether decoding with a VAE of this base `width` uses a PooledDecoder, so that a CUDA graph can record it.
+
     The width is the number of channels at full resolution. A PooledDecoder requires the `dtype` fp16, Triton, and a GPU
-    for which Triton's convolution or our own is chosen. Except on Hopper GPUs, the first call tests the candidates."""
+    for which Triton's convolution or our own is chosen. Except on Hopper GPUs, the first call tests the candidates.
+    """
     if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
     return convolution_of(device) in (OURS, TRITON)
@@ -244,8 +255,10 @@ def _pool_of(name: str, weight: Tensor) -> str:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C]. This is a view of a result of `picture`, or of
-    a part of its channels. Other feature maps are copied."""
+    """Return a feature map [1, C, H, W] as rows [(H + 1) * (W + 1), C].
+
+    This is a view of a result of `picture`, or of a part of its channels. Other feature maps are copied.
+    """
     height, width = x.shape[2:]
     if x.stride(1) == 1 and x.stride(2) == (width + 1) * x.stride(3):
         return x.as_strided(((height + 1) * (width + 1), x.shape[1]), (x.stride(3), 1))

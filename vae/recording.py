@@ -1,5 +1,7 @@
-"""The decoding of a latent frame as a CUDA graph, which the GPU replays without Python. A GPU runs the kernels of a
-latent frame faster than Python launches them. In a replay they run back to back."""
+"""The decoding of a latent frame as a CUDA graph, which the GPU replays without Python.
+
+A GPU runs the kernels of a latent frame faster than Python launches them. In a replay they run back to back.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ from ..model.graphs.capture import ONE_AT_A_TIME, failure_of
 from ..model.graphs.trial import refusal, relative_error
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
-"""The function to record: it decodes a latent frame and returns its video frames. It may only launch kernels on memory
-with a constant address."""
+"""The function to record: it decodes a latent frame and returns its video frames.
+
+It may only launch kernels on memory with a constant address.
+"""
 
 
 class Recording:

@@ -9,16 +9,20 @@ from torch import Tensor
 from ..options import CELL
 
 HALO = {2: 12, 4: 10, 8: 7}
-"""The margin around a stripe, in pixels, that the decoder needs at 2, 4 and 8 times the latent's size. Each later
-convolution needs one pixel of margin. The decoder has six such convolutions at each size, one between two sizes, and
-one at the end."""
+"""The margin around a stripe, in pixels, that the decoder needs at 2, 4 and 8 times the latent's size.
+
+Each later convolution needs one pixel of margin. The decoder has six such convolutions at each size, one between two
+sizes, and one at the end.
+"""
 
 
 @dataclass(frozen=True)
 class Stripe:
-    """A stripe of each frame: the latent pixels from `start` to `stop` (exclusive) in the dimension `dim`. `dim` is -1
-    for a stripe of columns, -2 for a stripe of rows. `length` is the frame's number of latent pixels in this
-    dimension."""
+    """A stripe of each frame: the latent pixels from `start` to `stop` (exclusive) in the dimension `dim`.
+
+    `dim` is -1 for a stripe of columns, -2 for a stripe of rows. `length` is the frame's number of latent pixels in
+    this dimension.
+    """
 
     start: int
     stop: int
@@ -27,8 +31,10 @@ class Stripe:
 
     @classmethod
     def of(cls, height: int, width: int, index: int, count: int) -> Stripe:
-        """Return stripe number `index` of `count` equal stripes of a frame with `height` x `width` latent pixels. The
-        longer side is divided. If it has fewer pixels than `count`, some stripes are empty."""
+        """Return stripe number `index` of `count` equal stripes of a frame with `height` x `width` latent pixels.
+
+        The longer side is divided. If it has fewer pixels than `count`, some stripes are empty.
+        """
         length, dim = (width, -1) if width >= height else (height, -2)
         return cls(length * index // count, length * (index + 1) // count, length, dim)
 
@@ -38,9 +44,11 @@ class Stripe:
         return (height, own) if self.dim == -1 else (own, width)
 
     def enter(self, x: Tensor, scale: int) -> Tensor:
-        """Return the part of x [..., h, w] that the decoder needs for this stripe. x has `scale` times the latent's
-        resolution. At scale 2 it is the full frame; at larger scales it is the previous call's part, doubled in
-        size."""
+        """Return the part of x [..., h, w] that the decoder needs for this stripe.
+
+        x has `scale` times the latent's resolution. At scale 2 it is the full frame; at larger scales it is the
+        previous call's part, doubled in size.
+        """
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)

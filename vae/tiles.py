@@ -16,8 +16,10 @@ Corner = tuple[int, int]
 @dataclass(frozen=True)
 class Tiling:
     """The tiles of a frame with `height` x `width` latent pixels. A tile is identified by its top left latent pixel.
+
     `tile` is the side of a tile, and `stride` the distance between tiles, in latent pixels. A frame that is not split
-    is one tile."""
+    is one tile.
+    """
 
     height: int
     width: int
@@ -44,9 +46,11 @@ class Tiling:
 
 @dataclass
 class Blender:
-    """A blender that joins overlapping tiles to images. Add the tiles in the order of `tiling.corners`. Several images,
-    each with a number, may be joined at a time. Overlaps are stored until the tiles to the right and below are
-    added."""
+    """A blender that joins overlapping tiles to images. Add the tiles in the order of `tiling.corners`.
+
+    Several images, each with a number, may be joined at a time. Overlaps are stored until the tiles to the right and
+    below are added.
+    """
 
     tiling: Tiling
     scale: int = 1
@@ -54,8 +58,11 @@ class Blender:
     _left: dict[int, Tensor] = field(default_factory=dict)
 
     def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
-        """Return the rows and columns of the image that this tile completes, and their pixels [..., h, w]. `image` is
-        the image's number, and `corner` the tile's top left latent pixel. `tile` [..., h, w] is blended in place."""
+        """Return the rows and columns of the image that this tile completes, and their pixels [..., h, w].
+
+        `image` is the image's number, and `corner` the tile's top left latent pixel. `tile` [..., h, w] is blended in
+        place.
+        """
         top, left = corner
         size = self.scale * self.tiling.stride
         overlap = self.scale * (self.tiling.tile - self.tiling.stride)
@@ -72,8 +79,10 @@ class Blender:
 
 
 def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
-    """Blend the last rows or columns of the previous tile `before` into the first ones of `tile`, in place. `dim` is -2
-    for rows and -1 for columns."""
+    """Blend the last rows or columns of the previous tile `before` into the first ones of `tile`, in place.
+
+    `dim` is -2 for rows and -1 for columns.
+    """
     extent = min(before.shape[dim], tile.shape[dim])
     share = torch.arange(extent, device=tile.device, dtype=tile.dtype) / extent
     share = share.view(-1, 1) if dim == -2 else share

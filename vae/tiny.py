@@ -28,18 +28,24 @@ STAGES = ((256, 3, 1), (128, 9, 2), (64, 15, 2))
 LAST = 22
 """The number of the network's last layer, which outputs pixels."""
 BEFORE_FIRST = 3
-"""The number of output frames to drop for a video's first latent frame. The network makes four frames of each latent
-frame, but the first one stands for a single video frame."""
+"""The number of output frames to drop for a video's first latent frame.
+
+The network makes four frames of each latent frame, but the first one stands for a single video frame.
+"""
 SCALED = "lighttae"
-"""The part of a file name that marks a decoder of denormalised latents, such as LightX2V's LightTAE. Only the name
-shows this, because its tensors have the names and shapes of taew2_1."""
+"""The part of a file name that marks a decoder of denormalised latents, such as LightX2V's LightTAE.
+
+Only the name shows this, because its tensors have the names and shapes of taew2_1.
+"""
 
 
 def load_tiny_decoder(
     path: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> TinyDecoder:
-    """Return a decoder with the weights in a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1. Weights of the
-    encoder in the file are ignored. Raises CheckpointError if the file has other tensors."""
+    """Return a decoder with the weights in a `.pth` or `.safetensors` file of taew2_1 or lighttaew2_1.
+
+    Weights of the encoder in the file are ignored. Raises CheckpointError if the file has other tensors.
+    """
     weights = {name: entry.view() for name, entry in read_tensors(path).items() if name.startswith("decoder.")}
     _check(str(path), weights)
     return TinyDecoder(
@@ -57,8 +63,10 @@ class TinyDecoder:
     """A decoder of one video, part by part, which stores its state between the parts."""
 
     def __init__(self, weights: Mapping[str, Tensor], *, scaled: bool = False) -> None:
-        """Create a decoder from `weights` that `load_tiny_decoder` has checked, by name. If `scaled`, latents are
-        denormalised with the VAE's mean and standard deviation first."""
+        """Create a decoder from `weights` that `load_tiny_decoder` has checked, by name.
+
+        If `scaled`, latents are denormalised with the VAE's mean and standard deviation first.
+        """
         self._weights, self._scaled = weights, scaled
         self._past: dict[int, Tensor] = {}
         self._first = True

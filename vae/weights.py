@@ -36,8 +36,10 @@ STD = (
 )
 
 SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""The rows (or columns) of a 3x3 kernel that read the same pixel after each pixel was doubled, as zeros and ones. The
-dimensions are: first or second of the doubled pixels, neighbour among two original pixels, row of the 3x3 kernel."""
+"""The rows (or columns) of a 3x3 kernel that read the same pixel after each pixel was doubled, as zeros and ones.
+
+The dimensions are: first or second of the doubled pixels, neighbour among two original pixels, row of the 3x3 kernel.
+"""
 
 
 @dataclass
@@ -93,7 +95,9 @@ class VAE:
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
     """Return the VAE's tensors in a file or a diffusers folder, by official name, as memory-mapped views if possible.
-    Raises CheckpointError if they are not those of a Wan 2.1 VAE."""
+
+    Raises CheckpointError if they are not those of a Wan 2.1 VAE.
+    """
     entries = read_tensors(path)
     prefix = shared_prefix(entries, (WIDTH_KEY, diffusers_names.MARK))
     entries = {key.removeprefix(prefix): entry for key, entry in entries.items()}
@@ -119,9 +123,11 @@ def _values(name: str, tensors: Mapping[str, TensorEntry], quantized: Mapping[st
 
 
 def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the official weights on `device` in `dtype`, in the network's layout, by official name. Convolution
-    kernels become [out, 3 * in, h, w], with the oldest frame first, channels last in memory. Weights of norms become
-    [channels]."""
+    """Return the official weights on `device` in `dtype`, in the network's layout, by official name.
+
+    Convolution kernels become [out, 3 * in, h, w], with the oldest frame first, channels last in memory. Weights of
+    norms become [channels].
+    """
     return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
 
 
@@ -135,7 +141,9 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
 
 def quarters(weight: Tensor) -> Tensor:
     """Return four 2x2 kernels [4 * out, 4 * C] that replace doubling an image and a 3x3 kernel [out, C, 3, 3] on it.
-    Each of the four is applied to the original image. It computes one of the four pixels that a pixel becomes."""
+
+    Each of the four is applied to the original image. It computes one of the four pixels that a pixel becomes.
+    """
     share = SHARES.to(weight.device)
     sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
     return sums.flatten(0, 2).flatten(1).to(weight.dtype)

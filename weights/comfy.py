@@ -80,9 +80,11 @@ class ScaledWeight:
     def parameter(
         self, tensors: Mapping[str, Tensor], _offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
-        """Return a frozen parameter over `tensors`, the file's tensors by entry name. Without `dtype` it is a
-        ScaledParameter. With `dtype` it is a comfy_kitchen QuantizedTensor declared as `dtype`, in the layout that
-        ComfyUI's own loader uses. `_offset` is not used; 4-bit weights need it."""
+        """Return a frozen parameter over `tensors`, the file's tensors by entry name.
+
+        Without `dtype` it is a ScaledParameter. With `dtype` it is a comfy_kitchen QuantizedTensor declared as `dtype`,
+        in the layout that ComfyUI's own loader uses. `_offset` is not used; 4-bit weights need it.
+        """
         values = tensors[self.values.name]
         scale = None if self.scale is None else tensors[self.scale.name]
         if dtype is None:
@@ -211,8 +213,11 @@ def find_scaled(
     file: str, entries: Mapping[str, TensorEntry], stated: Mapping[str, Any]
 ) -> tuple[dict[str, ScaledWeight | LayoutWeight], dict[str, TensorEntry]]:
     """Return all weights in ComfyUI's formats by name, and the file's entries, except the ones that decoding does not
-    need (see UNUSED). `file` begins error messages. `stated` is the result of `stated_formats`, with the weights' names
-    in `entries` as keys. Raises CheckpointError, which lists every weight that cannot be read."""
+    need (see UNUSED).
+
+    `file` begins error messages. `stated` is the result of `stated_formats`, with the weights' names in `entries` as
+    keys. Raises CheckpointError, which lists every weight that cannot be read.
+    """
     parts: dict[str, dict[str, TensorEntry]] = {}
     left: dict[str, TensorEntry] = {}
     for key, entry in entries.items():
@@ -269,8 +274,10 @@ def _weight(
 
 
 def _other_values(values: TensorEntry, named: str | None) -> str | None:
-    """Return a message if a weight's stored values do not have the dtype of its format; None if they do. `named` is the
-    format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted."""
+    """Return a message if a weight's stored values do not have the dtype of its format; None if they do.
+
+    `named` is the format that the file states, a key of FORMATS. If it is None, every dtype in FORMATS is accepted.
+    """
     dtype = FORMATS[named] if named else values.dtype
     if values.dtype == dtype and dtype in FORMATS.values() and len(values.shape) >= 2 and not values.packed:
         return None

@@ -61,8 +61,10 @@ class BlockWeight:
 
 
 def read_gguf(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a GGUF file by name. Raises CheckpointError for a file that is damaged or has an
-    unsupported format, and DependencyError without the library gguf."""
+    """Return the tensors of a GGUF file by name.
+
+    Raises CheckpointError for a file that is damaged or has an unsupported format, and DependencyError without the
+    library gguf."""
     source, reader_class = MappedFile(path), _reader_class()
     try:
         reader = reader_class(path)

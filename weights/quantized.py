@@ -80,8 +80,10 @@ class FourBitWeight:
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
         """Return a frozen parameter over `tensors`, the file's tensors by entry name. It is a FourBitParameter, or with
-        `dtype` a QuantizedTensor declared as `dtype`. `offset` is the offset of the nested scales, a float32 scalar on
-        the tensors' device, or None."""
+        `dtype` a QuantizedTensor declared as `dtype`.
+
+        `offset` is the offset of the nested scales, a float32 scalar on the tensors' device, or None.
+        """
         scales = self.scales(tensors, offset)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)

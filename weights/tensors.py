@@ -45,8 +45,11 @@ _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 
 
 class MappedFile:
-    """A weight file that is mapped into memory when the first tensor is viewed. Its pages belong to the page cache and
-    count as file memory. A write to a view changes a private copy of the page, never the file."""
+    """A weight file that is mapped into memory when the first tensor is viewed.
+
+    Its pages belong to the page cache and count as file memory. A write to a view changes a private copy of the page,
+    never the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,8 +76,10 @@ class MappedFile:
 
     def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
         """Yield `nbytes` bytes of the file, beginning at byte `offset`, in pieces. Each piece overwrites the previous
-        one. A disk error raises CheckpointError here. While reading a mapped page, a disk error would kill the
-        process."""
+        one.
+
+        A disk error raises CheckpointError here. While reading a mapped page, a disk error would kill the process.
+        """
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)
@@ -127,9 +132,12 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor in a file. `source` is the file that holds the tensor at byte `offset`; for a torch.save file it is the
-    mapped tensor itself. `stored` is None, or the dtype in the file if values are rounded to `dtype` when they are
-    read. `packed` describes the blocks of a tensor in a GGUF file; `shape` and `dtype` then describe its bytes."""
+    """A tensor in a file.
+
+    `source` is the file that holds the tensor at byte `offset`; for a torch.save file it is the mapped tensor itself.
+    `stored` is None, or the dtype in the file if values are rounded to `dtype` when they are read. `packed` describes
+    the blocks of a tensor in a GGUF file; `shape` and `dtype` then describe its bytes.
+    """
 
     name: str
     path: Path
@@ -175,8 +183,11 @@ def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
 
 def check_finite(file: str, entries: Iterable[TensorEntry]) -> None:
     """Raise CheckpointError, which lists the tensors, if any scale or table among the `entries` contains NaN or
-    infinity. Only scales and tables in 16 to 64-bit floats are read, some 5 MB for a double-quantized expert. `file`
-    begins the message."""
+    infinity.
+
+    Only scales and tables in 16 to 64-bit floats are read, some 5 MB for a double-quantized expert. `file` begins the
+    message.
+    """
     entries = list(entries)
     suspects = [entry for entry in entries if entry.dtype in (torch.float16, torch.bfloat16, torch.float64)]
     for joined in _join_adjacent(entry for entry in entries if entry.dtype == torch.float32):

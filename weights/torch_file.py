@@ -20,8 +20,11 @@ _DEPTH = 3
 
 
 def read_torch_file(path: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a torch.save file in zip format by name. The file is mapped. Raises CheckpointError for a
-    file that is truncated, contains anything except tensors, or contains code to run. Such code is never run."""
+    """Return the tensors of a torch.save file in zip format by name. The file is mapped.
+
+    Raises CheckpointError for a file that is truncated, contains anything except tensors, or contains code to run. Such
+    code is never run.
+    """
     state = _unwrapped(path, _load(path))
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
@@ -43,9 +46,11 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 
 def _unwrapped(path: Path, state: object) -> object:
-    """Return the model's dictionary of tensors from a training checkpoint. That is the network with the most tensors,
-    such as the `generator` next to an optimizer's state. Other content is returned unchanged. Raises CheckpointError if
-    several networks have the same number of tensors."""
+    """Return the model's dictionary of tensors from a training checkpoint.
+
+    That is the network with the most tensors, such as the `generator` next to an optimizer's state. Other content is
+    returned unchanged. Raises CheckpointError if several networks have the same number of tensors.
+    """
     for _ in range(_DEPTH):
         if not isinstance(state, dict) or not (found := _networks(state)):
             break

@@ -52,8 +52,10 @@ class _Camera(NamedTuple):
 
 def read_colmap(path: Path) -> CameraFile:
     """Read a path, ordered by image name, from COLMAP's images and cameras, .bin or .txt. `path` is a file or folder.
+
     In a project's folder the files are searched for in sparse/0, sparse, colmap/sparse/0, colmap and 0. Raises
-    CameraError if the files are missing or invalid."""
+    CameraError if the files are missing or invalid.
+    """
     folder = model_folder(path) if path.is_dir() else path.parent
     binary = path.suffix.lower() == ".bin" if path.is_file() else (folder / "images.bin").is_file()
     suffix = ".bin" if binary else ".txt"
@@ -123,8 +125,10 @@ def _camera(name: str, values: list[float], where: str) -> _Camera:
 
 
 def _text_images(path: Path) -> list[tuple[str, list[float], list[float], str]]:
-    """Return the name, quaternion xyzw, translation and camera id of each image in images.txt. A line with 2D points
-    (triples of numbers) may follow each image and is skipped."""
+    """Return the name, quaternion xyzw, translation and camera id of each image in images.txt.
+
+    A line with 2D points (triples of numbers) may follow each image and is skipped.
+    """
     images: list[tuple[str, list[float], list[float], str]] = []
     after_image = False
     for number, line in _lines(path):
@@ -207,8 +211,10 @@ def _read_numbers(file: IO[bytes], form: str, path: Path) -> tuple:
 
 
 def write_colmap(path: CameraPath, folder: Path, names: Sequence[str], size: tuple[int, int]) -> None:
-    """Write a path as COLMAP's text model without points: cameras.txt, images.txt and points3D.txt. `names` are the
-    image file names of the frames; `size` is the height and width of the frames in pixels."""
+    """Write a path as COLMAP's text model without points: cameras.txt, images.txt and points3D.txt.
+
+    `names` are the image file names of the frames; `size` is the height and width of the frames in pixels.
+    """
     height, width = size
     sides = np.array([width / LENS_WIDTH, height / LENS_HEIGHT] * 2)
     lenses, numbers = np.unique(path.intrinsics * sides, axis=0, return_inverse=True)

@@ -33,9 +33,12 @@ from .text_files import KITTI_FIELDS, RE10K_FIELDS, TUM_FIELDS, read_kitti, read
 
 @dataclass(frozen=True)
 class Format:
-    """A camera file format. Its fields are the suffixes of its files, the function `read`, and the `convention` of its
-    matrices (empty if the user must name it). `wants` names the second argument of `read`: "convention", "image_size",
-    or empty for none. `fields` list which fields of the file are used."""
+    """A camera file format.
+
+    Its fields are the suffixes of its files, the function `read`, and the `convention` of its matrices (empty if the
+    user must name it). `wants` names the second argument of `read`: "convention", "image_size", or empty for none.
+    `fields` list which fields of the file are used.
+    """
 
     description: str
     suffixes: tuple[str, ...]
@@ -191,7 +194,9 @@ def check_written(target: Path) -> None:
 
 def write_camera(path: CameraPath, target: str | Path) -> None:
     """Write a path as transforms.json if `target` ends in .json, else as a folder with poses.npy and intrinsics.npy.
-    Existing files remain if the new ones cannot be written. Raises CameraError for a file name of another format."""
+
+    Existing files remain if the new ones cannot be written. Raises CameraError for a file name of another format.
+    """
     target = Path(target)
     check_written(target)
     if target.suffix.lower() == ".json":

@@ -28,9 +28,11 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
 
 
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
-    """Return the frames sorted by the number in their file names. It may be a decimal number. `name` returns the file
-    name of a frame; `where` begins error messages. Without numbers the names are sorted as text. Raises CameraError if
-    numbers are missing from the sequence, or if only some of the names have a number."""
+    """Return the frames sorted by the number in their file names. It may be a decimal number.
+
+    `name` returns the file name of a frame; `where` begins error messages. Without numbers the names are sorted as
+    text. Raises CameraError if numbers are missing from the sequence, or if only some of the names have a number.
+    """
     names = [_SUFFIX.sub("", name(frame)) for frame in frames]
     bare = [each for each in names if not re.search(r"\d", each)]
     if bare and len(bare) < len(names):
@@ -50,8 +52,10 @@ def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> 
 
 
 def in_time_order(frames: list[Mapping], keys: Sequence[str], path: Path, *, even: bool = True) -> list[Mapping]:
-    """Return the frames sorted by the first of the `keys` that all have; unchanged without such a key. If `even`,
-    raises CameraError for a gap between the times (see `refuse_gaps`). The message names the file `path`."""
+    """Return the frames sorted by the first of the `keys` that all have; unchanged without such a key.
+
+    If `even`, raises CameraError for a gap between the times (see `refuse_gaps`). The message names the file `path`.
+    """
     for key in keys:
         if all(key in frame for frame in frames):
             times = np.array([number_of(frame[key], f"{path}: {key}") for frame in frames])

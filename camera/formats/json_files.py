@@ -65,8 +65,11 @@ LENS_SIDES = np.array([LENS_WIDTH, LENS_HEIGHT, LENS_WIDTH, LENS_HEIGHT])
 
 def read_transforms(path: Path) -> CameraFile:
     """Read transforms.json of nerfstudio or instant-ngp. `path` is the file or its folder. Matrices are camera-to-world
-    in OpenGL axes. Frames are ordered by file name, or by time if they have no file names. The lens is the same for all
-    frames or differs by frame. Raises CameraError for a missing or invalid file."""
+    in OpenGL axes.
+
+    Frames are ordered by file name, or by time if they have no file names. The lens is the same for all frames or
+    differs by frame. Raises CameraError for a missing or invalid file.
+    """
     path = path / "transforms.json" if path.is_dir() else path
     data = read_object(path)
     frames = entries_of(data, "frames", path)
@@ -193,9 +196,11 @@ def write_transforms(
     size: tuple[int, int] | None = None,
     points: str | None = None,
 ) -> None:
-    """Write a path as nerfstudio's transforms.json. `names` are the image file names of the frames (None:
-    frame_00001.png and so on). `size` is the height and width of the frames in pixels (None: 480x832). `points` is the
-    name of a PLY file in the same folder."""
+    """Write a path as nerfstudio's transforms.json.
+
+    `names` are the image file names of the frames (None: frame_00001.png and so on). `size` is the height and width of
+    the frames in pixels (None: 480x832). `points` is the name of a PLY file in the same folder.
+    """
     height, width = size or (LENS_HEIGHT, LENS_WIDTH)
     lenses = [
         dict(zip(("fl_x", "fl_y", "cx", "cy"), map(float, row), strict=True))

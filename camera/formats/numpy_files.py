@@ -77,9 +77,11 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
 
 
 def read_vipe(path: Path, image_size: tuple[int, int] | None) -> CameraFile:
-    """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n]. The lens is
-    read from ../intrinsics/<same name>. It is in pixels of an image of `image_size` (width, height); without
-    `image_size` the lens is unknown. Raises CameraError for a missing or invalid file."""
+    """Read ViPE's .npz: `data` [n, 4, 4], camera-to-world in OpenCV axes, and the frame numbers `inds` [n].
+
+    The lens is read from ../intrinsics/<same name>. It is in pixels of an image of `image_size` (width, height);
+    without `image_size` the lens is unknown. Raises CameraError for a missing or invalid file.
+    """
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     recording = CameraFile(to_opencv(data, CONVENTIONS["opencv_c2w"], str(path)))

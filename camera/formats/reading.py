@@ -56,8 +56,10 @@ def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: floa
 
 def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
     """Return notes for the user about a lens that varies, is for an image of another aspect ratio than 832:480, or has
-    distortion. `rows` [n, 4] is the lens in pixels of an 832x480 image. `width`, `height` and `distortion` are the
-    file's."""
+    distortion.
+
+    `rows` [n, 4] is the lens in pixels of an 832x480 image. `width`, `height` and `distortion` are the file's.
+    """
     notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the image to the video's shape.")

@@ -71,9 +71,11 @@ def read_splat_cameras(path: Path) -> CameraFile:
 
 
 def read_arkit(path: Path) -> CameraFile:
-    """Read an ARKit camera path, as phone scanners export it. The file is a JSON list of frames or Record3D's metadata;
-    a folder has a JSON file for each frame (Polycam, 3D Scanner App). Raises CameraError for a missing or invalid
-    file."""
+    """Read an ARKit camera path, as phone scanners export it.
+
+    The file is a JSON list of frames or Record3D's metadata; a folder has a JSON file for each frame (Polycam, 3D
+    Scanner App). Raises CameraError for a missing or invalid file.
+    """
     if path.is_dir():
         return _read_frames(_frame_files(path), path)
     data = read_json(path)
@@ -172,9 +174,11 @@ def _stated_order(frames: list[Mapping]) -> str:
 
 
 def _by_row(matrices: np.ndarray, order: str) -> tuple[np.ndarray, list[str]]:
-    """Return poses [n, 4, 4] by row, and a note for the user if the file does not show its order. All frames share one
-    order. In a pose away from the origin the numbers 0, 0, 0, 1 are the last row or the last column. If all poses are
-    at the origin, `order` ("row" or "column") decides."""
+    """Return poses [n, 4, 4] by row, and a note for the user if the file does not show its order.
+
+    All frames share one order. In a pose away from the origin the numbers 0, 0, 0, 1 are the last row or the last
+    column. If all poses are at the origin, `order` ("row" or "column") decides.
+    """
     last_column, last_row = (np.abs(each).max() for each in (matrices[:, :3, 3], matrices[:, 3, :3]))
     if last_row > 0 or last_column > 0:
         return (matrices.swapaxes(1, 2) if last_row > 0 and last_column < 1e-6 else matrices), []

@@ -56,8 +56,10 @@ def _is_frames(value: object) -> bool:
 
 def stated_convention(texts: Mapping[str, str], own: str, where: str) -> str:
     """Return the convention that the file's `texts` state. Parts that the texts omit come from `own`, the format's.
+
     Raises CameraError, which begins with `where`, if the stated convention differs from `own`. The user must then
-    choose, because such a text may also describe the axes of the images."""
+    choose, because such a text may also describe the axes of the images.
+    """
     axes, direction = own.split("_") if own else ("", "")
     for key, text in texts.items():
         if not CONVENTION_KEYS.search(key):

@@ -54,9 +54,12 @@ UNEVEN = 1.5
 
 
 def read_realestate10k(path: Path) -> CameraFile:
-    """Read a text file of RealEstate10K or CameraCtrl with one line per frame. A line holds the time; fx, fy, cx, cy as
-    fractions of the image size; two distortion terms; and the world-to-camera matrix 3x4 by row, in OpenCV axes. The
-    first line may be the video's address. Raises CameraError for a missing or invalid file."""
+    """Read a text file of RealEstate10K or CameraCtrl with one line per frame.
+
+    A line holds the time; fx, fy, cx, cy as fractions of the image size; two distortion terms; and the world-to-camera
+    matrix 3x4 by row, in OpenCV axes. The first line may be the video's address. Raises CameraError for a missing or
+    invalid file.
+    """
     rows = _rows(path, 19)
     refuse_gaps(rows[:, 0], f"{path} (time stamps)")
     c2w = to_opencv(rows[:, 7:].reshape(-1, 3, 4), CONVENTIONS["opencv_w2c"], str(path))

@@ -14,8 +14,10 @@ from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, 
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Return the cubic spline [n, d] at `times` [n] through `values` [k, d] at the times `knots` [k], k > 1. All
-    `times` are within the knots. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends."""
+    """Return the cubic spline [n, d] at `times` [n] through `values` [k, d] at the times `knots` [k], k > 1.
+
+    All `times` are within the knots. Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends.
+    """
     from scipy.interpolate import CubicHermiteSpline
 
     before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
@@ -65,8 +67,10 @@ def path_through(
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
-    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at positions [k, 3]. The interval
-    between two keyframes is proportional to the root of their distance (centripetal parametrization)."""
+    """Return fractional frame numbers [k] from 0 to `frames` - 1 for keyframes at positions [k, 3].
+
+    The interval between two keyframes is proportional to the root of their distance (centripetal parametrization).
+    """
     steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
     steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
     return np.concatenate([[0.0], np.cumsum(steps) / steps.sum() * (frames - 1)])

@@ -1,6 +1,8 @@
 """Camera paths from scripts of held keys: `w a s d` move in the ground plane, `i j k l` look up, left, down and right.
+
 A script is a list such as "w-10,iw-15,none-10". Each item names the keys held together and the number of frames. Steps
-equal those of the official act2cam: 0.05 units and 2 degrees per frame, with the pitch limited to 85 degrees."""
+equal those of the official act2cam: 0.05 units and 2 degrees per frame, with the pitch limited to 85 degrees.
+"""
 
 import re
 
@@ -17,8 +19,10 @@ SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 def held_keys(script: str) -> np.ndarray:
     """Return which of the keys w a s d i j k l are held in each frame, bool [frames, 8]. Frames without keys are
-    appended until the number of frames is 4n+1, at least 5. Raises CameraError, which quotes the invalid part of the
-    script."""
+    appended until the number of frames is 4n+1, at least 5.
+
+    Raises CameraError, which quotes the invalid part of the script.
+    """
     rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
         raise CameraError(f"key script {script[:60]!r}: {len(rows)} frames, expected 1 to {MOST_FRAMES}")
@@ -32,9 +36,11 @@ def actions_from_keys(script: str) -> np.ndarray:
 
 
 def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_DEG) -> np.ndarray:
-    """Return camera-to-world poses float64 [frames + 1, 4, 4] of a key script; the first is the identity. `step` is the
-    distance in world units and `turn_deg` the rotation in degrees for each frame. A rotation that would bring the pitch
-    above 85 degrees is skipped."""
+    """Return camera-to-world poses float64 [frames + 1, 4, 4] of a key script; the first is the identity.
+
+    `step` is the distance in world units and `turn_deg` the rotation in degrees for each frame. A rotation that would
+    bring the pitch above 85 degrees is skipped.
+    """
     held = held_keys(script).astype(np.float64)
     w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)

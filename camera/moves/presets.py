@@ -1,6 +1,8 @@
-"""Preset camera moves under their film names, in the axes of the first frame (x right, y down, z forward). A pan, tilt
-or roll rotates the camera on the spot. A dolly, truck or pedestal moves it without rotation. An orbit, arc, crane or
-spiral moves it and keeps a point in view."""
+"""Preset camera moves under their film names, in the axes of the first frame (x right, y down, z forward).
+
+A pan, tilt or roll rotates the camera on the spot. A dolly, truck or pedestal moves it without rotation. An orbit, arc,
+crane or spiral moves it and keeps a point in view.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,8 +30,9 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 @dataclass(frozen=True)
 class Preset:
     """A preset camera move: its description, the unit of its amount, the default amount, and the function `move`.
-    `move(progress, amount, subject)` returns c2w [n, 4, 4] for progress [n], 0 to 1. `subject` [3]: the point in
-    view."""
+
+    `move(progress, amount, subject)` returns c2w [n, 4, 4] for progress [n], 0 to 1. `subject` [3]: the point in view.
+    """
 
     description: str
     unit: str
@@ -77,8 +80,10 @@ def preset_path(
 
 
 def shake_path(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """Return the path with a handheld shake of about `degrees`, by `seed`. The first frame is unchanged. The shake only
-    rotates, because the model's input is scaled to a longest step of 1, which enlarges small steps."""
+    """Return the path with a handheld shake of about `degrees`, by `seed`. The first frame is unchanged.
+
+    The shake only rotates, because the model's input is scaled to a longest step of 1, which enlarges small steps.
+    """
     if degrees == 0:
         return path
     seconds = np.arange(len(path)) / path.fps

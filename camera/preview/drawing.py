@@ -44,9 +44,11 @@ def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
-    """Return the points [6, 3] of a camera's frustum in world coordinates. They are the apex, the four corners at the
-    distance `depth` clockwise from the top left, and a mark above the top edge. `pose` [4, 4] is camera-to-world.
-    `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image."""
+    """Return the points [6, 3] of a camera's frustum in world coordinates.
+
+    They are the apex, the four corners at the distance `depth` clockwise from the top left, and a mark above the top
+    edge. `pose` [4, 4] is camera-to-world. `lens` [4] is fx, fy, cx, cy in pixels of an 832x480 image.
+    """
     fx, fy, cx, cy = lens
     left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
     corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
@@ -57,8 +59,10 @@ def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
 @dataclass(frozen=True)
 class View:
     """A parallel projection into the rectangle `box` of the image `canvas`, in which all `points` [n, 3] are visible.
+
     The rows of `axes` [2, 3] are the world directions that point right and down in the image. `margin` is the free
-    space inside the rectangle's edges, in pixels."""
+    space inside the rectangle's edges, in pixels.
+    """
 
     canvas: Image.Image
     box: Box

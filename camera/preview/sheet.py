@@ -20,8 +20,10 @@ LINES = 4
 
 
 class Sheet:
-    """A canvas with a header, panels, and text below them. `size`: its width and height in pixels. Raises CameraError
-    below 400x250 or above 4096x4096."""
+    """A canvas with a header, panels, and text below them.
+
+    `size`: its width and height in pixels. Raises CameraError below 400x250 or above 4096x4096.
+    """
 
     def __init__(self, size: tuple[int, int]) -> None:
         if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):
@@ -82,8 +84,10 @@ class Sheet:
 
     def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
         """Draw a path from green to red, with up to 7 of its cameras, and dots at whole seconds (see `tick_seconds`).
+
         `positions` [n, 3] are the camera centres. `cameras` has the frustum [6, 3] of every frame, from
-        `drawing.frustum`. `fps` is the number of frames per second."""
+        `drawing.frustum`. `fps` is the number of frames per second.
+        """
         last = len(positions) - 1
         for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
             view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))

@@ -1,6 +1,8 @@
-"""The command `lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video. The workflow's
-input files are uploaded, so the server may be another machine. Only this command opens network connections. They go to
-the server that `--server` names."""
+"""The command `lingbot-world queue`: run an API-format workflow on a ComfyUI server and save its video.
+
+The workflow's input files are uploaded, so the server may be another machine. Only this command opens network
+connections. They go to the server that `--server` names.
+"""
 
 import argparse
 import json

@@ -34,9 +34,11 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code. `argv`: the arguments, by default those of this process. The code is 0
-    for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader of standard
-    output has closed it. With default arguments, SIGTERM and SIGHUP act like Ctrl-C, with 143 and 129."""
+    """Run the command and return its exit code. `argv`: the arguments, by default those of this process.
+
+    The code is 0 for success, 2 for invalid input (after a one-line message), 130 after Ctrl-C, and 141 if the reader
+    of standard output has closed it. With default arguments, SIGTERM and SIGHUP act like Ctrl-C, with 143 and 129.
+    """
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages have very different sizes, and fixed segments would fragment
@@ -82,8 +84,10 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _is_output_broken() -> bool:
-    """Print an empty line to standard output. Return whether printing fails, for instance on a full disk. After a
-    failure, standard output becomes the null device, because Python writes the rest of its buffer at exit."""
+    """Print an empty line to standard output. Return whether printing fails, for instance on a full disk.
+
+    After a failure, standard output becomes the null device, because Python writes the rest of its buffer at exit.
+    """
     try:
         if sys.stdout is not None:
             print(flush=True)

@@ -65,8 +65,10 @@ def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
     """Yield the frames, uint8 [H, W, 3], of a video file, or of a folder of images in the order of their numbers.
+
     Raises InputError for a path that does not exist, for a broken or incomplete video, and for frames of different
-    sizes. Raises DependencyError without PyAV."""
+    sizes. Raises DependencyError without PyAV.
+    """
     return _frames(video, "RGB", "rgb24")
 
 

@@ -48,9 +48,11 @@ class Target:
         return self.path.parent / f"{self.path.stem}.part.mp4"
 
     def files(self, first: int, frames: int) -> list[Path]:
-        """Return the paths of the files to which frames are written. For PNG files these are the paths of `frames`
-        files, the first of which has the number `first`. For a video it is the video's path. The list is empty for a
-        pipe and for frames in memory."""
+        """Return the paths of the files to which frames are written.
+
+        For PNG files these are the paths of `frames` files, the first of which has the number `first`. For a video it
+        is the video's path. The list is empty for a pipe and for frames in memory.
+        """
         if self.kept is not None:
             return []
         if self.pattern is not None:

@@ -1,5 +1,7 @@
-"""Reading of video frames as a video player shows them. Rotation, mirroring and pixel aspect ratio are applied,
-variable frame rates resampled, transparency put on white."""
+"""Reading of video frames as a video player shows them.
+
+Rotation, mirroring and pixel aspect ratio are applied, variable frame rates resampled, transparency put on white.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,8 +227,10 @@ def _has_alpha(frame: Any) -> bool:
 
 
 def on_disk(video: str | Path) -> str:
-    """Return the absolute path of a video. FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol. Raises
-    InputError for a folder, and for a pipe or a device, because FFmpeg would wait for their data."""
+    """Return the absolute path of a video. FFmpeg would read the "12" of a relative 12:30.mp4 as a protocol.
+
+    Raises InputError for a folder, and for a pipe or a device, because FFmpeg would wait for their data.
+    """
     path = Path(video).absolute()
     if path.exists() and not path.is_file():
         raise InputError(f"{video}: a folder, a pipe or a device, expected a video's file")

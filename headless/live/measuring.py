@@ -1,6 +1,8 @@
 """The command `lingbot-world live --bench`. A test client walks and measures the frame rate, late frames, and the delay
-from a key press to the first frame that shows its effect. The first seconds after the first frame are used only for the
-longest delay, not for the other figures."""
+from a key press to the first frame that shows its effect.
+
+The first seconds after the first frame are used only for the longest delay, not for the other figures.
+"""
 
 import asyncio
 import random

@@ -114,8 +114,10 @@ class _Film:
         return self._parts.frames + len(self._waiting)
 
     def add(self, pixels: np.ndarray, at: int) -> None:
-        """Append frames, uint8 [n, H, W, 3]. The first of them is frame number `at` of the file, counted from 0. If
-        frames before `at` are missing, copies of the first new frame replace them."""
+        """Append frames, uint8 [n, H, W, 3]. The first of them is frame number `at` of the file, counted from 0.
+
+        If frames before `at` are missing, copies of the first new frame replace them.
+        """
         self._take([pixels[0]] * (at - self._frames) + list(pixels))
         self._last = pixels[-1]
 

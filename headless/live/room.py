@@ -153,8 +153,10 @@ class Room:
                 await asyncio.shield(self._hold(visit) if broke else self._free())
 
     async def _facts(self, visit: Visit) -> dict[str, Any]:
-        """Return the first status message of a walk. If the walk is just restarting, wait for the new walk. Raises
-        InputError if the session has ended."""
+        """Return the first status message of a walk. If the walk is just restarting, wait for the new walk.
+
+        Raises InputError if the session has ended.
+        """
         while True:
             try:
                 return visit.facts()
@@ -199,7 +201,8 @@ class Room:
         """Send status figures to the client every BETWEEN_FIGURES seconds, and pause a walk that had no input for
         `rules.idle` seconds.
         This coroutine returns, which ends the walk, after `rules.gone` seconds without input. It returns earlier if the
-        walk is paused in this way and another client waits."""
+        walk is paused in this way and another client waits.
+        """
         while True:
             await asyncio.sleep(BETWEEN_FIGURES)
             quiet = quiet_since(visit.session)

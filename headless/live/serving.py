@@ -1,6 +1,8 @@
-"""The web application of the live server: the page, the endpoint of SGLang's protocol, and their access control. By
-default only this machine can connect; other machines need the token in the address. Requests from pages of other sites
-are rejected by their origin. No input from a client is used as a path."""
+"""The web application of the live server: the page, the endpoint of SGLang's protocol, and their access control.
+
+By default only this machine can connect; other machines need the token in the address. Requests from pages of other
+sites are rejected by their origin. No input from a client is used as a path.
+"""
 
 import asyncio
 import io

@@ -1,6 +1,8 @@
-"""The command `lingbot-world batch`: make many videos, with one manifest file for their outcomes. Videos of one size
-are made together, so that each expert is loaded only once for them. Jobs that are already done are skipped. If a job
-fails, the manifest records this, and the batch continues."""
+"""The command `lingbot-world batch`: make many videos, with one manifest file for their outcomes.
+
+Videos of one size are made together, so that each expert is loaded only once for them. Jobs that are already done are
+skipped. If a job fails, the manifest records this, and the batch continues.
+"""
 
 import json
 import secrets

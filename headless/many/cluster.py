@@ -1,5 +1,7 @@
-"""The option `lingbot-world batch --ray`: a batch's groups on Ray actors, one per GPU of a cluster or this machine. All
-machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished videos."""
+"""The option `lingbot-world batch --ray`: a batch's groups on Ray actors, one per GPU of a cluster or this machine.
+
+All machines must have the input files at the same paths. If an actor is lost, another one makes its unfinished videos.
+"""
 
 import gc
 import logging

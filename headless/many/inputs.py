@@ -16,8 +16,10 @@ KNOWN_BY_CONTENT = 64 * 2**20
 
 
 class Inputs:
-    """A cache of hashes of the jobs' input files. The content of a file that several jobs use is read only once, unless
-    the file's size or modification time changes."""
+    """A cache of hashes of the jobs' input files.
+
+    The content of a file that several jobs use is read only once, unless the file's size or modification time changes.
+    """
 
     def __init__(self) -> None:
         self._contents: dict[tuple[str, int, int], str] = {}

@@ -1,5 +1,7 @@
 """The walk of an AI assistant. Each call makes some chunks of video, and returns a description and the last frame.
-Importing this module does not import torch, so that a client's first request is answered without delay."""
+
+Importing this module does not import torch, so that a client's first request is answered without delay.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Several processes, one for each GPU, that make one video together: their start, division of work, and transfers. The
-processes are started by `torchrun`, or by `--gpus N`, which uses torchrun's library. The first process encodes the
-prompts and writes the video. All processes load the experts and compute the steps together."""
+"""Several processes, one for each GPU, that make one video together: their start, division of work, and transfers.
+
+The processes are started by `torchrun`, or by `--gpus N`, which uses torchrun's library. The first process encodes the
+prompts and writes the video. All processes load the experts and compute the steps together.
+"""
 
 import atexit
 import contextlib
@@ -117,8 +119,10 @@ ALONE = Processes()
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """Yield the `Processes` of a run that torchrun started, or ALONE without torchrun. The first process that fails
-    raises its error. The others exit without a message."""
+    """Yield the `Processes` of a run that torchrun started, or ALONE without torchrun.
+
+    The first process that fails raises its error. The others exit without a message.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE

@@ -36,8 +36,11 @@ BY_SAMPLERS = (BY_ROLLOUT - {EVENTS}) | {
     "clip_start_percent",
     "clip_end_percent",
 }
-"""The keys of a CONDITIONING's dicts that have an effect. BY_ROLLOUT is for a rollout of a causal model. BY_SAMPLERS is
-for samplers with an expert, this pack's and ComfyUI's own."""
+"""The keys of a CONDITIONING's dicts that have an effect.
+
+BY_ROLLOUT is for a rollout of a causal model. BY_SAMPLERS is for samplers with an expert, this pack's and ComfyUI's
+own.
+"""
 OF_COMFYUI = frozenset({"model_conds", "uuid", "prompt_type"})
 """The keys that ComfyUI itself adds to a prompt's dict for a sampling run."""
 _CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"

@@ -97,8 +97,11 @@ def check_experts(*names: str) -> None:
 
 def check_steps() -> None:
     """Raise InputError if the prompt that ComfyUI is validating has a KSampler (Advanced) that makes no step with an
-    expert, or a ManualSigmas node without a number. ComfyUI does not call the model of a sampler without steps. So the
-    wrapper in `host.checks.sampling`, which runs at sampling time, cannot report this."""
+    expert, or a ManualSigmas node without a number.
+
+    ComfyUI does not call the model of a sampler without steps. So the wrapper in `host.checks.sampling`, which runs at
+    sampling time, cannot report this.
+    """
     try:
         prompt, _ = node_in_question()
     except UnknownError:

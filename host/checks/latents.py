@@ -49,9 +49,11 @@ def check_finite(guider, sigmas: Tensor, latent: Tensor) -> None:
 
 
 def beginning_words(sigmas: Tensor, noise: Tensor, latent: Tensor) -> str:
-    """Return a warning if a run's latent does not have the noise level of the first sigma, else an empty string. The
-    latent's noise is the noise already in `latent` plus the added `noise`. For an empty `latent` a first sigma below
-    NEARLY_FULL, or no added noise, gives the warning."""
+    """Return a warning if a run's latent does not have the noise level of the first sigma, else an empty string.
+
+    The latent's noise is the noise already in `latent` plus the added `noise`. For an empty `latent` a first sigma
+    below NEARLY_FULL, or no added noise, gives the warning.
+    """
     first, adds = float(sigmas[0]), bool(noise.any())
     if latent.any():
         return _going_on(_left.get(_fingerprint(latent)), first, adds)

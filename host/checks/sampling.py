@@ -43,9 +43,11 @@ CONNECT = (
 
 
 def add_checks(patcher) -> None:
-    """Make ComfyUI check the inputs of every sampling run of the MODEL `patcher` before it samples. The checks raise
-    errors for inputs that cannot be sampled, and show warnings on the node. Clones of the MODEL keep them. They are a
-    wrapper of ComfyUI's `outer_sample`."""
+    """Make ComfyUI check the inputs of every sampling run of the MODEL `patcher` before it samples.
+
+    The checks raise errors for inputs that cannot be sampled, and show warnings on the node. Clones of the MODEL keep
+    them. They are a wrapper of ComfyUI's `outer_sample`.
+    """
     options = patcher.model_options
     add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _checked, options, is_model_options=True)
 

@@ -1,5 +1,7 @@
-"""Warnings about text nodes of ComfyUI that silently change a prompt. The resulting CONDITIONING does not show these
-changes, so they are found in the running graph."""
+"""Warnings about text nodes of ComfyUI that silently change a prompt.
+
+The resulting CONDITIONING does not show these changes, so they are found in the running graph.
+"""
 
 import re
 from collections.abc import Iterator

@@ -78,9 +78,11 @@ def without_negative(patcher) -> str:
 
 
 def two_caches(patchers, sampler) -> str:
-    """Return a warning if both the solver and a cache node skip steps, else an empty string. The solver `sampler` skips
-    steps with a `reuse_threshold` above 0. The cache nodes are EasyCache and LazyCache, on any of the MODELs
-    `patchers`."""
+    """Return a warning if both the solver and a cache node skip steps, else an empty string.
+
+    The solver `sampler` skips steps with a `reuse_threshold` above 0. The cache nodes are EasyCache and LazyCache, on
+    any of the MODELs `patchers`.
+    """
     names = {name for patcher in patchers for name in features(patcher, every=True) & CACHES}
     if not names or not getattr(sampler, "reuse_threshold", 0):
         return ""

@@ -59,8 +59,11 @@ def camera_files() -> list[str]:
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
     """Return the names of all files in the input folder and in packages with one of `suffixes`, for which `looks(path)`
-    is true. A name is the path relative to its folder, with forward slashes; `looks` gets the full path. The search
-    goes down FOLDER_DEPTH levels. The names are sorted."""
+    is true.
+
+    A name is the path relative to its folder, with forward slashes; `looks` gets the full path. The search goes down
+    FOLDER_DEPTH levels. The names are sorted.
+    """
     found = set()
     for root in _roots():
         for folder, folders, files in os.walk(root):
@@ -84,9 +87,11 @@ def resolve(name: str) -> Path:
 
 
 def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
-    """Return the paths of the pose file, the lens file and the action file for the choices `poses` and `lens`. The lens
-    file is None for DEFAULT_LENS. The action file may not exist. Raises InputError for a name that leads out of the
-    input folder and the packages, and CameraError for a missing pose or lens file."""
+    """Return the paths of the pose file, the lens file and the action file for the choices `poses` and `lens`.
+
+    The lens file is None for DEFAULT_LENS. The action file may not exist. Raises InputError for a name that leads out
+    of the input folder and the packages, and CameraError for a missing pose or lens file.
+    """
     path = resolve(poses)
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
@@ -135,8 +140,10 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
-    """Return the number of a file's `poses` poses without those before frame `start`. Raises CameraError if this number
-    is below `least`. `file` is named in the message."""
+    """Return the number of a file's `poses` poses without those before frame `start`.
+
+    Raises CameraError if this number is below `least`. `file` is named in the message.
+    """
     if poses - start < least:
         raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start

@@ -52,8 +52,10 @@ def register(server) -> None:
 
 def drawing_of(request: dict[str, Any]) -> bytes:
     """Return the drawing of the preview node with the id `request["node"]` in the prompt `request["prompt"]`, as the
-    bytes of a PNG. If `request["light"]` is true, the colours are those of a light page. Raises UnknownError if the
-    path is known only when the prompt runs, and CameraError for a missing or invalid path."""
+    bytes of a PNG. If `request["light"]` is true, the colours are those of a light page.
+
+    Raises UnknownError if the path is known only when the prompt runs, and CameraError for a missing or invalid path.
+    """
     prompt = request["prompt"]
     inputs, values = prompt[request["node"]]["inputs"], PromptValues(prompt)
     if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):

@@ -54,9 +54,11 @@ def pixels(image: Tensor) -> np.ndarray:
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """Return the size of the video for a choice `size` of the size input. Raises InputError for an unknown choice. A
-    choice from AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. A choice from PRESETS gives
-    its own size. EXPLICIT gives `width` and `height`, in pixels."""
+    """Return the size of the video for a choice `size` of the size input. Raises InputError for an unknown choice.
+
+    A choice from AREAS gives that area in the aspect ratio of `image`, an IMAGE [B, H, W, C]. A choice from PRESETS
+    gives its own size. EXPLICIT gives `width` and `height`, in pixels.
+    """
     check_size(size)
     if area := (AREAS | FORMER).get(size):
         return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)

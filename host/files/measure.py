@@ -34,8 +34,10 @@ def measure_image(
 
 def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
     """Return the estimated camera path of a video, an IMAGE [F, H, W, 3], and lines of notes about the estimate.
+
     `fov_deg` is the horizontal field of view in degrees; 0 estimates this too. Raises CameraError for fewer than two
-    frames or too many, and if the camera is found in fewer than half of the keyframes."""
+    frames or too many, and if the camera is found in fewer than half of the keyframes.
+    """
     camera = measure.find_camera(_grey(images), fov_deg or None)
     path = measure.video_path(camera)
     return path, measure.found_words(camera, path, bool(fov_deg))

@@ -1,5 +1,7 @@
-"""The HTTP route to which a browser uploads camera files. It stores them in a new folder of ComfyUI's input folder. The
-folder's name contains a hash of the files, so no upload overwrites other files."""
+"""The HTTP route to which a browser uploads camera files. It stores them in a new folder of ComfyUI's input folder.
+
+The folder's name contains a hash of the files, so no upload overwrites other files.
+"""
 
 import asyncio
 import hashlib

@@ -259,8 +259,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def free_camera_cache(self) -> int:
         """Free the camera cache, and the rollout's recorded CUDA graphs and caches. Return the number of freed bytes.
+
         The memory that torch's caching allocator reserves but does not use is released too, because ComfyUI's dynamic
-        VRAM cannot use it."""
+        VRAM cannot use it.
+        """
         freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.kept_by_rollout)
         if freed:
             management.soft_empty_cache()

@@ -96,8 +96,11 @@ def _embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
     """Return the embedding [L, D] of each prompt. Prompts that are not in the cache are encoded together, by
-    `encode(missing)`. The cache's keys include the fingerprint of `files`, the paths of text encoder and tokenizer. A
-    prompt of 512 tokens is not cached, because only its encoding shows the warning that the prompt was cut."""
+    `encode(missing)`.
+
+    The cache's keys include the fingerprint of `files`, the paths of text encoder and tokenizer. A prompt of 512 tokens
+    is not cached, because only its encoding shows the warning that the prompt was cut.
+    """
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))

@@ -72,8 +72,11 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
 
 class Linear(comfy.ops.manual_cast.Linear):
     """A linear layer with a plain or quantized weight. `as_loaded` holds the original parameters, which are views into
-    the memory-mapped file. The layer computes in the precision `arithmetic`. With a LoRA it computes in the model's
-    dtype instead, so that the LoRA is exact."""
+    the memory-mapped file.
+
+    The layer computes in the precision `arithmetic`. With a LoRA it computes in the model's dtype instead, so that the
+    LoRA is exact.
+    """
 
     arithmetic: Arithmetic = "bf16"
 
@@ -150,9 +153,11 @@ class Linear(comfy.ops.manual_cast.Linear):
 
 
 class PendingUpload:
-    """A collection of an expert's parameters that are sent to `device` together, at the full speed of the bus. With
-    `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another. Each call would read the
-    memory-mapped file page by page. During an upload the layers only register their parameters."""
+    """A collection of an expert's parameters that are sent to `device` together, at the full speed of the bus.
+
+    With `--disable-dynamic-vram` ComfyUI calls `.to(device)` on one layer after another. Each call would read the
+    memory-mapped file page by page. During an upload the layers only register their parameters.
+    """
 
     def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
         self.checkpoint, self.dtype, self.device = checkpoint, dtype, device

@@ -265,9 +265,11 @@ class ExactPatches(_AnyPatcher):
 
 
 class _HookPatch(LowVramPatch):
-    """A LowVramPatch for the LoRAs of the active conditioning hooks. Its own class lets the patcher replace hook
-    patches and keep the model's own patches. For patches of Create Hook Model as LoRA, it passes the layer's weight as
-    the original weight to subtract."""
+    """A LowVramPatch for the LoRAs of the active conditioning hooks.
+
+    Its own class lets the patcher replace hook patches and keep the model's own patches. For patches of Create Hook
+    Model as LoRA, it passes the layer's weight as the original weight to subtract.
+    """
 
     def __call__(self, weight):
         patches = self.prepared_patches if self.prepared_patches is not None else self.patches[self.key]

@@ -134,8 +134,11 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
     """Return a warning about patches that are never called, and about keys that a node added to transformer_options
-    during the run. `options` are the current step's transformer_options, and `usual` are the keys of the first step.
-    `blocks` is the number of blocks of the model. Return an empty string if there is nothing to report."""
+    during the run.
+
+    `options` are the current step's transformer_options, and `usual` are the keys of the first step. `blocks` is the
+    number of blocks of the model. Return an empty string if there is nothing to report.
+    """
     later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
     return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
 
@@ -173,8 +176,10 @@ def unknown(patcher) -> Iterator[str]:
 
 
 def on_one_only(high, low) -> str:
-    """Return a warning that names the additions that only one of the two experts has, or "" if there are none. LoRAs,
-    shifts and dtypes are not compared, because they may differ."""
+    """Return a warning that names the additions that only one of the two experts has, or "" if there are none.
+
+    LoRAs, shifts and dtypes are not compared, because they may differ.
+    """
     first, second = features(high), features(low)
     one = [f"{name} (high noise)" for name in sorted(first - second)]
     one += [f"{name} (low noise)" for name in sorted(second - first)]

@@ -50,9 +50,11 @@ def _by_switch() -> bool:
 
 @lru_cache
 def attention_may_be_recorded(device: torch.device, heads: int, head_dim: int, dtype: torch.dtype) -> bool:
-    """Return whether a CUDA graph may record the attention that ComfyUI's switches select. The attention is tried on a
-    CUDA stream of its own. Kernels that always run on the default stream, such as those of SageAttention 2.x, fail this
-    test."""
+    """Return whether a CUDA graph may record the attention that ComfyUI's switches select.
+
+    The attention is tried on a CUDA stream of its own. Kernels that always run on the default stream, such as those of
+    SageAttention 2.x, fail this test.
+    """
     if device.type != "cuda" or not _by_switch():
         return True
     generator = torch.Generator(device).manual_seed(0)
@@ -150,9 +152,11 @@ class HostModel(LingBotWorldModel):
         return not options.get("patches") and not options.get("patches_replace")
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
-        """Return the output of the block number `index`, with the patches of other nodes applied. The check for an
-        interrupt ends torch.compile's trace. So code compiled for the first block runs every block, as long as no value
-        here depends on `index`."""
+        """Return the output of the block number `index`, with the patches of other nodes applied.
+
+        The check for an interrupt ends torch.compile's trace. So code compiled for the first block runs every block, as
+        long as no value here depends on `index`.
+        """
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block

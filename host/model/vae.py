@@ -18,8 +18,11 @@ KEPT = 4
 
 
 class RememberingVAE(comfy.sd.VAE):
-    """A VAE that encodes the same images only once. ComfyUI runs WanImageToVideo again when only a prompt changes,
-    because prompts are inputs of that node. The latent of its start image then comes from the cache."""
+    """A VAE that encodes the same images only once.
+
+    ComfyUI runs WanImageToVideo again when only a prompt changes, because prompts are inputs of that node. The latent
+    of its start image then comes from the cache.
+    """
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -49,9 +52,12 @@ class RememberingVAE(comfy.sd.VAE):
 
 
 def _whole_time(tile: int | None, frames: int) -> int | None:
-    """Return the length of a tile in time: `tile` (None without tiles), or `frames` if `tile` is shorter. This VAE
-    would treat a shorter tile as a new video, so its first latent frame would decode to one frame instead of four. That
-    causes jumps in brightness of up to 80 %. The VAE works frame by frame, so shorter tiles would save no memory."""
+    """Return the length of a tile in time: `tile` (None without tiles), or `frames` if `tile` is shorter.
+
+    This VAE would treat a shorter tile as a new video, so its first latent frame would decode to one frame instead of
+    four. That causes jumps in brightness of up to 80 %. The VAE works frame by frame, so shorter tiles would save no
+    memory.
+    """
     if tile is None or tile >= frames:
         return tile
     show_note("The tiles are in space only: in time this VAE goes frame by frame, and a tile would begin a new video.")

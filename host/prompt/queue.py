@@ -133,8 +133,10 @@ class PromptValues:
 
     def of(self, value: Any) -> Any:
         """Return the value of an input. A link is followed, and its node is evaluated. That node's class must be in
-        NUMBERS or CAMERA_MAKERS. Raises UnknownError for a link to any other node, and the errors of an evaluated
-        node."""
+        NUMBERS or CAMERA_MAKERS.
+
+        Raises UnknownError for a link to any other node, and the errors of an evaluated node.
+        """
         if not is_link(value):
             return value
         node, slot = value

@@ -27,8 +27,10 @@ from ..model.transformer import TIMESTEP, truncated_timesteps
 from ..prompt.notice import show_warning
 
 READ_AHEAD_STEPS = 2
-"""The number of steps before the low-noise expert's first step at which a thread reads the expert's file ahead. The
-thread reads the file into the page cache. It starts earlier if the solver may skip the model in some steps."""
+"""The number of steps before the low-noise expert's first step at which a thread reads the expert's file ahead.
+
+The thread reads the file into the page cache. It starts earlier if the solver may skip the model in some steps.
+"""
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """The model options that some of ComfyUI's samplers set during a run (those with CFG++). They apply to both experts."""
 
@@ -173,7 +175,10 @@ class WhenPrepared(comfy.samplers.Sampler):
 
 class _Switch:
     """The model that the solver calls. Each call selects the expert of the timestep, loads its weights if needed, and
-    runs it. `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for a sampler."""
+    runs it.
+
+    `high_wrap` and `low_wrap` are the experts as ComfyUI prepares models for a sampler.
+    """
 
     def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
         self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at

@@ -79,9 +79,11 @@ class LiveView:
         )
 
     def somebody(self, alone: bool) -> bool:
-        """Wait for a client, and return whether one has connected in time. Raises ComfyUI's interrupt. The result is
-        True too if a client has already stopped the walk. `alone`: the walk can run without a client. In that case
-        return at once if the page that queued the prompt is closed."""
+        """Wait for a client, and return whether one has connected in time. Raises ComfyUI's interrupt.
+
+        The result is True too if a client has already stopped the walk. `alone`: the walk can run without a client. In
+        that case return at once if the page that queued the prompt is closed.
+        """
         page = None if self._server is None else self._server.sockets.get(self._server.client_id)
         ends = time.monotonic() + (0 if alone and page is None else self._wait)
         while self._client is None and not self._stopped and time.monotonic() < ends:

@@ -152,9 +152,12 @@ def _without_steps(patcher) -> tuple[Any, list[str]]:
 
 
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> RolloutOutputs:
-    """Sample and decode the video of the checked inputs `run`. `vae` is ComfyUI's VAE, `seed` the seed of the noise,
-    and `mode` the place and precision of cached keys and values. The node shows the newest frame after each chunk, and
-    each forward can be interrupted. Raises InputError if keys and values do not fit into memory."""
+    """Sample and decode the video of the checked inputs `run`.
+
+    `vae` is ComfyUI's VAE, `seed` the seed of the noise, and `mode` the place and precision of cached keys and values.
+    The node shows the newest frame after each chunk, and each forward can be interrupted. Raises InputError if keys and
+    values do not fit into memory.
+    """
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec = run.spec

@@ -59,9 +59,11 @@ def run_prepared(
 
 
 class _PreparedModel:
-    """An adapter that gives a model prepared by ComfyUI the interface of the engine's `CausalModel`. A call returns the
-    velocity. A forward may be recorded as a CUDA graph only if no node has added functions around the model or between
-    its blocks. `LingBotWorldExpert` checks the weights: all must be on the GPU and unpatched."""
+    """An adapter that gives a model prepared by ComfyUI the interface of the engine's `CausalModel`.
+
+    A call returns the velocity. A forward may be recorded as a CUDA graph only if no node has added functions around
+    the model or between its blocks. `LingBotWorldExpert` checks the weights: all must be on the GPU and unpatched.
+    """
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model

@@ -33,15 +33,21 @@ WORST_PROBE = 0.2
 """The largest accepted relative RMS error of an 8-bit attention kernel, compared with exact attention."""
 TRIED_HEADS, TRIED = 8, Size(rows=2048, keys=16384)
 """`TRIED_HEADS` is the number of attention heads with which kernels are timed; `TRIED` is the number of queries and of
-keys. The queries are a part of a causal model's chunk, and the keys fill half of an attention window."""
+keys.
+
+The queries are a part of a causal model's chunk, and the keys fill half of an attention window.
+"""
 
 STREAM_TOKENS = 256
 """The number of tokens in the test that runs a kernel on another CUDA stream than the default one."""
 
 
 class AttentionKernel(NamedTuple):
-    """An 8-bit attention kernel and the PyPI name of its `package`. `attend` is the function (q, k, v, heads) that runs
-    the kernel. `recordable` is False if a CUDA graph cannot record the kernel because it ignores the current stream."""
+    """An 8-bit attention kernel and the PyPI name of its `package`.
+
+    `attend` is the function (q, k, v, heads) that runs the kernel. `recordable` is False if a CUDA graph cannot record
+    the kernel because it ignores the current stream.
+    """
 
     package: str
     attend: Function
@@ -128,8 +134,10 @@ def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: s
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return sageattention's result for k minus its mean over the tokens. sageattention can subtract the mean itself,
-    but only in place, and k may belong to a cache."""
+    """Return sageattention's result for k minus its mean over the tokens.
+
+    sageattention can subtract the mean itself, but only in place, and k may belong to a cache.
+    """
     k = k - sample(k.flatten(0, 1)).mean(0)
     split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
     attend = import_module("sageattention").sageattn
@@ -160,13 +168,17 @@ _TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] 
     hopper_attention: (hopper_attention_to, hopper_attention_of),
     cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
 }
-"""The attention functions of each kernel that reads a cache's 8-bit keys and values directly. The first function of a
-pair is for queries in 16 bits, the second for queries in 8 bits."""
+"""The attention functions of each kernel that reads a cache's 8-bit keys and values directly.
+
+The first function of a pair is for queries in 16 bits, the second for queries in 8 bits.
+"""
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
-    """Return the self-attention to use on a device: "8bit" only if `wanted` requests it, else "exact". Raises
-    InputError if 8 bits are requested and no 8-bit kernel supports the device."""
+    """Return the self-attention to use on a device: "8bit" only if `wanted` requests it, else "exact".
+
+    Raises InputError if 8 bits are requested and no 8-bit kernel supports the device.
+    """
     if wanted in ("auto", "exact"):
         return "exact"
     if device.type != "cpu":
@@ -175,30 +187,38 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a causal model's cache may hold 8-bit Operands as keys and values in this attention mode. Our own
-    kernel, cuDNN's and the CPU's plain torch accept Operands. Call `choose_attention` first, because it rejects modes
-    that the device does not support."""
+    """Return whether a causal model's cache may hold 8-bit Operands as keys and values in this attention mode.
+
+    Our own kernel, cuDNN's and the CPU's plain torch accept Operands. Call `choose_attention` first, because it rejects
+    modes that the device does not support.
+    """
     return mode == "8bit" and attends_to_operands(device, config.head_dim)
 
 
 def attends_to_operands(device: torch.device, head_dim: int) -> bool:
-    """Return whether 8-bit attention on a device takes queries, keys and values that are already in 8 bits. It does on
-    the CPU, and on a GPU unless the chosen kernel, such as SageAttention's, quantizes its inputs itself. Raises
-    InputError if no kernel works on the GPU."""
+    """Return whether 8-bit attention on a device takes queries, keys and values that are already in 8 bits.
+
+    It does on the CPU, and on a GPU unless the chosen kernel, such as SageAttention's, quantizes its inputs itself.
+    Raises InputError if no kernel works on the GPU.
+    """
     return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
 
 def takes_transposed_values(device: torch.device, head_dim: int) -> bool:
-    """Return whether a cache should store its 8-bit values transposed, as [dim, tokens] (see `Operand`). Only call this
-    if `takes_operands` returns True."""
+    """Return whether a cache should store its 8-bit values transposed, as [dim, tokens] (see `Operand`).
+
+    Only call this if `takes_operands` returns True.
+    """
     ours = device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention
     return ours and transposes_exactly(device)
 
 
 @lru_cache
 def find_kernel(device: torch.device, head_dim: int) -> AttentionKernel:
-    """Return the 8-bit attention kernel for a GPU and a head size. Raises InputError if no kernel works; its message
-    gives the reason for each candidate."""
+    """Return the 8-bit attention kernel for a GPU and a head size.
+
+    Raises InputError if no kernel works; its message gives the reason for each candidate.
+    """
     card, size = card_of(device), TRIED._replace(dim=TRIED_HEADS * head_dim, head_dim=head_dim)
     if not candidates("attention-8bit", card):
         raise InputError(
@@ -230,15 +250,19 @@ def _on_its_stream(kernel: AttentionKernel, device: torch.device, head_dim: int)
 
 
 def may_be_recorded(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Return whether a CUDA graph may record self-attention in this mode. The result is False only for an 8-bit kernel
-    of a GPU that ignores the current stream. Call `choose_attention` first, because it rejects modes that the device
-    does not support."""
+    """Return whether a CUDA graph may record self-attention in this mode.
+
+    The result is False only for an 8-bit kernel of a GPU that ignores the current stream. Call `choose_attention`
+    first, because it rejects modes that the device does not support.
+    """
     return mode != "8bit" or device.type != "cuda" or find_kernel(device, config.head_dim).recordable
 
 
 def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about 8-bit self-attention on this device, or None if `mode` does not use 8 bits. Call
-    `choose_attention` first, because it rejects modes that the device does not support."""
+    """Return a note for the user about 8-bit self-attention on this device, or None if `mode` does not use 8 bits.
+
+    Call `choose_attention` first, because it rejects modes that the device does not support.
+    """
     if mode != "8bit":
         return None
     if device.type == "cpu":
@@ -249,8 +273,10 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
 def check_8_bits(
     arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
 ) -> tuple[str, ...]:
-    """Return notes for the user about the requested 8-bit arithmetic and 8-bit attention. Raises InputError if the
-    device or the model's sizes do not allow the requested arithmetic or attention."""
+    """Return notes for the user about the requested 8-bit arithmetic and 8-bit attention.
+
+    Raises InputError if the device or the model's sizes do not allow the requested arithmetic or attention.
+    """
     choose_arithmetic(arithmetic, device, config)
     choose_attention(attention, device, config)
     untried = UNTRIED if device.type == "mps" else None

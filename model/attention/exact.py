@@ -19,12 +19,16 @@ from ..choice.trials import KINDS, Kind, Size, attempt
 from ..ops.pointwise import merge_, slices
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
-"""The type of an attention function: (q, k, v, heads, options) -> result. q and the result are [B, L, heads*head_dim];
-k and v are [B, S, heads*head_dim]."""
+"""The type of an attention function: (q, k, v, heads, options) -> result.
+
+q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
+"""
 
 TILE = 128
-"""The number of queries, and of keys, in a tile of cuDNN's kernel. If the number of keys is not a multiple of it, the
-kernel is 8 % slower (38.6 instead of 35.5 ms on an H200)."""
+"""The number of queries, and of keys, in a tile of cuDNN's kernel.
+
+If the number of keys is not a multiple of it, the kernel is 8 % slower (38.6 instead of 35.5 ms on an H200).
+"""
 
 MIN_KEYS_TO_SPLIT = 64 * TILE
 """The smallest number of keys with which a separate call for the last keys % TILE keys makes attention faster."""
@@ -39,9 +43,11 @@ On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406
 """
 
 FRAMES_BYTES = 2**28
-"""The limit of `frames_bytes` up to which attention runs frame by frame while a causal model's window fills. Chunks
-with such small results have few tokens, so a GPU finishes a kernel before Python launches the next one. Frame by frame,
-all chunks run the same kernels, so a CUDA graph can replay them."""
+"""The limit of `frames_bytes` up to which attention runs frame by frame while a causal model's window fills.
+
+Chunks with such small results have few tokens, so a GPU finishes a kernel before Python launches the next one. Frame by
+frame, all chunks run the same kernels, so a CUDA graph can replay them.
+"""
 
 HOPPER = 132
 """The number of multiprocessors (SMs) of an H100 and an H200."""
@@ -76,8 +82,10 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def attends_by_ours(q: Tensor, heads: int) -> bool:
-    """Return whether our own kernel computes attention for q [..., heads*head_dim]. It does for bf16 on a Hopper GPU
-    with a head size of 128."""
+    """Return whether our own kernel computes attention for q [..., heads*head_dim].
+
+    It does for bf16 on a Hopper GPU with a head size of 128.
+    """
     suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
     return suits and not torch.compiler.is_compiling() and ours_works(q.device)
 
@@ -100,9 +108,11 @@ def _serves_ours(device: torch.device) -> bool:
 
 
 def compile_ahead(device: torch.device) -> None:
-    """Compile our own attention kernel in a background thread, if the device supports the kernel. Call this before the
-    weights are read, so that both happen at the same time. A compile error is ignored here and raised when the kernel
-    is tested."""
+    """Compile our own attention kernel in a background thread, if the device supports the kernel.
+
+    Call this before the weights are read, so that both happen at the same time. A compile error is ignored here and
+    raised when the kernel is tested.
+    """
     if _serves_ours(device):
         Thread(target=_compile, daemon=True).start()
 
@@ -119,7 +129,10 @@ def _compile() -> None:
 @lru_cache
 def ours_works(device: torch.device) -> bool:
     """Return whether this project's own kernel for exact attention compiles and gives correct results on this GPU; a
-    failure is logged. The result is False for any GPU that is not of compute capability 9."""
+    failure is logged.
+
+    The result is False for any GPU that is not of compute capability 9.
+    """
     if not _serves_ours(device):
         return False
     from ..kernels.hopper.launch import is_right
@@ -131,9 +144,11 @@ def ours_works(device: torch.device) -> bool:
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
-    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim] and `missing` more tokens. The missing
-    tokens are copies of the last key and value. Instead of computing them, log(1 + missing) is added to the last key's
-    logits."""
+    """Return attention [L, heads*head_dim] of q over k and v [S, heads*head_dim] and `missing` more tokens.
+
+    The missing tokens are copies of the last key and value. Instead of computing them, log(1 + missing) is added to the
+    last key's logits.
+    """
     bias = q.new_zeros(1, len(k))
     bias[:, -1] = math.log(1 + missing)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
@@ -142,15 +157,19 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 
 @lru_cache
 def multiplies_bf16() -> bool:
-    """Return whether the CPU has instructions for bf16 products: AMD since Zen 4, Intel Xeon since Sapphire Rapids. The
-    result is False if torch does not know."""
+    """Return whether the CPU has instructions for bf16 products: AMD since Zen 4, Intel Xeon since Sapphire Rapids.
+
+    The result is False if torch does not know.
+    """
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
 def _attend_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU. torch's kernel multiplies bf16 as
-    fp32, so 144 queries to 2,592 keys in 4 heads take one core 4.9 ms. Here each head is multiplied in bf16, which
-    takes 1.5 ms. The scores are then rounded to bf16, so the error doubles."""
+    """Return attention of q over k and v [B, heads, tokens, head_dim] on the CPU.
+
+    torch's kernel multiplies bf16 as fp32, so 144 queries to 2,592 keys in 4 heads take one core 4.9 ms. Here each head
+    is multiplied in bf16, which takes 1.5 ms. The scores are then rounded to bf16, so the error doubles.
+    """
     if q.dtype != torch.bfloat16 or torch.compiler.is_compiling() or not multiplies_bf16():
         return F.scaled_dot_product_attention(q, k, v)
     out, rows, scale = torch.empty_like(q), max(1, SCORES_BYTES // (2 * k.shape[2])), q.shape[-1] ** -0.5
@@ -182,9 +201,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
-    """Return the number of parts into which to split the keys, so that few queries fill all multiprocessors (SMs). A
-    GPU has `processors` SMs, and an SM processes one tile of queries with all its keys. Often the last round of tiles
-    uses few SMs: 144 tiles on 132 SMs take as long as 264 tiles. With split keys there are more and shorter rounds."""
+    """Return the number of parts into which to split the keys, so that few queries fill all multiprocessors (SMs).
+
+    A GPU has `processors` SMs, and an SM processes one tile of queries with all its keys. Often the last round of tiles
+    uses few SMs: 144 tiles on 132 SMs take as long as 264 tiles. With split keys there are more and shorter rounds.
+    """
     tiles = -(-queries // TILE) * heads
 
     def time(parts: int) -> float:
@@ -194,14 +215,18 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
 
 
 def part_length(keys: int, parts: int) -> int:
-    """Return the number of keys of each of `parts` parts, a multiple of TILE. The caller attends separately to the keys
-    that remain."""
+    """Return the number of keys of each of `parts` parts, a multiple of TILE.
+
+    The caller attends separately to the keys that remain.
+    """
     return keys // parts // TILE * TILE
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return cuDNN's attention of q over k and v [B, heads, tokens, head_dim], with split keys if that is faster.
-    Raises cuDNN's errors."""
+
+    Raises cuDNN's errors.
+    """
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
     each = part_length(keys, parts)
@@ -216,9 +241,11 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
-    """Return attention [tokens, heads*head_dim] of q over selected latent frames of k and v. k and v are [frames *
-    frame tokens, heads*head_dim]. `shares` (fp32 [frames]) is 0 for each frame to attend to, and -inf for each frame to
-    ignore. The ignored frames must be the last ones. Raises cuDNN's errors."""
+    """Return attention [tokens, heads*head_dim] of q over selected latent frames of k and v.
+
+    k and v are [frames * frame tokens, heads*head_dim]. `shares` (fp32 [frames]) is 0 for each frame to attend to, and
+    -inf for each frame to ignore. The ignored frames must be the last ones. Raises cuDNN's errors.
+    """
     if attends_by_ours(q, heads):
         return _by_ours(q, k, v, heads, shares)
     q, k, v = (
@@ -231,7 +258,9 @@ def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor
 
 def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
     """Return the bytes of the intermediate results of `attend_to_frames`: one result in `dtype` for each frame.
-    `tokens` is the number of queries, `dim` their width over all heads."""
+
+    `tokens` is the number of queries, `dim` their width over all heads.
+    """
     return frames * tokens * dim * dtype.itemsize
 
 
@@ -261,8 +290,10 @@ def processors(device: torch.device) -> int:
 
 def _cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Return the attention of q over k and v [B, heads, tokens, head_dim], and the logarithm of the softmax's
-    denominator. The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithm is fp32
-    [B, heads, L]."""
+    denominator.
+
+    The attention is a view [B, L, heads, head_dim] with the strides of the inputs. The logarithm is fp32 [B, heads, L].
+    """
     out, log_sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)
     return out.transpose(1, 2), log_sums.squeeze(-1)
 
@@ -286,8 +317,10 @@ def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, .
 
 def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, Tensor, int]:
     """Return random q [1, rows, dim], k and v [1, keys, dim] in bf16, and the number of heads, for a kernel's test.
+
     `size` gives rows, keys, dim and head size. The first channel of each head is four times as large in k, because real
-    keys have such large channels."""
+    keys have such large channels.
+    """
     generator = torch.Generator(device).manual_seed(0)
     shapes = (1, size.rows, size.dim), (1, size.keys, size.dim), (1, size.keys, size.dim)
     q, k, v = (torch.randn(shape, device=device, generator=generator).bfloat16() for shape in shapes)
@@ -296,8 +329,10 @@ def random_attention(device: torch.device, size: Size) -> tuple[Tensor, Tensor, 
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention in fp32 by two matrix products and a softmax, as the reference for tests of kernels. q is [B, L,
-    heads*head_dim]; k and v are [B, S, heads*head_dim]."""
+    """Return attention in fp32 by two matrix products and a softmax, as the reference for tests of kernels.
+
+    q is [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim].
+    """
     q, k, v = (x.float().unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
     return (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(1, 2).flatten(2)
 

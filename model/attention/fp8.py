@@ -31,14 +31,19 @@ relative precision at any magnitude.
 SAMPLE = 512
 """The number of evenly spaced tokens, at least, from which the maximum and the keys' mean are estimated."""
 HEADROOM = 4.0
-"""The factor by which a value may exceed the maximum of the sampled tokens without being clamped. Only values below
-1/3584 of that maximum lose precision, because a float is equally precise at any larger magnitude."""
+"""The factor by which a value may exceed the maximum of the sampled tokens without being clamped.
+
+Only values below 1/3584 of that maximum lose precision, because a float is equally precise at any larger magnitude.
+"""
 
 
 class Scaling(NamedTuple):
-    """The mapping of numbers x to 8 bits: (x - mean) * factor. `scale` is 1 / factor. scale and factor are fp32 [1],
-    and mean is fp32 [dim]. `reach` (fp32 [1]) is an upper bound of the decoded numbers' magnitudes, or None if unknown.
-    The scale is a power of two, so all normal float8 results are the same whether heads share a scale or not."""
+    """The mapping of numbers x to 8 bits: (x - mean) * factor.
+
+    `scale` is 1 / factor. scale and factor are fp32 [1], and mean is fp32 [dim]. `reach` (fp32 [1]) is an upper bound
+    of the decoded numbers' magnitudes, or None if unknown. The scale is a power of two, so all normal float8 results
+    are the same whether heads share a scale or not.
+    """
 
     scale: Tensor
     factor: Tensor
@@ -56,9 +61,12 @@ class Scaling(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """A tensor of tokens in float8_e4m3fn, with its scaling. `values` is [tokens, dim]; tokens of zeros may follow as
-    padding. If `transposed` is not None, `values` is [dim, columns] instead, and `transposed` is the number of tokens
-    without padding. `transposed_columns` gives the column of each token."""
+    """A tensor of tokens in float8_e4m3fn, with its scaling.
+
+    `values` is [tokens, dim]; tokens of zeros may follow as padding. If `transposed` is not None, `values` is [dim,
+    columns] instead, and `transposed` is the number of tokens without padding. `transposed_columns` gives the column of
+    each token.
+    """
 
     values: Tensor
     scaling: Scaling
@@ -74,8 +82,10 @@ class Operand(NamedTuple):
 
 
 def transposed_columns(tokens: Tensor) -> Tensor:
-    """Return the column of each token (indices, int64 [n]) in a transposed Operand. The Hopper kernel requires an order
-    within every 16 columns: tokens 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on."""
+    """Return the column of each token (indices, int64 [n]) in a transposed Operand.
+
+    The Hopper kernel requires an order within every 16 columns: tokens 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on.
+    """
     return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
 
 
@@ -86,15 +96,19 @@ def sample(x: Tensor) -> Tensor:
 
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
     """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to float8_e4m3fn.
+
     Magnitudes up to `headroom` times the maximum of a sample of x are not clamped. If `mean_of` is None, no mean is
-    subtracted."""
+    subtracted.
+    """
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
 
 
 def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling:
     """Return the Scaling that maps x [tokens, dim], minus the mean of the tokens `mean_of` [n, dim], to float8_e4m3fn.
-    The largest magnitude becomes at most `most`. If `mean_of` is None, no mean is subtracted."""
+
+    The largest magnitude becomes at most `most`. If `mean_of` is None, no mean is subtracted.
+    """
     mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(x, mean, LARGEST[FP8] / most), mean)
 
@@ -111,9 +125,11 @@ def scaling_of_keys(norm_rope: NormRope, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unrotated, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and of values. `keys`
-    and `values` are the first chunk's, and later chunks use the same scalings. Later values, and later keys that no
-    norm bounds, may be `headroom` times as large without being clamped."""
+    """Return the first chunk's keys [tokens, dim] after norm and RoPE, and the scalings of keys and of values.
+
+    `keys` and `values` are the first chunk's, and later chunks use the same scalings. Later values, and later keys that
+    no norm bounds, may be `headroom` times as large without being clamped.
+    """
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unrotated):
         rotated = keys.rotated()
@@ -126,8 +142,10 @@ def _mean(x: Tensor, mean_of: Tensor | None) -> Tensor:
 
 
 def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """Return the scale for x [tokens, dim] minus mean [dim], and 1 / scale, both fp32 [1]. The scale is the smallest
-    power of two with which `headroom` times the largest magnitude fits into float8_e4m3fn."""
+    """Return the scale for x [tokens, dim] minus mean [dim], and 1 / scale, both fp32 [1].
+
+    The scale is the smallest power of two with which `headroom` times the largest magnitude fits into float8_e4m3fn.
+    """
     least, most = x.aminmax(dim=0)
     largest = torch.maximum(most - mean, mean - least).amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
@@ -136,8 +154,10 @@ def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tenso
 
 @lru_cache
 def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Return the function that computes a scale fastest on a device. It is `plain_scale`, or on a GPU with Triton a
-    function that launches two kernels instead of ten."""
+    """Return the function that computes a scale fastest on a device.
+
+    It is `plain_scale`, or on a GPU with Triton a function that launches two kernels instead of ten.
+    """
     if device_type != "cuda" or find_spec("triton") is None:
         return plain_scale
     from ..kernels.matrix_8bit import fp8_scale
@@ -161,14 +181,18 @@ def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
 
 
 def queries_in_8_bits(q: Tensor) -> Operand:
-    """Return q [tokens, dim] as a float8_e4m3fn Operand with magnitudes of at most MOST_QUERY. It is for queries
-    without a norm; `rotated_fp8` converts queries with one."""
+    """Return q [tokens, dim] as a float8_e4m3fn Operand with magnitudes of at most MOST_QUERY.
+
+    It is for queries without a norm; `rotated_fp8` converts queries with one.
+    """
     return operand(q, scaling_to(MOST_QUERY, q))
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
-    """Return a float8_e4m3fn Operand of queries from the three results of `scatter.rotated_fp8`. These are the queries'
-    `values` [tokens, dim], their scale [1] and `factor` [1], which is 1 / scale."""
+    """Return a float8_e4m3fn Operand of queries from the three results of `scatter.rotated_fp8`.
+
+    These are the queries' `values` [tokens, dim], their scale [1] and `factor` [1], which is 1 / scale.
+    """
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 
@@ -178,29 +202,39 @@ def _no_mean(device: torch.device) -> Tensor:
 
 
 def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Return q, k and v [B, tokens, dim] as float8_e4m3fn Operands [B * tokens, dim]. `zeros` tokens of zeros follow
-    keys and values. All batch elements share a scale and a mean. The keys' mean is estimated from a sample. The values'
-    mean is exact, because a query that attends equally to all values returns little more than this mean."""
+    """Return q, k and v [B, tokens, dim] as float8_e4m3fn Operands [B * tokens, dim].
+
+    `zeros` tokens of zeros follow keys and values. All batch elements share a scale and a mean. The keys' mean is
+    estimated from a sample. The values' mean is exact, because a query that attends equally to all values returns
+    little more than this mean.
+    """
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
     return queries_in_8_bits(q), keys, operand(v, scaling(v, v), zeros)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention of q over k and v [B, tokens, heads*head_dim] in plain torch, in the dtype of q. q, k and v are
-    first rounded to float8_e4m3fn; the softmax is exact. q is not overwritten."""
+    """Return attention of q over k and v [B, tokens, heads*head_dim] in plain torch, in the dtype of q.
+
+    q, k and v are first rounded to float8_e4m3fn; the softmax is exact. q is not overwritten.
+    """
     return _plain(q, *operands(q, k, v), heads)
 
 
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     """Return attention of q [1, L, heads*head_dim] over the float8_e4m3fn Operands k and v in plain torch, in q's
-    dtype. q is first rounded to float8_e4m3fn; the softmax is exact. q is not overwritten."""
+    dtype.
+
+    q is first rounded to float8_e4m3fn; the softmax is exact. q is not overwritten.
+    """
     return _plain(q, queries_in_8_bits(q[0]), k, v, heads)
 
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
-    """Return attention [L, heads*head_dim] of q over k and v, all float8_e4m3fn Operands, in plain torch. The softmax
-    is exact. The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale."""
+    """Return attention [L, heads*head_dim] of q over k and v, all float8_e4m3fn Operands, in plain torch.
+
+    The softmax is exact. The result is in `dtype`; if that is int8 or float8_e4m3fn, each token has one scale.
+    """
     eight_bit = dtype in LARGEST
     out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
     return encode_8bit(out, dtype=dtype) if eight_bit else out

@@ -1,5 +1,7 @@
-"""Attention over float8_e4m3fn operands by a kernel that cuDNN's Python package (nvidia-cudnn-frontend) builds. The
-kernel's result is in 8 bits too, because on Hopper GPUs cuDNN supports no other dtype for it."""
+"""Attention over float8_e4m3fn operands by a kernel that cuDNN's Python package (nvidia-cudnn-frontend) builds.
+
+The kernel's result is in 8 bits too, because on Hopper GPUs cuDNN supports no other dtype for it.
+"""
 
 import atexit
 from functools import lru_cache
@@ -32,9 +34,11 @@ def padding(keys: int) -> int:
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed by cuDNN. q, k and v
-    are converted to float8_e4m3fn first. A contiguous q is overwritten with the result, in q's dtype. Raises cuDNN's
-    errors if cuDNN has no kernel for these sizes."""
+    """Return attention [B, L, heads*head_dim] of q over k and v [B, S, heads*head_dim], computed by cuDNN.
+
+    q, k and v are converted to float8_e4m3fn first. A contiguous q is overwritten with the result, in q's dtype. Raises
+    cuDNN's errors if cuDNN has no kernel for these sizes.
+    """
     rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
         in_8_bits = operands(q, k, v, zeros)
@@ -42,9 +46,11 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """Return attention [1, L, heads*head_dim] of q, in the same shape, over the Operands k and v, computed by cuDNN. q
-    is converted to float8_e4m3fn first, and then overwritten with the result, in q's dtype. k and v already are
-    float8_e4m3fn."""
+    """Return attention [1, L, heads*head_dim] of q, in the same shape, over the Operands k and v, computed by cuDNN.
+
+    q is converted to float8_e4m3fn first, and then overwritten with the result, in q's dtype. k and v already are
+    float8_e4m3fn.
+    """
     with torch.cuda.device_of(q):
         return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
 
@@ -70,8 +76,10 @@ def cudnn_attention_of(
 
 def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
     """Compute attention into `out`, and return `out`. With `rows` = 1 batch element, keys are split if that is faster.
+
     An odd number of key tiles is split in two equal parts, which halves the middle tile. Leaving one tile for a
-    separate call takes longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads."""
+    separate call takes longer: 486 us instead of 453 us for 960 queries, 17,280 keys and 40 heads.
+    """
     device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
     parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1
@@ -89,9 +97,11 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
 
 
 class Shape(NamedTuple):
-    """The sizes of a cuDNN graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens. With
-    `in_parts`, the batch elements are parts of one element's keys, and all have the same queries. The graph then also
-    returns the logarithms of the softmax's denominators."""
+    """The sizes of a cuDNN graph: in each of `rows` batch elements, `queries` tokens attend to `keys` tokens.
+
+    With `in_parts`, the batch elements are parts of one element's keys, and all have the same queries. The graph then
+    also returns the logarithms of the softmax's denominators.
+    """
 
     rows: int
     queries: int
@@ -173,8 +183,11 @@ class _Graph:
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
         """Return the result [rows, queries, heads, head_dim] in 8 bits, and the logarithms of the softmax's
-        denominators. The result must be multiplied by v's scale. The logarithms are fp32 [rows, heads, queries], or
-        empty without `in_parts`."""
+        denominators.
+
+        The result must be multiplied by v's scale. The logarithms are fp32 [rows, heads, queries], or empty without
+        `in_parts`.
+        """
         handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)

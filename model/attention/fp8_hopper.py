@@ -1,5 +1,7 @@
-"""Attention over float8_e4m3fn operands by this project's own kernel, on GPUs of compute capability 9.0. It takes the
-same operands as cuDNN's kernel (fp8_cudnn.py), but returns bf16, while cuDNN rounds its result to 8 bits."""
+"""Attention over float8_e4m3fn operands by this project's own kernel, on GPUs of compute capability 9.0.
+
+It takes the same operands as cuDNN's kernel (fp8_cudnn.py), but returns bf16, while cuDNN rounds its result to 8 bits.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -36,8 +38,11 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     """Return attention [1, L, heads*128] of q, in the same shape, over the Operands k and v, computed by our own
-    kernel. q is converted to float8_e4m3fn first. A contiguous bf16 q is overwritten with the result. k and v already
-    are float8_e4m3fn."""
+    kernel.
+
+    q is converted to float8_e4m3fn first. A contiguous bf16 q is overwritten with the result. k and v already are
+    float8_e4m3fn.
+    """
     with torch.cuda.device_of(q):
         return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
 
@@ -61,7 +66,10 @@ def hopper_attention_of(
 @lru_cache
 def transposes_exactly(device: torch.device) -> bool:
     """Return whether the kernel that stores attention's values transposed in fp8 gives the same bits as plain torch on
-    this GPU. The test stores random values for 100 adjacent tokens and for 100 tokens in random order."""
+    this GPU.
+
+    The test stores random values for 100 adjacent tokens and for 100 tokens in random order.
+    """
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]
     apart = 100 + torch.randperm(200, device=device, generator=generator)[:100]
@@ -79,8 +87,10 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
 
 
 def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
-    """Return attention [tokens, heads*128] in 8 bits; all tokens have the same scale. Separate scales for the tokens
-    would gain nothing, because a float is equally precise at any magnitude."""
+    """Return attention [tokens, heads*128] in 8 bits; all tokens have the same scale.
+
+    Separate scales for the tokens would gain nothing, because a float is equally precise at any magnitude.
+    """
     from ..kernels.hopper.attention import attend
 
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))

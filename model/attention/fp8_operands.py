@@ -39,9 +39,11 @@ def own_queries(given: Unrotated) -> Operand:
 
 
 def own_keys(given: Unrotated, head_dim: int) -> Operand:
-    """Return the keys `given` as a float8_e4m3fn Operand, after norm and RoPE, minus their mean. The norm bounds the
-    length of a key, and so sets the scale. The mean is estimated from a sample of tokens. `head_dim` selects the
-    kernel, which may need tokens of zeros at the end."""
+    """Return the keys `given` as a float8_e4m3fn Operand, after norm and RoPE, minus their mean.
+
+    The norm bounds the length of a key, and so sets the scale. The mean is estimated from a sample of tokens.
+    `head_dim` selects the kernel, which may need tokens of zeros at the end.
+    """
     some = _sampled(given).rotated()
     made, count, device = scaling_of_keys(given.norm_rope, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_transposed_values(device, head_dim) else _zeros(given.x))
@@ -81,8 +83,10 @@ def _places(count: int, device: torch.device) -> Tensor:
 
 
 def _alone(attend: Callable[..., Rows]) -> Callable[[Tensor, Tensor, Tensor, int], Callable[[], Rows]]:
-    """Return a function that quantizes a test's q, k and v and returns a call of `attend` on them. So the call alone
-    can be timed, as if a cache already held the 8-bit operands."""
+    """Return a function that quantizes a test's q, k and v and returns a call of `attend` on them.
+
+    So the call alone can be timed, as if a cache already held the 8-bit operands.
+    """
 
     def make(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Callable[[], Rows]:
         head_dim = q.shape[-1] // heads

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""The type of a kernel's function: (q, k, v, heads) -> result. q and the result are [B, L, heads*head_dim]; k and v are
-[B, S, heads*head_dim]. q may be overwritten."""
+"""The type of a kernel's function: (q, k, v, heads) -> result.
+
+q and the result are [B, L, heads*head_dim]; k and v are [B, S, heads*head_dim]. q may be overwritten.
+"""
 
 NOT_RECORDED = "%s runs on CUDA's default stream alone, so forwards with it are not recorded, and take longer."
 DELAY = 20_000_000
@@ -21,9 +23,11 @@ DELAY = 20_000_000
 
 
 def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int) -> bool:
-    """Return whether `attend` runs on the current CUDA stream, and not always on the default stream. The test calls
-    `attend` on a new stream on which q, k and v [B, L, heads*head_dim] are written late, and compares the result with a
-    usual call's. The tensors must be on a GPU."""
+    """Return whether `attend` runs on the current CUDA stream, and not always on the default stream.
+
+    The test calls `attend` on a new stream on which q, k and v [B, L, heads*head_dim] are written late, and compares
+    the result with a usual call's. The tensors must be on a GPU.
+    """
     want, stream = attend(q.clone(), k, v, heads), torch.cuda.Stream(q.device)
     late = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     stream.wait_stream(torch.cuda.current_stream(q.device))
@@ -39,9 +43,11 @@ def follows_stream(attend: Function, q: Tensor, k: Tensor, v: Tensor, heads: int
 
 @lru_cache
 def on_default_stream(attend: Function) -> Function:
-    """Return `attend` with synchronization, for a kernel that always runs on CUDA's default stream. The current stream
-    and the default stream wait for each other. A CUDA graph still does not record such a kernel; the graph's own test
-    detects that (model/graphs)."""
+    """Return `attend` with synchronization, for a kernel that always runs on CUDA's default stream.
+
+    The current stream and the default stream wait for each other. A CUDA graph still does not record such a kernel; the
+    graph's own test detects that (model/graphs).
+    """
 
     def run(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
         current, default = torch.cuda.current_stream(q.device), torch.cuda.default_stream(q.device)

@@ -23,13 +23,18 @@ SHARED_MEMORY = {
     (8, 6): 101376,
     (8, 0): 166912,
 }
-"""The bytes of shared memory that a Triton program may use, by NVIDIA compute capability, newest first. An entry also
-holds for later capabilities up to the next entry. GPUs older than all entries have LEAST_SHARED."""
+"""The bytes of shared memory that a Triton program may use, by NVIDIA compute capability, newest first.
+
+An entry also holds for later capabilities up to the next entry. GPUs older than all entries have LEAST_SHARED.
+"""
 
 
 class Card(NamedTuple):
-    """A GPU, or another device: its maker and its name. `capability` is NVIDIA's compute capability, or (0, 0) for
-    other makers. `arch` is AMD's name of the architecture, such as gfx1100, or empty."""
+    """A GPU, or another device: its maker and its name.
+
+    `capability` is NVIDIA's compute capability, or (0, 0) for other makers. `arch` is AMD's name of the architecture,
+    such as gfx1100, or empty.
+    """
 
     maker: Maker
     name: str

@@ -26,8 +26,10 @@ MOST_CARDS = 20
 
 
 def in_user_cache(variable: str, name: str) -> Path | None:
-    """Return the path in the environment variable `variable`; None if the variable is empty. If the variable is unset,
-    return lingbot-world/`name` in the folder of LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache."""
+    """Return the path in the environment variable `variable`; None if the variable is empty.
+
+    If the variable is unset, return lingbot-world/`name` in the folder of LOCALAPPDATA, XDG_CACHE_HOME or ~/.cache.
+    """
     named = os.environ.get(variable)
     if named is not None:
         return Path(named) if named else None
@@ -52,8 +54,10 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def driver() -> str:
-    """Return the version of CUDA or HIP that the driver supports, such as "13.0". Return "none" without a GPU, and "not
-    known" if torch does not state it."""
+    """Return the version of CUDA or HIP that the driver supports, such as "13.0".
+
+    Return "none" without a GPU, and "not known" if torch does not state it.
+    """
     if not torch.cuda.is_available():
         return "none"
     if torch.version.hip is not None:

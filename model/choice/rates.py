@@ -35,8 +35,10 @@ TIMES = 5
 
 
 class Rate(NamedTuple):
-    """The name of the kernel chosen for a kind of work, and its speed in TFLOP/s. `name` is None if no candidate passes
-    the accuracy test. `tflops` is None if nothing could be measured."""
+    """The name of the kernel chosen for a kind of work, and its speed in TFLOP/s.
+
+    `name` is None if no candidate passes the accuracy test. `tflops` is None if nothing could be measured.
+    """
 
     name: str | None
     tflops: float | None
@@ -48,8 +50,10 @@ def rates(device: torch.device, sizes: dict[Work, Size] = SIZES) -> dict[Work, R
 
 
 def rate(work: Work, device: torch.device, size: Size) -> Rate:
-    """Return the chosen kernel and its speed for a kind of work on a GPU, at a size. If other layers or a cache usually
-    provide a kernel's 8-bit operands, the conversion to 8 bits is not timed."""
+    """Return the chosen kernel and its speed for a kind of work on a GPU, at a size.
+
+    If other layers or a cache usually provide a kernel's 8-bit operands, the conversion to 8 bits is not timed.
+    """
     name = chosen(work, device, size)
     if name is None:
         return Rate(None, None)

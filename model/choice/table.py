@@ -1,5 +1,7 @@
-"""The table of candidate kernels for each kind of work, best first, with the GPUs that support them. The environment
-variable LINGBOT_WORLD_KERNELS selects candidates: "int8=torch,attention-8bit=comfy-kitchen"."""
+"""The table of candidate kernels for each kind of work, best first, with the GPUs that support them.
+
+The environment variable LINGBOT_WORLD_KERNELS selects candidates: "int8=torch,attention-8bit=comfy-kitchen".
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,11 @@ _HALF, _FLOATS = (torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16
 
 
 class Candidate(NamedTuple):
-    """A candidate kernel for a kind of work. `name` is the package's name on PyPI if the kernel is from another
-    package. `cards` returns whether a GPU supports the kernel. `dtypes` are the dtypes of its inputs."""
+    """A candidate kernel for a kind of work.
+
+    `name` is the package's name on PyPI if the kernel is from another package. `cards` returns whether a GPU supports
+    the kernel. `dtypes` are the dtypes of its inputs.
+    """
 
     work: Work
     name: str
@@ -125,14 +130,18 @@ BY_ORDER: dict[Work, Callable[[Card], bool]] = {
     "convolution": _majors(HOPPER),
     "norms": _any,
 }
-"""A test for each kind of work: on which GPUs the first accurate candidate in the table is chosen without timing. There
-the table's order was measured, or timing takes longer than the best choice saves. On other GPUs, and for kinds of work
-that are missing here, the fastest accurate candidate is chosen."""
+"""A test for each kind of work: on which GPUs the first accurate candidate in the table is chosen without timing.
+
+There the table's order was measured, or timing takes longer than the best choice saves. On other GPUs, and for kinds of
+work that are missing here, the fastest accurate candidate is chosen.
+"""
 
 
 def candidates(work: Work, card: Card) -> tuple[Candidate, ...]:
     """Return the candidates for a kind of work on a GPU, best first, without those that LINGBOT_WORLD_KERNELS excludes.
-    Raises InputError if LINGBOT_WORLD_KERNELS contains an unknown kind of work or candidate."""
+
+    Raises InputError if LINGBOT_WORLD_KERNELS contains an unknown kind of work or candidate.
+    """
     wanted = settings().get(work)
     found = [each for each in TABLE if each.work == work and each.cards(card)]
     return tuple(each for each in found if wanted in (None, each.name))
@@ -144,8 +153,10 @@ def serves(work: Work, name: str, card: Card) -> bool:
 
 
 def settings() -> dict[str, str]:
-    """Return the candidates that LINGBOT_WORLD_KERNELS selects, by kind of work. Raises InputError for an unknown kind
-    of work or candidate."""
+    """Return the candidates that LINGBOT_WORLD_KERNELS selects, by kind of work.
+
+    Raises InputError for an unknown kind of work or candidate.
+    """
     text = os.environ.get(VARIABLE, "").strip()
     pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
     chosen = {work.strip(): name.strip() for work, name in pairs}
@@ -158,15 +169,19 @@ def settings() -> dict[str, str]:
 
 
 def suited_8_bits(card: Card) -> Literal["fp8", "int8"]:
-    """Return the dtype for 8-bit matrix products on a GPU: "fp8" on Hopper and Blackwell server GPUs, else "int8". On
-    these server GPUs int8 is not faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
-    GeForce, Radeon and Ampere."""
+    """Return the dtype for 8-bit matrix products on a GPU: "fp8" on Hopper and Blackwell server GPUs, else "int8".
+
+    On these server GPUs int8 is not faster than 16 bits. On other GPUs int8 is more accurate than fp8, and faster on
+    GeForce, Radeon and Ampere.
+    """
     return "fp8" if _majors(HOPPER, 10)(card) else "int8"
 
 
 def missing(name: str, card: Card) -> str | None:
-    """Return the reason why a candidate's package cannot be used on a GPU, or None if it can be used. The reasons are
-    that the package is not installed, or that the package's own check of the GPU fails."""
+    """Return the reason why a candidate's package cannot be used on a GPU, or None if it can be used.
+
+    The reasons are that the package is not installed, or that the package's own check of the GPU fails.
+    """
     module = MODULES.get(name)
     if module is None:
         return None

@@ -29,9 +29,11 @@ class Tile(NamedTuple):
 
 
 def tile_of(card: Card, channels: int, out: int) -> Tile:
-    """Return the tile on a GPU for a convolution from `channels` to `out` channels. The large tiles were the fastest on
-    an H100 (docs/benchmarks.md). The small ones were chosen without timing, from the output of Triton's compiler: they
-    fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers."""
+    """Return the tile on a GPU for a convolution from `channels` to `out` channels.
+
+    The large tiles were the fastest on an H100 (docs/benchmarks.md). The small ones were chosen without timing, from
+    the output of Triton's compiler: they fit into 99 KB of shared memory, or AMD's 64 KB, and spill no registers.
+    """
     outs = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     deep = 32 if channels % 32 == 0 else 16
     if card.shared_memory < WIDE:

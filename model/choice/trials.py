@@ -1,5 +1,7 @@
-"""Tests of the candidates in the table on the user's GPU: the accuracy and the speed of each. The modules with kernels
-register the test of a kind of work in `KINDS`, and each candidate's function with `attempt`."""
+"""Tests of the candidates in the table on the user's GPU: the accuracy and the speed of each.
+
+The modules with kernels register the test of a kind of work in `KINDS`, and each candidate's function with `attempt`.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ from .table import BY_ORDER, Candidate, Work, candidates, missing
 F = TypeVar("F", bound=Callable[..., Any])
 REPEATS = 5
 LEAST_SECONDS, MOST_RUNS = 0.01, 50
-"""The limits of a timing on a GPU, which covers several runs in a row. The runs take `LEAST_SECONDS` seconds together,
-but there are `MOST_RUNS` at most. A single run of a small product would spend half of its time on the launch and the
-synchronization."""
+"""The limits of a timing on a GPU, which covers several runs in a row.
+
+The runs take `LEAST_SECONDS` seconds together, but there are `MOST_RUNS` at most. A single run of a small product would
+spend half of its time on the launch and the synchronization.
+"""
 
 
 class Size(NamedTuple):
@@ -44,8 +48,11 @@ class Size(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The test of a kind of work. `make` returns random arguments, and `exact` computes the exact result from them. A
-    candidate passes if its relative RMS error is below `worst`."""
+    """The test of a kind of work.
+
+    `make` returns random arguments, and `exact` computes the exact result from them. A candidate passes if its relative
+    RMS error is below `worst`.
+    """
 
     make: Callable[[torch.device, Size], tuple[Any, ...]]
     exact: Callable[..., Tensor]
@@ -53,8 +60,11 @@ class Kind(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The test result of a candidate on a GPU. `error` is the relative RMS error, and `seconds` the time at the size of
-    the test. `reason` is the reason for a rejection, or None if the candidate passed. Unknown values are None."""
+    """The test result of a candidate on a GPU.
+
+    `error` is the relative RMS error, and `seconds` the time at the size of the test. `reason` is the reason for a
+    rejection, or None if the candidate passed. Unknown values are None.
+    """
 
     name: str
     error: float | None = None
@@ -66,13 +76,17 @@ KINDS: dict[Work, Kind] = {}
 ATTEMPTS: dict[tuple[Work, str], Callable[..., Any]] = {}
 ALONE: dict[tuple[Work, str], Callable[..., Callable[[], Any]]] = {}
 """Functions that prepare a candidate's 8-bit operands from a test's arguments, and return a call of the kernel alone.
+
 Only `rates` uses them. Other layers or a cache usually provide these operands. A candidate has no entry if its
-`attempt` already is the kernel alone."""
+`attempt` already is the kernel alone.
+"""
 
 
 def attempt(work: Work, name: str) -> Callable[[F], F]:
-    """Return a decorator that registers a candidate's function for tests. The function takes the arguments that `make`
-    of the work's Kind returns."""
+    """Return a decorator that registers a candidate's function for tests.
+
+    The function takes the arguments that `make` of the work's Kind returns.
+    """
 
     def register(function: F) -> F:
         ATTEMPTS[work, name] = function
@@ -83,13 +97,17 @@ def attempt(work: Work, name: str) -> Callable[[F], F]:
 
 def chosen(work: Work, device: torch.device, size: Size) -> str | None:
     """Return the name of the candidate that a device uses for a kind of work at a size; None if no candidate passes.
-    Candidates are tested on the first call. The result does not change while the process runs."""
+
+    Candidates are tested on the first call. The result does not change while the process runs.
+    """
     return _chosen(work, card_of(device), device, size)
 
 
 def trials(work: Work, device: torch.device, size: Size) -> tuple[Trial, ...]:
-    """Return the test results of all candidates for a kind of work on a device, at a size. Stored results are used if
-    there are any; otherwise the candidates are tested now."""
+    """Return the test results of all candidates for a kind of work on a device, at a size.
+
+    Stored results are used if there are any; otherwise the candidates are tested now.
+    """
     return _trials(work, card_of(device), device, size)
 
 
@@ -143,8 +161,10 @@ def forget() -> None:
 
 
 def try_all(found: list[Candidate], device: torch.device, size: Size, *, timed: bool) -> list[Trial]:
-    """Return the test results of the candidates `found`, which are all for one kind of work. If `timed`, and at least
-    two candidates pass the accuracy test, the passing ones are also timed at `size`."""
+    """Return the test results of the candidates `found`, which are all for one kind of work.
+
+    If `timed`, and at least two candidates pass the accuracy test, the passing ones are also timed at `size`.
+    """
     tried = [_try(candidate, device, size) for candidate in found]
     right = [trial for trial in tried if trial.reason is None]
     if not timed or len(right) < 2:
@@ -179,8 +199,10 @@ def _seconds(candidate: Candidate, arguments: tuple[Any, ...], device: torch.dev
 
 
 def seconds_of(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float | None:
-    """Return the median time in seconds of `run` on a device, from `repeats` timings after a first run. Return None if
-    `run` raises an exception. Raises torch.OutOfMemoryError."""
+    """Return the median time in seconds of `run` on a device, from `repeats` timings after a first run.
+
+    Return None if `run` raises an exception. Raises torch.OutOfMemoryError.
+    """
     try:
         run()
         runs = 1 if device.type == "cpu" else _runs(_seconds_of_runs(run, device, 1))

@@ -8,9 +8,11 @@ ONE_AT_A_TIME = Lock()
 
 
 def failure_of(work: Callable[[], object]) -> str:
-    """Run `work` while a CUDA graph is being recorded, and return the error message, or an empty string. An exception
-    would keep tensors alive until after the recording. Freeing them then ends the process if torch uses CUDA's own
-    allocator, as in ComfyUI."""
+    """Run `work` while a CUDA graph is being recorded, and return the error message, or an empty string.
+
+    An exception would keep tensors alive until after the recording. Freeing them then ends the process if torch uses
+    CUDA's own allocator, as in ComfyUI.
+    """
     try:
         work()
     except Exception as reason:

@@ -24,14 +24,18 @@ from .capture import ONE_AT_A_TIME, failure_of
 from .trial import refusal, relative_error
 
 Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
-"""The function to record: (inputs, options) -> result. It launches kernels and may fill the camera cache. Its Python
-code must have no other effect, because a replay does not run it."""
+"""The function to record: (inputs, options) -> result. It launches kernels and may fill the camera cache.
+
+Its Python code must have no other effect, because a replay does not run it.
+"""
 
 
 class _Recording:
-    """The recorded kernels of a forward: several CUDA graphs, and the actions to run between two graphs. `out` receives
-    the forward's result. It is allocated before the recording, because CUDA's own allocator warns if memory from a
-    recording is freed. `filled` are the tensors that the kernels write to the camera cache."""
+    """The recorded kernels of a forward: several CUDA graphs, and the actions to run between two graphs.
+
+    `out` receives the forward's result. It is allocated before the recording, because CUDA's own allocator warns if
+    memory from a recording is freed. `filled` are the tensors that the kernels write to the camera cache.
+    """
 
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
@@ -135,8 +139,10 @@ class ForwardGraphs:
     def _record_and_try(
         self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions
     ) -> Tensor:
-        """Return `compute(given, options)`, and keep a recording of it if a replay gives the same result. The usual
-        computation runs last, so the caches hold its keys, values and camera tensors."""
+        """Return `compute(given, options)`, and keep a recording of it if a replay gives the same result.
+
+        The usual computation runs last, so the caches hold its keys, values and camera tensors.
+        """
         cache, share = _cache_of(given), options.get("token_share")
         if not self._recordings:
             torch.cuda.empty_cache()  # a recording cannot use the memory that torch has cached
@@ -159,8 +165,10 @@ class ForwardGraphs:
         return out
 
     def _drop(self, reason: str) -> None:
-        """Free all recordings, record nothing from now on, and log the `reason`. The reason is empty if another process
-        failed."""
+        """Free all recordings, record nothing from now on, and log the `reason`.
+
+        The reason is empty if another process failed.
+        """
         if reason:
             logging.warning("%s", reason)
         self._failed = True

@@ -13,8 +13,10 @@ WORST = 2**-7
 
 
 def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
-    """Return the largest relative RMS error of the tensors `got` compared with `wanted`. NaN in both tensors counts as
-    equal. The call waits for the GPU."""
+    """Return the largest relative RMS error of the tensors `got` compared with `wanted`.
+
+    NaN in both tensors counts as equal. The call waits for the GPU.
+    """
     errors = []
     for a, b in zip(got, wanted, strict=True):
         difference = (a.float() - b.float()).masked_fill((a == b) | (a.isnan() & b.isnan()), 0)
@@ -23,8 +25,10 @@ def relative_error(got: Iterable[Tensor], wanted: Iterable[Tensor]) -> float:
 
 
 def refusal(work: str, error: float) -> str:
-    """Return the message with which a recording of `work` is rejected, or an empty string. The result is empty if the
-    relative error of the replay is at most WORST. NaN is rejected."""
+    """Return the message with which a recording of `work` is rejected, or an empty string.
+
+    The result is empty if the relative error of the replay is at most WORST. NaN is rejected.
+    """
     if error <= WORST:  # false for NaN
         return ""
     return (

@@ -130,8 +130,11 @@ def _block(
     COLUMNS: tl.constexpr,
     DESCRIBED: tl.constexpr,
 ):
-    """Return the block [ROWS, COLUMNS] of the matrix `source` that begins at `row` and `column`. `rows` is the number
-    of rows of the matrix; the block is zero outside of these. `stride` is the number of values between two rows."""
+    """Return the block [ROWS, COLUMNS] of the matrix `source` that begins at `row` and `column`.
+
+    `rows` is the number of rows of the matrix; the block is zero outside of these. `stride` is the number of values
+    between two rows.
+    """
     if DESCRIBED:
         block = source.load([row, column])
     else:
@@ -145,8 +148,10 @@ def _block(
 def _add_product(
     total, x, w, row, column, K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIBED: tl.constexpr
 ):
-    """Return `total` plus the product of x and a transposed block of the weight `w`. The block begins at `row` and
-    `column`, and is K columns wide. The weight is [ROWS, COLUMNS]."""
+    """Return `total` plus the product of x and a transposed block of the weight `w`.
+
+    The block begins at `row` and `column`, and is K columns wide. The weight is [ROWS, COLUMNS].
+    """
     return tl.dot(x, _block(w, row, column, ROWS, COLUMNS, total.shape[1], K, DESCRIBED).T, total)
 
 
@@ -252,8 +257,10 @@ def _tile(device: torch.device, channels: int, out: int) -> Tile:
 
 
 def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDescriptor]:
-    """Return x twice and the weight four times, for the kernel's parts of input and output channels. Tiles that are
-    loaded by TMA need a descriptor for each part; otherwise the tensors are repeated."""
+    """Return x twice and the weight four times, for the kernel's parts of input and output channels.
+
+    Tiles that are loaded by TMA need a descriptor for each part; otherwise the tensors are repeated.
+    """
     if not tile.described:
         return [x, x, weight, weight, weight, weight]
     described = TensorDescriptor.from_tensor
@@ -265,9 +272,11 @@ def _operands(x: Tensor, weight: Tensor, tile: Tile) -> list[Tensor | TensorDesc
 
 
 def put(x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]) -> None:
-    """Write a feature map x [rows, channels] of `size` (height, width) to a pool [rows, channels] (see `convolve`). The
-    third number in `slots` (int32 on the GPU) is the slot. If `weight` [channels] is given, SiLU(norm(x) * weight) is
-    written instead, where norm is the root-mean-square norm with epsilon `eps`."""
+    """Write a feature map x [rows, channels] of `size` (height, width) to a pool [rows, channels] (see `convolve`).
+
+    The third number in `slots` (int32 on the GPU) is the slot. If `weight` [channels] is given, SiLU(norm(x) * weight)
+    is written instead, where norm is the root-mean-square norm with epsilon `eps`.
+    """
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):

@@ -19,16 +19,20 @@ from .pointwise import _store_as
 from .sizes import in_two, programs, token_by_token
 
 ALONE = 2048
-"""The number of channels above which a norm without a preceding addition is faster with each token split in parts. On
-an H100, 2,880 tokens of 5,120 channels take 32 us in parts, and 35 us with the full token at once. A norm with a
-preceding addition is always faster at once."""
+"""The number of channels above which a norm without a preceding addition is faster with each token split in parts.
+
+On an H100, 2,880 tokens of 5,120 channels take 32 us in parts, and 35 us with the full token at once. A norm with a
+preceding addition is always faster at once.
+"""
 
 
 @triton.jit
 def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the indices of SIZE channels, the first of which is START, as [SIZE / WIDTH, WIDTH]. A thread has four
-    adjacent channels of every WIDTH, so it reads and writes them in every dtype without data exchange between
-    threads."""
+    """Return the indices of SIZE channels, the first of which is START, as [SIZE / WIDTH, WIDTH].
+
+    A thread has four adjacent channels of every WIDTH, so it reads and writes them in every dtype without data exchange
+    between threads.
+    """
     columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
     return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
 
@@ -55,8 +59,10 @@ def _largest(a, b):
 
 @triton.jit
 def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
-    """Return a token's x, addend y, scale and shift, in the dtypes of memory. x takes the place of a tensor if its
-    pointer is None."""
+    """Return a token's x, addend y, scale and shift, in the dtypes of memory.
+
+    x takes the place of a tensor if its pointer is None.
+    """
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -69,9 +75,12 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
 
 @triton.jit
 def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
-    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store it at `x_at`. `loaded` is the result of `_loaded`:
-    x, y, scale and shift. The sum is left out if `y_ptr` is None. The scale and shift are left out if `scale_ptr` is
-    None. The gate is left out if `gate_ptr` is None. If nothing changes, nothing is stored."""
+    """Return (x + y * gate) * (1 + scale) + shift in fp32, and store it at `x_at`.
+
+    `loaded` is the result of `_loaded`: x, y, scale and shift. The sum is left out if `y_ptr` is None. The scale and
+    shift are left out if `scale_ptr` is None. The gate is left out if `gate_ptr` is None. If nothing changes, nothing
+    is stored.
+    """
     x, y, scale, shift = loaded
     if y_ptr is not None:
         y = y.to(tl.float32)
@@ -154,8 +163,10 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 @triton.jit
 def _scale_of_queries(weight_a, weight_b, root):
-    """Return the scale for 8-bit queries after a norm with these weights, and 1 / scale. The scale is the smallest
-    power of two with which no query overflows. `root` is the result of `_root`."""
+    """Return the scale for 8-bit queries after a norm with these weights, and 1 / scale.
+
+    The scale is the smallest power of two with which no query overflows. `root` is the result of `_root`.
+    """
     return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
@@ -268,9 +279,11 @@ def _from_fp8_rows(
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write norm(x) / scale to `values` (int8 or float8_e4m3fn [tokens, dim]), and return `values`. norm(x) is the
-    layer norm of x [tokens, dim] with weight [dim], bias [dim] and the epsilon `eps`. Each token has one scale, which
-    is written to `scales` (fp32 [tokens, 1])."""
+    """Write norm(x) / scale to `values` (int8 or float8_e4m3fn [tokens, dim]), and return `values`.
+
+    norm(x) is the layer norm of x [tokens, dim] with weight [dim], bias [dim] and the epsilon `eps`. Each token has one
+    scale, which is written to `scales` (fp32 [tokens, 1]).
+    """
     if x.shape[1] > ALONE:
         return in_8_bits.layer_norm_8bit_(values, scales, x, weight, bias, eps)
     add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))
@@ -353,8 +366,11 @@ def scatter_qkv_(
 
 def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rope: NormRope) -> Tensor:
     """Write x [tokens, dim], after norm and RoPE and times `factor`, to `out` (float8_e4m3fn [tokens, dim]); return
-    `out`. The kernel also computes `scale` and `factor` = 1 / scale, and writes them (fp32 [1] each). The norm in
-    `norm_rope` bounds each token, and the scale is the smallest power of two with which no token overflows."""
+    `out`.
+
+    The kernel also computes `scale` and `factor` = 1 / scale, and writes them (fp32 [1] each). The norm in `norm_rope`
+    bounds each token, and the scale is the smallest power of two with which no token overflows.
+    """
     dim = x.shape[1]
     with torch.cuda.device_of(x):
         _norms_scale[(1,)](scale, factor, norm_rope.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
@@ -362,8 +378,10 @@ def rotated_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, norm_rop
 
 
 def _root(dim: int) -> float:
-    """Return the factor by which a norm's largest weight is multiplied to get the scale of 8-bit queries. `dim` is the
-    number of channels of the norm."""
+    """Return the factor by which a norm's largest weight is multiplied to get the scale of 8-bit queries.
+
+    `dim` is the number of channels of the norm.
+    """
     return dim**0.5 / QUERY_LENGTH
 
 

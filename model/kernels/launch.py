@@ -17,9 +17,12 @@ CUDAS_OWN = "cudaMallocAsync"
 
 
 class Kernel:
-    """A Triton kernel, launched as usual: `kernel[grid](*arguments)`. Triton checks through CUDA whether the address of
-    each tensor is valid. While a graph is recorded, CUDA's own allocator (ComfyUI's choice) returns addresses that are
-    only valid during replays. Therefore this class then passes addresses as integers, which Triton does not check."""
+    """A Triton kernel, launched as usual: `kernel[grid](*arguments)`.
+
+    Triton checks through CUDA whether the address of each tensor is valid. While a graph is recorded, CUDA's own
+    allocator (ComfyUI's choice) returns addresses that are only valid during replays. Therefore this class then passes
+    addresses as integers, which Triton does not check.
+    """
 
     def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
         """Create a kernel from a function. Other values of the parameters named in `unspecialized` cause no

@@ -60,7 +60,9 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _quotient(x, y):
-    """Return x / y by two instructions. Unlike `/`, the quotient is 0 if the inverse of y is subnormal."""
+    """Return x / y by two instructions.
+
+    Unlike `/`, the quotient is 0 if the inverse of y is subnormal."""
     return x / y if _INTERPRETED else libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
@@ -108,9 +110,11 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):
-    """Compute `layer_norm_8bit_` of one token, a part of its channels at a time. All reads after the first come from
-    the GPU's cache, so few registers are needed and many programs run in parallel while others wait between their four
-    passes."""
+    """Compute `layer_norm_8bit_` of one token, a part of its channels at a time.
+
+    All reads after the first come from the GPU's cache, so few registers are needed and many programs run in parallel
+    while others wait between their four passes.
+    """
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
@@ -209,8 +213,10 @@ def encode_8bit_(
     values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
 ) -> Tensor:
     """Write y / scale, with y = activation(x) + added, to `values` (int8 or float8_e4m3fn), and return `values`.
+
     `values` is [tokens, heads*head_dim]. Each token and head has the scale max|y| / largest number of the dtype, which
-    is written to `scales` (fp32 [tokens, heads]). x and `added` have the shape of `values`; `added` may be None."""
+    is written to `scales` (fp32 [tokens, heads]). x and `added` have the shape of `values`; `added` may be None.
+    """
     dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
     if dim > PART or added is not None:
         with torch.cuda.device_of(x):
@@ -223,16 +229,21 @@ def encode_8bit_(
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`. `values` [tokens, heads*head_dim]
-    are int8 or float8_e4m3fn. `scales` (fp32 [tokens, heads]) has one scale for each token and head."""
+    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
+
+    `values` [tokens, heads*head_dim] are int8 or float8_e4m3fn. `scales` (fp32 [tokens, heads]) has one scale for each
+    token and head.
+    """
     _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Write norm(x) / scale to `values` (int8 or float8_e4m3fn [tokens, dim]), and return `values`. norm(x) is the
-    layer norm of x [tokens, dim] with weight [dim], bias [dim] and the epsilon `eps`. Each token has one scale, which
-    is written to `scales` (fp32 [tokens, 1])."""
+    """Write norm(x) / scale to `values` (int8 or float8_e4m3fn [tokens, dim]), and return `values`.
+
+    norm(x) is the layer norm of x [tokens, dim] with weight [dim], bias [dim] and the epsilon `eps`. Each token has one
+    scale, which is written to `scales` (fp32 [tokens, 1]).
+    """
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
             values,
@@ -250,9 +261,11 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`. `products` [tokens, dim]
-    are the unscaled results of an 8-bit matrix product. `scales` (fp32 [tokens, 1]) are the tokens' scales, and
-    `weight_scales` (fp32 [dim]) the output channels'. bias is [dim] or None."""
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim], and return `out`.
+
+    `products` [tokens, dim] are the unscaled results of an 8-bit matrix product. `scales` (fp32 [tokens, 1]) are the
+    tokens' scales, and `weight_scales` (fp32 [dim]) the output channels'. bias is [dim] or None.
+    """
     with torch.cuda.device_of(out):
         _rescale[parts_of(out)](
             out,
@@ -269,8 +282,10 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
     """Return a scale and 1 / scale, fp32 [1] each, with which x [tokens, dim] minus mean [dim] fits into float8_e4m3fn.
+
     The scale is the smallest power of two that is at least headroom * max|x - mean| / 448. A token's channels must be
-    adjacent; tokens may be strided."""
+    adjacent; tokens may be strided.
+    """
     largest = torch.zeros(1, dtype=torch.float32, device=x.device)
     scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # separate, because cuDNN wants alignment
     with torch.cuda.device_of(x):
@@ -280,23 +295,29 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`. x is [tokens, dim]; shift
-    [dim] and factor [1] are fp32."""
+    """Write (x - shift) * factor to `out` (float8_e4m3fn [tokens, dim]), and return `out`.
+
+    x is [tokens, dim]; shift [dim] and factor [1] are fp32.
+    """
     return scatter_fp8_(out, None, x, shift, factor)
 
 
 def scatter_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to rows of `out` (float8_e4m3fn [rows, dim]); return `out`.
+
     shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows. If `rows` is None, token i
-    is written to row i."""
+    is written to row i.
+    """
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. `values` is [tokens, dim]; factor [1] and
-    shift [dim] are fp32."""
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`.
+
+    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32.
+    """
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out

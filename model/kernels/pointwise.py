@@ -61,8 +61,11 @@ def _rms(
     ROPE: tl.constexpr,
 ):
     """Compute the root-mean-square norm of one token, then RoPE if ROPE, then the conversion to fp8 if there is a
-    factor. The result is written to the token's row number in `rows_ptr`, or to the token's own row if that is None.
-    `out_ptr` may be `x_ptr`."""
+    factor.
+
+    The result is written to the token's row number in `rows_ptr`, or to the token's own row if that is None. `out_ptr`
+    may be `x_ptr`.
+    """
     row = tl.program_id(0).to(tl.int64)
     to_row, factor = row, 1.0
     if rows_ptr is not None:
@@ -164,8 +167,10 @@ def _merge(
     BLOCK: tl.constexpr,
     REST: tl.constexpr,
 ):
-    """Merge attention over parts of the keys (see `ops.pointwise.merge_`) for ROWS rows. A row is one head of one
-    token."""
+    """Merge attention over parts of the keys (see `ops.pointwise.merge_`) for ROWS rows.
+
+    A row is one head of one token.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
     at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)
@@ -216,8 +221,10 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], after RoPE; return x. cos and sin
-    [tokens, head_dim / 2] are the cosines and sines of the RoPE angles (see `ops.pointwise.rms_rope_`)."""
+    """Replace x [tokens, dim] by its root-mean-square norm times weight [dim], after RoPE; return x.
+
+    cos and sin [tokens, head_dim / 2] are the cosines and sines of the RoPE angles (see `ops.pointwise.rms_rope_`).
+    """
     return _normalise(x, x, weight, (cos, sin), eps)
 
 
@@ -243,7 +250,9 @@ def _normalise(
     placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> Tensor:
     """Write the root-mean-square norm of x [tokens, dim] to `out`, followed by RoPE if `angles` (cos, sin) are given.
-    `placed` are the rows of `out` to write to, and the shift and factor of an 8-bit result; each may be None."""
+
+    `placed` are the rows of `out` to write to, and the shift and factor of an 8-bit result; each may be None.
+    """
     (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
     with torch.cuda.device_of(x):
@@ -276,8 +285,10 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
-    """Replace x [tokens, dim] by x + y * gate, and return x. y is [tokens, dim], and gate is [dim], or None for
-    ones."""
+    """Replace x [tokens, dim] by x + y * gate, and return x.
+
+    y is [tokens, dim], and gate is [dim], or None for ones.
+    """
     with torch.cuda.device_of(x):
         given = x if gate is None else gate.contiguous()
         _gated_add[parts_of(x)](x, y, given, x.shape[1], BLOCK=PART, GATED=gate is not None)
@@ -292,9 +303,11 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation m [B, 6, dim], computed as m = times + weights; m[:, 1::3] += 1. `times` is [B, 6,
-    dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of the feed-forward.
-    So 1 is added to both scales."""
+    """Return a block's modulation m [B, 6, dim], computed as m = times + weights; m[:, 1::3] += 1.
+
+    `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
+    the feed-forward. So 1 is added to both scales.
+    """
     times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
     with torch.cuda.device_of(times):
         _modulated[parts_of(times.flatten(0, 1))](

@@ -26,17 +26,21 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
 
 
 def token_by_token(dim: int) -> dict[str, int]:
-    """Return the launch sizes of a program that processes several tokens of `dim` channels one after the other. FIRST
-    and SECOND are as in `in_two`. The program processes WIDTH channels at once, four for each thread."""
+    """Return the launch sizes of a program that processes several tokens of `dim` channels one after the other.
+
+    FIRST and SECOND are as in `in_two`. The program processes WIDTH channels at once, four for each thread.
+    """
     sizes = in_two(dim, 320)
     width = min(MOST_WIDTH, sizes["SECOND"])
     return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}
 
 
 def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
-    """Return the number of programs for the tokens of x [tokens, dim]: as many as the GPU can run at the same time. A
-    multiprocessor (SM) runs one program if WIDTH is MOST_WIDTH, because the program fills the registers. Otherwise it
-    runs `at_once` programs."""
+    """Return the number of programs for the tokens of x [tokens, dim]: as many as the GPU can run at the same time.
+
+    A multiprocessor (SM) runs one program if WIDTH is MOST_WIDTH, because the program fills the registers. Otherwise it
+    runs `at_once` programs.
+    """
     if x.device.type != "cuda":
         return min(len(x), 2)
     each = 1 if sizes["WIDTH"] == MOST_WIDTH else at_once

@@ -55,8 +55,10 @@ def _scales(
 
 @triton.jit
 def _pair(first, second, kind: tl.constexpr):
-    """Return two fp32 numbers, converted to the dtype `kind`, as one integer with the bits of both. The first number is
-    in the lower half of the bits."""
+    """Return two fp32 numbers, converted to the dtype `kind`, as one integer with the bits of both.
+
+    The first number is in the lower half of the bits.
+    """
     if kind == tl.float8e4nv:  # one instruction; Triton's own conversion leaves a neighbour's bits in the upper half
         pair = tl.inline_asm_elementwise(
             "cvt.rn.satfinite.e4m3x2.f32 $0, $2, $1;", "=h,f,f", [first, second], tl.int16, is_pure=True, pack=1
@@ -77,8 +79,10 @@ def _pair(first, second, kind: tl.constexpr):
 def _write(
     out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Decode blocks of 4-bit values and store the values in the dtype TYPE. There is a block of HALF bytes for each of
-    `scales`. With MASKED, only the first `bytes_left` bytes exist."""
+    """Decode blocks of 4-bit values and store the values in the dtype TYPE.
+
+    There is a block of HALF bytes for each of `scales`. With MASKED, only the first `bytes_left` bytes exist.
+    """
     at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:
         packed = tl.load(packed_ptr + at, mask=at < bytes_left, other=0).to(tl.int32)
@@ -144,8 +148,11 @@ def _recode(
     NESTED: tl.constexpr,
     NESTED_BLOCKSIZE: tl.constexpr,
 ):
-    """Convert a row of a 4-bit weight to 8 bits with one scale. A program does one row. The row has `row_blocks`
-    blocks, of which BLOCKS are converted at a time. ROW_BLOCKS is `row_blocks` rounded up to a power of two."""
+    """Convert a row of a 4-bit weight to 8 bits with one scale. A program does one row.
+
+    The row has `row_blocks` blocks, of which BLOCKS are converted at a time. ROW_BLOCKS is `row_blocks` rounded up to a
+    power of two.
+    """
     first = tl.program_id(0).to(tl.int64) * row_blocks
     block = tl.arange(0, ROW_BLOCKS)
     scales = _scales(
@@ -181,8 +188,10 @@ def _recode(
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as `quantized.codec.decode`. `packed`
-    (uint8) holds two values in a byte, and `scales` are a `codec.Scales`."""
+    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as `quantized.codec.decode`.
+
+    `packed` (uint8) holds two values in a byte, and `scales` are a `codec.Scales`.
+    """
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
@@ -202,9 +211,11 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` (uint8)
-    holds two values in a byte, and `scales` are a `codec.Scales`. Raises RuntimeError for float8 on AMD's GPUs: the
-    kernel contains an NVIDIA instruction that would crash AMD's compiler."""
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
+
+    `packed` (uint8) holds two values in a byte, and `scales` are a `codec.Scales`. Raises RuntimeError for float8 on
+    AMD's GPUs: the kernel contains an NVIDIA instruction that would crash AMD's compiler.
+    """
     if dtype == torch.float8_e4m3fn and torch.version.hip is not None:
         raise RuntimeError("float8 weights are made by an instruction that AMD's GPUs lack")
     rows, width = shape

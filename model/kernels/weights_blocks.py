@@ -49,8 +49,10 @@ def _bits(start, at, value, BITS: tl.constexpr, GROUP: tl.constexpr):
 
 @triton.jit
 def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
-    """Return the decoded value number `i` of a block, for the format KIND with 32 values in a block. With LEAST, the
-    block's offset is added. `start` is the block's address."""
+    """Return the decoded value number `i` of a block, for the format KIND with 32 values in a block.
+
+    With LEAST, the block's offset is added. `start` is the block's address.
+    """
     if KIND == "Q8_0":
         value = _signed(start, 2 + i)
     elif KIND == "Q4_0":
@@ -69,9 +71,11 @@ def _of_32(start, i, KIND: tl.constexpr, LEAST: tl.constexpr):
 
 @triton.jit
 def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
-    """Return the number with index `group` of eight packed 6-bit numbers. Numbers 0 to 3 are the low six bits of four
-    bytes, the first of which is `first`. The others have four low bits in the bytes at `second`, SHIFT bits up, and two
-    high bits in the top of the bytes at `first`."""
+    """Return the number with index `group` of eight packed 6-bit numbers.
+
+    Numbers 0 to 3 are the low six bits of four bytes, the first of which is `first`. The others have four low bits in
+    the bytes at `second`, SHIFT bits up, and two high bits in the top of the bytes at `first`.
+    """
     low = _byte(start, first + group % 4)
     rest = (_byte(start, second + group % 4) >> SHIFT) & 15
     return tl.where(group < 4, low & 63, rest | ((low >> 2) & 48))
@@ -79,8 +83,10 @@ def _six_bits(start, group, first, second, SHIFT: tl.constexpr):
 
 @triton.jit
 def _of_256(start, i, KIND: tl.constexpr):
-    """Return the decoded value number `i` of a block, for the format KIND with 256 values in a block. `start` is the
-    block's address."""
+    """Return the decoded value number `i` of a block, for the format KIND with 256 values in a block.
+
+    `start` is the block's address.
+    """
     if KIND == "Q2_K":
         scales = _byte(start, i // 16)
         scale = _half(start, 80) * (scales & 15).to(tl.float32)
@@ -115,9 +121,11 @@ def _decode(
     NBYTES: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Decode AT_ONCE values of a GGUF weight in each program. AT_ONCE is a multiple of VALUES. KIND is the format, such
-    as "Q4_K". A block holds VALUES values in NBYTES bytes. LEAST: whether a block of 32 values also stores an offset,
-    which is added to each value."""
+    """Decode AT_ONCE values of a GGUF weight in each program. AT_ONCE is a multiple of VALUES.
+
+    KIND is the format, such as "Q4_K". A block holds VALUES values in NBYTES bytes. LEAST: whether a block of 32 values
+    also stores an offset, which is added to each value.
+    """
     first = tl.program_id(0).to(tl.int64) * AT_ONCE
     at = tl.arange(0, AT_ONCE)
     start = packed_ptr + first // VALUES * NBYTES + at // VALUES * NBYTES
@@ -127,8 +135,10 @@ def _decode(
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8). `kind` is the blocks' format,
-    such as "Q4_K". The result has the same bits as that of `quantized.ggml.decode`."""
+    """Return a weight of `shape`, decoded to `dtype` from the blocks in `packed` (uint8).
+
+    `kind` is the blocks' format, such as "Q4_K". The result has the same bits as that of `quantized.ggml.decode`.
+    """
     count, block = math.prod(shape), BLOCKS[kind]
     out = torch.empty(shape, dtype=dtype, device=packed.device)
     at_once = math.gcd(count, DECODED_AT_ONCE)

@@ -47,13 +47,17 @@ from .place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 
 FP8_HEADROOM = 16.0
-"""The factor by which values of later chunks may exceed the first chunk's maximum in fp8 without being clamped. It also
-holds for keys that no norm bounds."""
+"""The factor by which values of later chunks may exceed the first chunk's maximum in fp8 without being clamped.
+
+It also holds for keys that no norm bounds.
+"""
 
 
 class Kept(NamedTuple):
-    """Adjacent tokens of the current chunk that are to be stored. `seen` are their rows in the tensors that attention
-    reads, `stored` their rows in storage."""
+    """Adjacent tokens of the current chunk that are to be stored.
+
+    `seen` are their rows in the tensors that attention reads, `stored` their rows in storage.
+    """
 
     seen: slice
     stored: slice
@@ -120,32 +124,43 @@ class KeyValueCache:
 
     @property
     def repeatable(self) -> bool:
-        """True if the current forward may be repeated after a failure. A forward with `keep` may already have
-        overwritten earlier frames in host memory or int8 storage."""
+        """True if the current forward may be repeated after a failure.
+
+        A forward with `keep` may already have overwritten earlier frames in host memory or int8 storage.
+        """
         return not self.keep or self._place.in_place
 
     @property
     def in_place(self) -> bool:
-        """True if `extend` returns the stored tensors instead of copies. Once the window is full, all chunks then run
-        the same kernels, which read the positions of the chunk's tokens from device memory."""
+        """True if `extend` returns the stored tensors instead of copies.
+
+        Once the window is full, all chunks then run the same kernels, which read the positions of the chunk's tokens
+        from device memory.
+        """
         return self._place.in_place
 
     def see_all_frames(self) -> None:
         """Let attention process all slots while the window fills, including slots that hold no frame yet.
+
         `frame_shares` then excludes the slots without a frame, and every forward runs the same kernels, as CUDA graphs
-        require. The cache must be `in_place`, and the device must support `attends_to_frames`."""
+        require. The cache must be `in_place`, and the device must support `attends_to_frames`.
+        """
         self._by_frames = True
 
     @property
     def frame_shares(self) -> Tensor | None:
-        """The numbers to add to the logarithm of each slot's softmax denominator, fp32 [window]. A slot has 0 if it
-        holds a frame, else -inf. The value is None if attention processes no empty slots."""
+        """The numbers to add to the logarithm of each slot's softmax denominator, fp32 [window].
+
+        A slot has 0 if it holds a frame, else -inf. The value is None if attention processes no empty slots.
+        """
         return self._shares if self._by_frames and not self._full else None
 
     @property
     def form(self) -> str | None:
-        """The name of the sequence of kernels: "full" or "filling". Chunks with the same name run the same kernels. The
-        value is None if the kernels may differ from chunk to chunk."""
+        """The name of the sequence of kernels: "full" or "filling". Chunks with the same name run the same kernels.
+
+        The value is None if the kernels may differ from chunk to chunk.
+        """
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
@@ -164,8 +179,10 @@ class KeyValueCache:
         return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
-        """Return whether the current forward may end after it has computed this block's keys and values. It may in the
-        last block of a forward with `keep`, because the velocity of such a forward is not used."""
+        """Return whether the current forward may end after it has computed this block's keys and values.
+
+        It may in the last block of a forward with `keep`, because the velocity of such a forward is not used.
+        """
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
@@ -301,8 +318,10 @@ class KeyValueCache:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
 
     def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
-        """Return slices of tokens that cover frames, each given by its slot in two or more tensors. Frames that are
-        adjacent in all tensors share a slice."""
+        """Return slices of tokens that cover frames, each given by its slot in two or more tensors.
+
+        Frames that are adjacent in all tensors share a slice.
+        """
         runs: list[tuple[list[int], int]] = []
         for each in places:
             if runs and list(each) == [start + runs[-1][1] for start in runs[-1][0]]:

@@ -14,8 +14,11 @@ from .storage import HostStorage, Shapes
 
 
 class KeyValuePlace(NamedTuple):
-    """The location and format of a KeyValueCache's tensors. `eight_bit` stores int8, and `fp8` the operands of 8-bit
-    attention. `on_host` stores in pinned host memory, except for `device_blocks` blocks on the device."""
+    """The location and format of a KeyValueCache's tensors.
+
+    `eight_bit` stores int8, and `fp8` the operands of 8-bit attention. `on_host` stores in pinned host memory, except
+    for `device_blocks` blocks on the device.
+    """
 
     eight_bit: bool = False
     on_host: bool = False
@@ -29,7 +32,9 @@ class KeyValuePlace(NamedTuple):
 
     def on_device(self, layers: int) -> list[int]:
         """Return the indices of the blocks with keys and values on the device; `layers` is the number of all blocks.
-        These blocks are evenly spaced, so that other blocks' tensors are copied while they compute."""
+
+        These blocks are evenly spaced, so that other blocks' tensors are copied while they compute.
+        """
         there = min(self.device_blocks, layers) if self.on_host else layers
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
@@ -41,8 +46,10 @@ def stored_shapes(
     config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
     """Return the shape and dtype of each tensor that a storage's `fetch` returns for one block: keys, then values.
+
     `frames` are the latent frames of the window and of a chunk. In fp8, tokens of zeros follow as padding. In int8,
-    scales follow each tensor, and the current chunk's frames are not included."""
+    scales follow each tensor, and the current chunk's frames are not included.
+    """
     tokens = frames[0] * frame_tokens
     if place.fp8:
         return [((tokens + padding(tokens), config.dim), FP8)] * 2
@@ -64,8 +71,10 @@ class KeyValueBytes(NamedTuple):
 def key_value_bytes(
     config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace, chunk: int = CHUNK
 ) -> KeyValueBytes:
-    """Return the size in bytes of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each. `chunk` is
-    the number of latent frames of a chunk, and `dtype` the dtype of the model's keys and values."""
+    """Return the size in bytes of a KeyValueCache for `window` latent frames of `frame_tokens` tokens each.
+
+    `chunk` is the number of latent frames of a chunk, and `dtype` the dtype of the model's keys and values.
+    """
     shapes = stored_shapes(config, (window, chunk), frame_tokens, dtype, place)
     block = _nbytes(shapes)
     working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.eight_bit and not place.fp8 else 0
@@ -93,8 +102,10 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
-    """Return the possible locations and formats for a mode of the user's choice, the preferred one first. If `fp8`, all
-    of them use fp8 in place of int8."""
+    """Return the possible locations and formats for a mode of the user's choice, the preferred one first.
+
+    If `fp8`, all of them use fp8 in place of int8.
+    """
     return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 
 

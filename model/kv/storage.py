@@ -15,16 +15,21 @@ Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
 class Past(NamedTuple):
-    """Adjacent tokens of earlier frames. `stored` are their rows in storage, `seen` their rows in the tensors that
-    attention reads."""
+    """Adjacent tokens of earlier frames.
+
+    `stored` are their rows in storage, `seen` their rows in the tensors that attention reads.
+    """
 
     stored: slice
     seen: slice
 
 
 class DeviceStorage:
-    """The storage of all blocks' tensors [tokens, columns] on the device. Its `fetch` returns the stored tensors
-    themselves. The other storages have the same methods `begin`, `fetch` and `store`."""
+    """The storage of all blocks' tensors [tokens, columns] on the device.
+
+    Its `fetch` returns the stored tensors themselves. The other storages have the same methods `begin`, `fetch` and
+    `store`.
+    """
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [
@@ -36,9 +41,11 @@ class DeviceStorage:
         available."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """Return the tensors [tokens, columns] of block number `block`, on the device. The rows of the earlier frames
-        that were passed to `begin` hold their stored values. Callers must treat the other rows as undefined, and may
-        overwrite them."""
+        """Return the tensors [tokens, columns] of block number `block`, on the device.
+
+        The rows of the earlier frames that were passed to `begin` hold their stored values. Callers must treat the
+        other rows as undefined, and may overwrite them.
+        """
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
@@ -66,8 +73,10 @@ class HostStorage:
     BUFFERS = 2
 
     def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
-        """Allocate memory for `blocks` blocks. `shapes` are the shape and dtype of each tensor that `fetch` returns.
-        Host memory holds `stored` tokens of each."""
+        """Allocate memory for `blocks` blocks.
+
+        `shapes` are the shape and dtype of each tensor that `fetch` returns. Host memory holds `stored` tokens of each.
+        """
         self._device = device
         self._past: Sequence[Past] = ()
         self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]

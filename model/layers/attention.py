@@ -35,8 +35,10 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """A self-attention layer with RoPE. The norms of q and k cover all heads together. `in_8_bits` is True if
-    `attention` computes in 8 bits."""
+    """A self-attention layer with RoPE. The norms of q and k cover all heads together.
+
+    `in_8_bits` is True if `attention` computes in 8 bits.
+    """
 
     in_8_bits = False
 
@@ -70,9 +72,11 @@ class SelfAttention(_Attention):
                 del y
 
     def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
-        """Compute the keys and values of a single batch element and pass them to `extend`, without attending. The last
-        forward of a chunk calls this in the last block, because that block's attention is not needed. The arguments are
-        those of `update_`."""
+        """Compute the keys and values of a single batch element and pass them to `extend`, without attending.
+
+        The last forward of a chunk calls this in the last block, because that block's attention is not needed. The
+        arguments are those of `update_`.
+        """
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
@@ -85,9 +89,12 @@ class SelfAttention(_Attention):
     def _project(
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
-        """Yield q, k and v of y [tokens, dim], each computed when it is requested. For a causal model in a single
-        process, q and k are Unrotated, because the KV cache applies norm and RoPE. For attention in 8 bits without a
-        cache, they are Operands, and each 16-bit tensor is freed before the next is computed."""
+        """Yield q, k and v of y [tokens, dim], each computed when it is requested.
+
+        For a causal model in a single process, q and k are Unrotated, because the KV cache applies norm and RoPE. For
+        attention in 8 bits without a cache, they are Operands, and each 16-bit tensor is freed before the next is
+        computed.
+        """
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
         del y
@@ -104,8 +111,10 @@ class SelfAttention(_Attention):
         yield next(made)
 
     def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
-        """Return whether q, k and v are quantized to 8-bit Operands one by one. They are for 8-bit attention without a
-        KV cache in a single process."""
+        """Return whether q, k and v are quantized to 8-bit Operands one by one.
+
+        They are for 8-bit attention without a KV cache in a single process.
+        """
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
         return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
 
@@ -117,7 +126,9 @@ class SelfAttention(_Attention):
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
     ) -> Rows:
         """Return the result of attention for this process's tokens. Processes that share the tokens exchange heads.
-        `dtype` is the input dtype of the next layer, for kernels that can write 8 bits."""
+
+        `dtype` is the input dtype of the next layer, for kernels that can write 8 bits.
+        """
         share = options.get("token_share")
         given = projected if share is None else share.to_heads(projected)
         q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
@@ -138,16 +149,21 @@ class SelfAttention(_Attention):
 
 class CrossAttention(_Attention):
     """A cross-attention layer. As in training, the video's tokens attend to all text_len tokens of the prompt,
-    including padding. A prompt may have fewer than text_len tokens. Its last token, which is padding, is then weighted
-    as if it were repeated up to text_len."""
+    including padding.
+
+    A prompt may have fewer than text_len tokens. Its last token, which is padding, is then weighted as if it were
+    repeated up to text_len.
+    """
 
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__(config, operations, attention, **factory)
         self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Return the keys, after their norm, and the values of the prompts `context`, all [B, text_len, dim]. The norm
-        is computed in the dtype of the residual stream `stream`."""
+        """Return the keys, after their norm, and the values of the prompts `context`, all [B, text_len, dim].
+
+        The norm is computed in the dtype of the residual stream `stream`.
+        """
         norm_k = norm_parameters(self.norm_k, stream)[0]
         with prepared_layers(context, self.k, self.v) as (to_k, to_v):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
@@ -156,9 +172,11 @@ class CrossAttention(_Attention):
     def update_(
         self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
     ) -> None:
-        """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`. `norm` is the
-        weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`. GEMMs use the dtype
-        of `context`. `options` are passed to the attention function."""
+        """Add attention(norm(x), prompts) to the residual stream x of each batch element in `rows`.
+
+        `norm` is the weight and bias of x's norm. `keys_values` are the keys and values of the prompts `context`. GEMMs
+        use the dtype of `context`. `options` are passed to the attention function.
+        """
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
@@ -177,9 +195,11 @@ class CrossAttention(_Attention):
 
 
 def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
-    """Yield the result of each layer for y [tokens, in]. If `at_once`, and the layers' weights are adjacent in memory,
-    one matrix product computes all results, which are strided views. Otherwise each layer runs when its result is
-    requested."""
+    """Yield the result of each layer for y [tokens, in].
+
+    If `at_once`, and the layers' weights are adjacent in memory, one matrix product computes all results, which are
+    strided views. Otherwise each layer runs when its result is requested.
+    """
     whole = joined(*layers) if at_once else None
     if whole is None:
         yield from (layer(y) for layer in layers)

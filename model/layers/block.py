@@ -25,8 +25,10 @@ from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared
 from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
-"""The maximum number of tokens that the feed-forward processes at once: all tokens of 81 frames of 832x480 pixels. Two
-halves would take 1 % more time per step and save nothing, because self-attention needs more memory."""
+"""The maximum number of tokens that the feed-forward processes at once: all tokens of 81 frames of 832x480 pixels.
+
+Two halves would take 1 % more time per step and save nothing, because self-attention needs more memory.
+"""
 
 CAMERA_TOKENS = 32768
 """The maximum number of tokens that the camera layers process at once. Longer videos are processed in parts."""
@@ -123,8 +125,10 @@ class Block(nn.Module):
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
-        """Return the keys and values of the prompts, from the cache if possible. Computed keys and values are cached if
-        there is room."""
+        """Return the keys and values of the prompts, from the cache if possible.
+
+        Computed keys and values are cached if there is room.
+        """
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
         cached = cache.prompt.get(self.index)
@@ -135,8 +139,10 @@ class Block(nn.Module):
         return cached
 
     def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
-        """Replace x by x * (1 + scale) + shift for all batch elements. Scale and shift depend on the camera. They are
-        read from the cache, or computed part by part."""
+        """Replace x by x * (1 + scale) + shift for all batch elements.
+
+        Scale and shift depend on the camera. They are read from the cache, or computed part by part.
+        """
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
             for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):

@@ -27,8 +27,10 @@ Operations: TypeAlias = Any
 
 
 def materialise(weight: Tensor, reference: Tensor) -> Tensor:
-    """Return a weight as a plain tensor with the device and dtype of `reference`. Quantized weights are decoded. A
-    quantized weight is a DecodedParameter or comfy_kitchen's QuantizedTensor."""
+    """Return a weight as a plain tensor with the device and dtype of `reference`. Quantized weights are decoded.
+
+    A quantized weight is a DecodedParameter or comfy_kitchen's QuantizedTensor.
+    """
     if hasattr(weight, "decode"):
         return weight.decode(reference.dtype)
     weight = weight.to(device=reference.device, dtype=reference.dtype)
@@ -149,8 +151,10 @@ class ExactLayer:
         return F.linear(x, *self.parts)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """Return GELU (tanh form) of the layer's result for x [tokens, in]. On NVIDIA GPUs the kernel of the matrix
-        product applies GELU in fp32, so rounding to 16 bits happens only once."""
+        """Return GELU (tanh form) of the layer's result for x [tokens, in].
+
+        On NVIDIA GPUs the kernel of the matrix product applies GELU in fp32, so rounding to 16 bits happens only once.
+        """
         weight, bias = self.parts
         nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
         if nvidia and bias is not None and x.element_size() == 2:
@@ -170,14 +174,19 @@ _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a prod
 
 
 def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
-    """Return a function that applies `layer` and then GELU (tanh form), or None. The result is None if `layer` is not
-    an ExactLayer. It is also None if the `following` layer takes 8-bit inputs, which `activated` computes directly."""
+    """Return a function that applies `layer` and then GELU (tanh form), or None.
+
+    The result is None if `layer` is not an ExactLayer. It is also None if the `following` layer takes 8-bit inputs,
+    which `activated` computes directly.
+    """
     return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
 def joined(*layers: Any) -> Layer | None:
-    """Return one layer that computes the concatenated results of all layers, or None if that is impossible. The layers
-    must be of the same class, with weights and biases adjacent in memory (see `parameters.keep_together`)."""
+    """Return one layer that computes the concatenated results of all layers, or None if that is impossible.
+
+    The layers must be of the same class, with weights and biases adjacent in memory (see `parameters.keep_together`).
+    """
     kind = type(layers[0])
     if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
         return None
@@ -201,9 +210,11 @@ def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`. They are in the layer's
-    dtype or in the dtype of `reference`, because the kernels accept both. A host's layer returns them from its own
-    method `norm_parameters(reference)`."""
+    """Return a norm's weight [dim], and its bias [dim] or None, on the device of `reference`.
+
+    They are in the layer's dtype or in the dtype of `reference`, because the kernels accept both. A host's layer
+    returns them from its own method `norm_parameters(reference)`.
+    """
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)

@@ -17,9 +17,12 @@ Waits = Literal["never", "last", "always"]
 
 
 class Residual:
-    """The residual stream x [tokens, dim] of one batch element, updated in place. Depending on `waits`, additions and
-    the camera's scale and shift are deferred to the next norm, which may be in the next block. One kernel then does all
-    of it and reads x once. A deferred addend stays in memory until then. Call `settle` before reading x."""
+    """The residual stream x [tokens, dim] of one batch element, updated in place.
+
+    Depending on `waits`, additions and the camera's scale and shift are deferred to the next norm, which may be in the
+    next block. One kernel then does all of it and reads x once. A deferred addend stays in memory until then. Call
+    `settle` before reading x.
+    """
 
     def __init__(self, x: Tensor, waits: Waits) -> None:
         self._x, self._waits, self.last = x, waits, True
@@ -52,8 +55,11 @@ class Residual:
             affine_(self.settle(), scale, shift)
 
     def normed(self, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: object) -> Rows:
-        """Return the layer norm of x [tokens, dim], after all deferred operations. weight and bias are [dim]. If all
-        `layers` that will use the result take the same 8-bit dtype, the result is in that dtype, else in `dtype`."""
+        """Return the layer norm of x [tokens, dim], after all deferred operations.
+
+        weight and bias are [dim]. If all `layers` that will use the result take the same 8-bit dtype, the result is in
+        that dtype, else in `dtype`.
+        """
         added, affine = self._take_deferred()
         if added[0] is None and affine is None:
             return normed(self._x, weight, bias, eps, dtype, *layers)
@@ -86,16 +92,21 @@ class Residual:
 
 
 def residuals(x: Tensor, defer_all: bool = False) -> list[Residual]:
-    """Return the residual stream of each batch element of x [B, tokens, dim]. Of a single batch element, additions are
-    always deferred. Of several, additions are deferred for all if `defer_all`, else for the last one only."""
+    """Return the residual stream of each batch element of x [B, tokens, dim].
+
+    Of a single batch element, additions are always deferred. Of several, additions are deferred for all if `defer_all`,
+    else for the last one only.
+    """
     waits: Waits = "always" if defer_all or len(x) == 1 else "last"
     return [Residual(row, "never" if torch.compiler.is_compiling() else waits) for row in x]
 
 
 def in_turn(rows: Sequence[Residual], *given: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield each batch element with its items of `given`, in the order in which a layer should process them. The
-    element with a deferred addition comes first, because its norm frees the addend's memory. The last one is marked as
-    `last`, so that its next addition may be deferred."""
+    """Yield each batch element with its items of `given`, in the order in which a layer should process them.
+
+    The element with a deferred addition comes first, because its norm frees the addend's memory. The last one is marked
+    as `last`, so that its next addition may be deferred.
+    """
     turns = list(zip(rows, *given, strict=True))
     if any(row.waiting for row in rows):
         turns.sort(key=lambda turn: not turn[0].waiting)

@@ -35,9 +35,11 @@ _INT8_BY: dict[torch.device, str] = {}
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
-    """Return the arithmetic to use for a model on a device: 8 bits only if `wanted` requests them, else "bf16". "8bit"
-    means the 8-bit arithmetic that suits the GPU. Raises InputError if the device, or the model's sizes, do not allow
-    the requested arithmetic."""
+    """Return the arithmetic to use for a model on a device: 8 bits only if `wanted` requests them, else "bf16".
+
+    "8bit" means the 8-bit arithmetic that suits the GPU. Raises InputError if the device, or the model's sizes, do not
+    allow the requested arithmetic.
+    """
     if wanted in ("auto", "bf16"):
         return "bf16"
     if config.dim % MULTIPLE or config.ffn_dim % MULTIPLE:
@@ -60,8 +62,10 @@ def suited_arithmetic(wanted: Arithmetic, device: torch.device) -> Arithmetic:
 def _choose_products(
     arithmetic: Literal["fp8", "int8"], wanted: str, device: torch.device, config: ModelConfig
 ) -> None:
-    """Choose the function for 8-bit products on a device. Raises InputError if no candidate passes the accuracy
-    test."""
+    """Choose the function for 8-bit products on a device.
+
+    Raises InputError if no candidate passes the accuracy test.
+    """
     card, size = card_of(device), tried_size(config)
     leave = "leave it out or take int8" if arithmetic == "fp8" and candidates("int8", card) else "leave it out"
     if not candidates(arithmetic, card):
@@ -86,9 +90,11 @@ def tried_size(config: ModelConfig) -> Size:
 
 
 class EightBitLayer:
-    """A linear layer as a function, with a weight [out, in] in 8 bits. Its input is quantized unless it already is. The
-    result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype of the input, or None if the kernel of the
-    product quantizes the input itself."""
+    """A linear layer as a function, with a weight [out, in] in 8 bits. Its input is quantized unless it already is.
+
+    The result and `bias` [out] are in `dtype`. `input_dtype` is the 8-bit dtype of the input, or None if the kernel of
+    the product quantizes the input itself.
+    """
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._weight, self._bias, self.dtype = weight, bias, dtype
@@ -114,8 +120,11 @@ class EightBitLayer:
 
 def encodes_inputs(values: Tensor) -> bool:
     """Return whether the product kernel for an 8-bit weight also quantizes the layer's input. `values` [out, in] are
-    the weight's values. This is true only for int8 on a GPU where `choose_arithmetic` found comfy-kitchen's kernel to
-    be the fastest. It is false during torch.compile."""
+    the weight's values.
+
+    This is true only for int8 on a GPU where `choose_arithmetic` found comfy-kitchen's kernel to be the fastest. It is
+    false during torch.compile.
+    """
     if values.dtype != torch.int8 or values.device.type != "cuda" or torch.compiler.is_compiling():
         return False
     return _INT8_BY.get(_indexed(values.device)) == KITCHEN
@@ -126,8 +135,10 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -> EightBit:
-    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel. A quantized weight is
-    converted directly, without a full decoded copy if there is a kernel for it."""
+    """Return a weight [out, in] in the 8-bit `dtype` with a scale for each output channel.
+
+    A quantized weight is converted directly, without a full decoded copy if there is a kernel for it.
+    """
     if hasattr(weight, "recode"):
         return weight.recode(dtype)
     return encode_8bit(weight.detach().to(device), dtype=dtype)
@@ -158,9 +169,12 @@ def sum_normed(
     dtype: torch.dtype,
     *layers: Any,
 ) -> Rows:
-    """Update x [tokens, dim] in place, and return its layer norm in the 8-bit input dtype of `layers`. The update is x
-    = x + y * gate; x = x * (1 + scale) + shift, with (y, gate) = `added` and (scale, shift) = `affine`. weight [dim],
-    bias [dim] and `eps` belong to the norm. If `layers` have no common 8-bit input dtype, the result is in `dtype`."""
+    """Update x [tokens, dim] in place, and return its layer norm in the 8-bit input dtype of `layers`.
+
+    The update is x = x + y * gate; x = x * (1 + scale) + shift, with (y, gate) = `added` and (scale, shift) = `affine`.
+    weight [dim], bias [dim] and `eps` belong to the norm. If `layers` have no common 8-bit input dtype, the result is
+    in `dtype`.
+    """
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
 
 
@@ -187,9 +201,11 @@ def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
 
 
 def arithmetic_note(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> str | None:
-    """Return a note for the user about an 8-bit arithmetic on a device, or None for 16 bits. The note names the kernel,
-    or warns that the arithmetic is hardly faster. Raises InputError if the device or the model's sizes do not allow the
-    arithmetic `wanted`."""
+    """Return a note for the user about an 8-bit arithmetic on a device, or None for 16 bits.
+
+    The note names the kernel, or warns that the arithmetic is hardly faster. Raises InputError if the device or the
+    model's sizes do not allow the arithmetic `wanted`.
+    """
     arithmetic = choose_arithmetic(wanted, device, config)
     if arithmetic == "bf16":
         return None

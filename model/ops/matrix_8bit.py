@@ -1,5 +1,8 @@
-"""Matrices in 8 bits, and operations on them in plain torch. The functions write into their first arguments.
-ops/pointwise.py documents them, and runs the faster kernels of kernels/matrix_8bit.py instead where possible."""
+"""Matrices in 8 bits, and operations on them in plain torch.
+
+The functions write into their first arguments. ops/pointwise.py documents them, and runs the faster kernels of
+kernels/matrix_8bit.py instead where possible.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -15,8 +18,10 @@ Activation = Literal["none", "gelu", "silu"]
 
 
 class EightBit(NamedTuple):
-    """A matrix in 8 bits: each value is a number in `values` times its scale in `scales`. `values` is int8 or
-    float8_e4m3fn [rows, heads*width], and `scales` is fp32 [rows, heads]."""
+    """A matrix in 8 bits: each value is a number in `values` times its scale in `scales`.
+
+    `values` is int8 or float8_e4m3fn [rows, heads*width], and `scales` is fp32 [rows, heads].
+    """
 
     values: Tensor
     scales: Tensor

@@ -49,9 +49,11 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """Replace x [tokens, heads*head_dim] by its root-mean-square norm times weight, after RoPE; return x. The norm
-    covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels. cos and sin [tokens,
-    head_dim / 2] are the same for all heads."""
+    """Replace x [tokens, heads*head_dim] by its root-mean-square norm times weight, after RoPE; return x.
+
+    The norm covers all heads together; weight is [heads*head_dim]. RoPE rotates adjacent pairs of channels. cos and sin
+    [tokens, head_dim / 2] are the same for all heads.
+    """
     return run("rms_rope_", x, weight, cos, sin, eps)
 
 
@@ -62,8 +64,10 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
-    """Replace x [tokens, dim] by x + y * gate and return x. gate is [dim] in x's dtype, or None for ones. torch's own
-    `add_` of bf16 to fp32 takes 5/3 of the time."""
+    """Replace x [tokens, dim] by x + y * gate and return x. gate is [dim] in x's dtype, or None for ones.
+
+    torch's own `add_` of bf16 to fp32 takes 5/3 of the time.
+    """
     return run("gated_add_", x, y, gate)
 
 
@@ -73,9 +77,11 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
-    """Return a block's modulation m [B, 6, dim] in the dtype of `times`: m = times + weights; m[:, 1::3] += 1. `times`
-    is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of the
-    feed-forward. So 1 is added to both scales."""
+    """Return a block's modulation m [B, 6, dim] in the dtype of `times`: m = times + weights; m[:, 1::3] += 1.
+
+    `times` is [B, 6, dim] and `weights` [1, 6, dim]. The six rows are shift, scale and gate of self-attention, then of
+    the feed-forward. So 1 is added to both scales.
+    """
     return run("modulated", times, weights)
 
 
@@ -106,8 +112,10 @@ def encode_8bit(
     activation: Activation = "none",
     added: Tensor | None = None,
 ) -> EightBit:
-    """Return y = activation(x) + added in `dtype` (int8 or float8_e4m3fn), for x [tokens, heads*head_dim]. Each token
-    and head has one scale, max|y| / largest number of `dtype`. `added` has the shape of x, or is None."""
+    """Return y = activation(x) + added in `dtype` (int8 or float8_e4m3fn), for x [tokens, heads*head_dim].
+
+    Each token and head has one scale, max|y| / largest number of `dtype`. `added` has the shape of x, or is None.
+    """
     out = _empty_8bit(x, heads, dtype)
     run("encode_8bit_", *out, x, activation, added)
     return out
@@ -122,8 +130,10 @@ def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: 
 
 
 def empty_rows(x: Tensor, dtype: torch.dtype) -> Rows:
-    """Return uninitialized memory in the shape of x [tokens, dim] for a result in `dtype`. For an 8-bit dtype it is an
-    EightBit with one scale for each token."""
+    """Return uninitialized memory in the shape of x [tokens, dim] for a result in `dtype`.
+
+    For an 8-bit dtype it is an EightBit with one scale for each token.
+    """
     return _empty_8bit(x, 1, dtype) if dtype in LARGEST else torch.empty_like(x, dtype=dtype)
 
 
@@ -136,21 +146,28 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`. `values` [tokens, heads*head_dim]
-    (int8 or float8_e4m3fn) and `scales` (fp32 [tokens, heads]) are those of an EightBit."""
+    """Write `values` * `scales` to `out` [tokens, heads*head_dim], and return `out`.
+
+    `values` [tokens, heads*head_dim] (int8 or float8_e4m3fn) and `scales` (fp32 [tokens, heads]) are those of an
+    EightBit.
+    """
     return run("decode_8bit_", out, values, scales)
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write (x - shift) * factor to `out` [tokens, dim] in float8_e4m3fn. x is [tokens, dim]; shift [dim] and factor
-    [1] are fp32. Values beyond the dtype's largest number are clamped."""
+    """Write (x - shift) * factor to `out` [tokens, dim] in float8_e4m3fn.
+
+    x is [tokens, dim]; shift [dim] and factor [1] are fp32. Values beyond the dtype's largest number are clamped.
+    """
     return run("to_fp8_", out, x, shift, factor)
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """Write values * factor + shift to `out` [tokens, dim], and return `out`. `values` is [tokens, dim]; factor [1] and
-    shift [dim] are fp32. With `factor` = 1 / factor of `to_fp8_` and the same shift, the call decodes the result of
-    `to_fp8_`."""
+    """Write values * factor + shift to `out` [tokens, dim], and return `out`.
+
+    `values` is [tokens, dim]; factor [1] and shift [dim] are fp32. With `factor` = 1 / factor of `to_fp8_` and the same
+    shift, the call decodes the result of `to_fp8_`.
+    """
     return run("from_fp8_", out, values, shift, factor)
 
 
@@ -186,9 +203,11 @@ def merge_(
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
-    """Write products * scales * weight_scales + bias to `out` [tokens, dim]. `products` [tokens, dim] are unscaled
-    results of an 8-bit matrix product. The fp32 `scales` [tokens, 1] are the tokens', and `weight_scales` [dim] the
-    output channels'. bias is [dim] or None."""
+    """Write products * scales * weight_scales + bias to `out` [tokens, dim].
+
+    `products` [tokens, dim] are unscaled results of an 8-bit matrix product. The fp32 `scales` [tokens, 1] are the
+    tokens', and `weight_scales` [dim] the output channels'. bias is [dim] or None.
+    """
     return run("rescale_", out, products, scales, weight_scales, bias)
 
 
@@ -218,8 +237,10 @@ def _plain(name: str) -> Callable[..., Tensor]:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """Return the function that computes the operation `name` on a device type. `mode` is "triton", "compile", "eager"
-    or "auto"; None means the value of LINGBOT_POINTWISE, by default "auto"."""
+    """Return the function that computes the operation `name` on a device type.
+
+    `mode` is "triton", "compile", "eager" or "auto"; None means the value of LINGBOT_POINTWISE, by default "auto".
+    """
     mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
     eager = partial(_EAGER.get(name, _eager_in_place), plain)
     if mode == "compile":
@@ -253,14 +274,19 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
 
 
 def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
-    """Run `plain` on all tokens at once. This is for functions that make no fp32 copies, or have a first argument
-    without one row for each token."""
+    """Run `plain` on all tokens at once.
+
+    This is for functions that make no fp32 copies, or have a first argument without one row for each token.
+    """
     return plain(x, *arguments)
 
 
 def _eager_rows(outputs: int, plain: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Run `plain` on parts of the tokens. The arguments are `outputs` tensors to write to, then the row numbers to
-    write, then tensors with a row for each token."""
+    """Run `plain` on parts of the tokens.
+
+    The arguments are `outputs` tensors to write to, then the row numbers to write, then tensors with a row for each
+    token.
+    """
     out, (rows, *others) = arguments[:outputs], arguments[outputs:]
     for part in slices(len(rows), EAGER_TOKENS):
         plain(*out, rows[part], *(_tokens_of(argument, part) for argument in others))
@@ -290,8 +316,11 @@ def _tokens_of(argument: Any, part: slice) -> Any:
 
 
 def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
-    """Return a function that calls `fast` until `fast` fails once, and `plain` then and in all later calls. A failure,
-    such as a missing compiler, is logged once with `name`. Running out of memory does not count as a failure."""
+    """Return a function that calls `fast` until `fast` fails once, and `plain` then and in all later calls.
+
+    A failure, such as a missing compiler, is logged once with `name`. Running out of memory does not count as a
+    failure.
+    """
     broken = False
 
     def run(*arguments: Any) -> T:

@@ -1,5 +1,7 @@
-"""Matrix products of float8_e4m3fn or int8 numbers for linear layers, by each candidate in the table of kernels. On the
-CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numbers."""
+"""Matrix products of float8_e4m3fn or int8 numbers for linear layers, by each candidate in the table of kernels.
+
+On the CPU, and if a GPU's kernel fails, plain torch multiplies the same 8-bit numbers.
+"""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -53,8 +55,10 @@ def _try_fp8_then_scales(x: Tensor, weight: EightBit, bias: Tensor | None) -> Te
 
 
 def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product, computed without scales in bf16 and rescaled by a second kernel. bf16 does not overflow,
-    because its range exceeds 448 * 448 times any width."""
+    """Return the product, computed without scales in bf16 and rescaled by a second kernel.
+
+    bf16 does not overflow, because its range exceeds 448 * 448 times any width.
+    """
     one = torch.ones((), device=x.values.device)
     sums = torch._scaled_mm(x.values, weight.values.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     out = torch.empty_like(sums, dtype=dtype)
@@ -62,9 +66,11 @@ def _fp8_then_scales(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: 
 
 
 def _fp8_by_rows(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the product with a scale for each row. torch only supports bf16 results for it. The tensor cores add in
-    their own precision (`use_fast_accum`). With fp32 sums an H200 takes 5 to 14 % longer, and the relative error is
-    0.0265 instead of 0.0266."""
+    """Return the product with a scale for each row. torch only supports bf16 results for it.
+
+    The tensor cores add in their own precision (`use_fast_accum`). With fp32 sums an H200 takes 5 to 14 % longer, and
+    the relative error is 0.0265 instead of 0.0266.
+    """
     bias = None if bias is None else bias.bfloat16()
     return torch._scaled_mm(
         x.values,
@@ -116,7 +122,9 @@ ALONE["fp8", "torch-one-scale"] = _alone(_fp8_then_scales)
 
 def _kitchen_product(x: Tensor, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x [tokens, in] times an int8 weight [out, in] transposed, plus bias, computed by comfy-kitchen.
-    comfy-kitchen quantizes x itself. Raises RuntimeError if it has no kernel for the GPU and would use plain torch."""
+
+    comfy-kitchen quantizes x itself. Raises RuntimeError if it has no kernel for the GPU and would use plain torch.
+    """
     kitchen = import_module("comfy_kitchen")
     arguments = {"x": x, "weight": weight.values, "weight_scale": weight.scales.view(-1), "bias": bias}
     backend = kitchen.registry.get_capable_backend("int8_linear", {**arguments, "out_dtype": dtype})
@@ -162,8 +170,10 @@ KINDS["fp8"] = Kind(_random_product(torch.float8_e4m3fn), _exact_product, 0.05)
 
 
 def plain_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], in `dtype`, by plain torch. 8-bit
-    operands are exact in bf16 too, so bf16 products are used on GPUs, where they are faster than fp32."""
+    """Return x [tokens, in] times weight [out, in] transposed, plus bias [out], in `dtype`, by plain torch.
+
+    8-bit operands are exact in bf16 too, so bf16 products are used on GPUs, where they are faster than fp32.
+    """
     exact = torch.bfloat16 if x.values.device.type == "cuda" and dtype == torch.bfloat16 else torch.float32
     products = F.linear(x.values.to(exact), weight.values.to(exact))
     out = torch.empty_like(products, dtype=dtype)

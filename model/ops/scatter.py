@@ -1,5 +1,8 @@
-"""The operations that write a chunk's queries, keys and values to the tensors that attention reads. They apply norm,
-RoPE and the conversion to 8 bits. Like the operations of ops/pointwise.py, each has several implementations."""
+"""The operations that write a chunk's queries, keys and values to the tensors that attention reads.
+
+They apply norm, RoPE and the conversion to 8 bits. Like the operations of ops/pointwise.py, each has several
+implementations.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from .plain import NormRope
 
 
 class Unrotated(NamedTuple):
-    """Queries or keys x [tokens, dim] before norm and RoPE, and the arguments of norm and RoPE. Both are applied later,
-    by the kernel that writes the tokens to a cache."""
+    """Queries or keys x [tokens, dim] before norm and RoPE, and the arguments of norm and RoPE.
+
+    Both are applied later, by the kernel that writes the tokens to a cache.
+    """
 
     x: Tensor
     norm_rope: NormRope
@@ -32,13 +37,18 @@ def scatter_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 
 def scatter_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to rows of `out` (float8_e4m3fn [rows, dim]); return `out`.
-    shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows."""
+
+    shift [dim] and factor [1] are fp32. `rows` (int64 [tokens]) are the numbers of the rows.
+    """
     return pointwise.run("scatter_fp8_", out, rows, x, shift, factor)
 
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]); return
-    `out`. shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns."""
+    `out`.
+
+    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns.
+    """
     return pointwise.run("scatter_transposed_", out, places, x, shift, factor)
 
 
@@ -48,16 +58,20 @@ def scatter_rotated_(
     given: Unrotated,
     scaling: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
-    """Write `given`, after norm and RoPE, to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`. If
-    `scaling` has a shift (fp32 [dim]) and a factor (fp32 [1]), (result - shift) * factor is written as float8_e4m3fn.
-    `given` may be overwritten."""
+    """Write `given`, after norm and RoPE, to the `rows` (int64 [tokens]) of `out` [rows, dim], and return `out`.
+
+    If `scaling` has a shift (fp32 [dim]) and a factor (fp32 [1]), (result - shift) * factor is written as
+    float8_e4m3fn. `given` may be overwritten.
+    """
     return pointwise.run("scatter_rotated_", out, rows, given.x, given.norm_rope, *scaling)
 
 
 def rotated_fp8(given: Unrotated) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `given` after norm and RoPE in float8_e4m3fn [tokens, dim], its scale, and 1 / scale (fp32 [1] each). The
-    norm bounds its result, so the scale is the smallest power of two with which no token overflows. `given` may be
-    overwritten."""
+    """Return `given` after norm and RoPE in float8_e4m3fn [tokens, dim], its scale, and 1 / scale (fp32 [1] each).
+
+    The norm bounds its result, so the scale is the smallest power of two with which no token overflows. `given` may be
+    overwritten.
+    """
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
     return pointwise.run("rotated_fp8_", out, scale, factor, given.x, given.norm_rope), scale, factor

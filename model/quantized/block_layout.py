@@ -1,5 +1,7 @@
-"""GGML's block formats as a layout of comfy_kitchen's QuantizedTensor. Import this module through
-`parameters.load_block_layout()`, because it needs comfy_kitchen."""
+"""GGML's block formats as a layout of comfy_kitchen's QuantizedTensor.
+
+Import this module through `parameters.load_block_layout()`, because it needs comfy_kitchen.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +20,11 @@ BLOCKS = "LingBotGGML"
 
 @dataclass(frozen=True)
 class BlockParams(BaseLayoutParams):
-    """The format `kind` and the shape of a weight in GGML's blocks. `scale` is always 1, because the blocks contain
-    their scales. If `transposed`, `orig_shape` is reversed, but the bytes stay as they are."""
+    """The format `kind` and the shape of a weight in GGML's blocks.
+
+    `scale` is always 1, because the blocks contain their scales. If `transposed`, `orig_shape` is reversed, but the
+    bytes stay as they are.
+    """
 
     kind: str = "Q4_0"
     transposed: bool = False
@@ -61,8 +66,10 @@ register_layout_class(BLOCKS, BlockLayout)
 
 
 def block_tensor(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedTensor:
-    """Return a QuantizedTensor of `shape` over the bytes `packed`, without copying them. `kind` is a format in
-    `ggml.BLOCKS`. The tensor reports `dtype` as its dtype."""
+    """Return a QuantizedTensor of `shape` over the bytes `packed`, without copying them.
+
+    `kind` is a format in `ggml.BLOCKS`. The tensor reports `dtype` as its dtype.
+    """
     scale = torch.ones((), device=packed.device)
     return QuantizedTensor(
         packed, BLOCKS, BlockParams(scale=scale, orig_dtype=dtype, orig_shape=tuple(shape), kind=kind)

@@ -66,8 +66,10 @@ class Scales(NamedTuple):
 
 
 def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as bitsandbytes. `packed` (uint8, any
-    shape) holds two values in a byte. The float32 product of value and scale is rounded once."""
+    """Return a 4-bit weight of `shape`, decoded to `dtype`, with the same bits as bitsandbytes.
+
+    `packed` (uint8, any shape) holds two values in a byte. The float32 product of value and scale is rounded once.
+    """
     count = math.prod(shape)
     pairs, per_block = _pairs(scales.code), scales.block_scales()
     packed = packed.reshape(-1)
@@ -80,9 +82,11 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` (uint8)
-    holds two values in a byte. A row's scale is computed from the largest of the `scales` of its blocks. A block must
-    not span several rows."""
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
+
+    `packed` (uint8) holds two values in a byte. A row's scale is computed from the largest of the `scales` of its
+    blocks. A block must not span several rows.
+    """
     per_row = scales.block_scales().view(shape[0], -1)
     row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
     scaled = scales._replace(absmax=(per_row * row_scales.reciprocal()).view(-1), nested_absmax=None)
@@ -92,7 +96,9 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return the rows with the indices `rows` (int64 [n]) of a 4-bit weight of `shape` [out, in], as float32 [n, in].
-    If the width `in` is a multiple of the block size, only these rows are read."""
+
+    If the width `in` is a multiple of the block size, only these rows are read.
+    """
     height, width = shape
     if width % scales.blocksize:
         return decode(packed, scales, shape, torch.float32)[rows]
@@ -107,8 +113,10 @@ def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Te
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
-    """Return the sum of the squared differences between a weight and its 4-bit encoding, `packed` and `scales`. The
-    weight is processed in parts, and float32 is used within a part."""
+    """Return the sum of the squared differences between a weight and its 4-bit encoding, `packed` and `scales`.
+
+    The weight is processed in parts, and float32 is used within a part.
+    """
     flat, error = weight.detach().reshape(-1), 0.0
     parts = _decoded_parts(
         packed.view(-1),
@@ -142,7 +150,9 @@ def _pairs(code: Tensor) -> Tensor:
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
     """Return the start indices of the parts of a weight of `count` values, and the length of all parts but the last.
-    Parts are at least `at_a_time` values long and contain full blocks."""
+
+    Parts are at least `at_a_time` values long and contain full blocks.
+    """
     step = math.lcm(at_a_time, 2 * blocksize)
     return range(0, count, step), step
 
@@ -224,7 +234,9 @@ def _largest(blocks: Tensor) -> Tensor:
 
 def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
     """Return, for each value divided by its block's scale, the uint8 index of the nearest value in the table `code`.
-    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU."""
+
+    With `steps`, the quotient is first rounded to that many equal steps from -1 to 1, as bitsandbytes does on a CPU.
+    """
     scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
     if steps is not None:
         scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
@@ -238,8 +250,10 @@ def _inverse(scales: Tensor) -> Tensor:
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:
-    """Return the scale of each block [blocks, blocksize] with the least error (see `encode`). A block of zeros has the
-    scale 0."""
+    """Return the scale of each block [blocks, blocksize] with the least error (see `encode`).
+
+    A block of zeros has the scale 0.
+    """
     largest, wanted = _largest(blocks), blocks + sums * blocks.sum(1, keepdim=True)
     best, found = torch.zeros_like(largest), largest
     for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):
@@ -260,8 +274,10 @@ def _nearest_values(table: Tensor, blocks: Tensor, scales: Tensor) -> Tensor:
 
 
 def _nearest_table(code: Tensor) -> Tensor:
-    """Return a look-up table, float32 [8193], of the code value nearest to each of 8193 numbers from -1 to 1. A look-up
-    is several times faster than a search among 16 values, and precise enough to compare scales."""
+    """Return a look-up table, float32 [8193], of the code value nearest to each of 8193 numbers from -1 to 1.
+
+    A look-up is several times faster than a search among 16 values, and precise enough to compare scales.
+    """
     ordered = code.sort().values
     return ordered[torch.bucketize(torch.linspace(-1, 1, 8193, device=code.device), (ordered[:-1] + ordered[1:]) / 2)]
 
@@ -278,8 +294,10 @@ def _dynamic_map() -> Tensor:
 
 
 def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffix of their names. They hold the
-    `scales`, the `shape`, the `quant_type` ("nf4" or "fp4") and the weight's `dtype` before quantization."""
+    """Return the tensors that bitsandbytes saves next to a packed weight, by the suffix of their names.
+
+    They hold the `scales`, the `shape`, the `quant_type` ("nf4" or "fp4") and the weight's `dtype` before quantization.
+    """
     state = {
         "quant_type": quant_type,
         "blocksize": scales.blocksize,

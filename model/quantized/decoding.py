@@ -15,17 +15,21 @@ from .codec import Scales, decode
 
 
 def decode_blocks(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype` by a Triton kernel if possible, else by `ggml.decode`. `packed`
-    (uint8) holds the weight in GGML's blocks of the format `kind`."""
+    """Return a weight of `shape`, decoded to `dtype` by a Triton kernel if possible, else by `ggml.decode`.
+
+    `packed` (uint8) holds the weight in GGML's blocks of the format `kind`.
+    """
     compiling = torch.compiler.is_compiling()
     run = ggml.decode if compiling else fastest("decode_blocks", ggml.decode, packed.device.type)
     return run(packed, kind, shape, dtype)
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row. `packed` (uint8)
-    holds two values in a byte, and `scales` are their scales. `codec.recode` or a Triton kernel converts directly. If
-    blocks span several rows, the weight is decoded to float32 first."""
+    """Return a 4-bit weight of `shape` [out, in] in the 8-bit `dtype`, with a scale for each row.
+
+    `packed` (uint8) holds two values in a byte, and `scales` are their scales. `codec.recode` or a Triton kernel
+    converts directly. If blocks span several rows, the weight is decoded to float32 first.
+    """
     if shape[1] % scales.blocksize:
         return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
     compiling = torch.compiler.is_compiling()
@@ -35,8 +39,10 @@ def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 
 @cache
 def fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
-    """Return our Triton kernel with this name if `device_type` is "cuda" and Triton is installed, else `plain`. If the
-    kernel fails, `plain` replaces it."""
+    """Return our Triton kernel with this name if `device_type` is "cuda" and Triton is installed, else `plain`.
+
+    If the kernel fails, `plain` replaces it.
+    """
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
     from ..kernels import weights_4bit, weights_blocks

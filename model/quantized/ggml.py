@@ -38,8 +38,10 @@ BLOCKS = {
 
 
 def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a weight of `shape`, decoded to `dtype`: float32 values, rounded once. `packed` (uint8, any shape) holds
-    the blocks. `kind` is their format, a key of `BLOCKS`."""
+    """Return a weight of `shape`, decoded to `dtype`: float32 values, rounded once.
+
+    `packed` (uint8, any shape) holds the blocks. `kind` is their format, a key of `BLOCKS`.
+    """
     count, block, decode_blocks = math.prod(shape), BLOCKS[kind], _DECODERS[kind]
     blocks = packed.reshape(-1, block.nbytes)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
@@ -53,8 +55,10 @@ def decode(packed: Tensor, kind: str, shape: tuple[int, ...], dtype: torch.dtype
 
 def decode_rows(packed: Tensor, kind: str, shape: tuple[int, ...], rows: Tensor) -> Tensor:
     """Return the rows with the indices `rows` (int64 [n]) of a weight of `shape` [out, in], as float32 [n, in].
+
     `packed` (uint8) holds its blocks in the format `kind`. If the width `in` is a multiple of the block size, only
-    these rows are read."""
+    these rows are read.
+    """
     height, width = shape
     if width % BLOCKS[kind].values:
         return decode(packed, kind, shape, torch.float32)[rows]
@@ -67,8 +71,10 @@ def _half(blocks: Tensor, at: int) -> Tensor:
 
 
 def _unpacked(values: Tensor, bits: int, group: int) -> Tensor:
-    """Return packed numbers of `bits` bits as uint8 [blocks, numbers]. Each `group` bytes hold as many numbers in their
-    lowest bits, then as many in their next bits, and so on."""
+    """Return packed numbers of `bits` bits as uint8 [blocks, numbers].
+
+    Each `group` bytes hold as many numbers in their lowest bits, then as many in their next bits, and so on.
+    """
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=values.device).view(1, 1, -1, 1)
     unpacked = (values.reshape(len(values), -1, 1, group) >> shifts) & ((1 << bits) - 1)
     return unpacked.reshape(len(values), -1)

@@ -43,8 +43,10 @@ _BITSANDBYTES_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @cache
 def bitsandbytes_functional() -> Any:
-    """Return the module bitsandbytes.functional, or None if it is missing or has no library for the installed CUDA. The
-    reason for None is logged once."""
+    """Return the module bitsandbytes.functional, or None if it is missing or has no library for the installed CUDA.
+
+    The reason for None is logged once.
+    """
     # On CPUs with AVX512-BF16 it warns about an optional package that is unused here.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
@@ -63,9 +65,11 @@ def bitsandbytes_functional() -> Any:
 
 @dataclass(frozen=True)
 class FourBitParams(BaseLayoutParams):
-    """The scales, format and shape of a 4-bit weight. `scale` is bitsandbytes' absmax. `orig_shape` is the logical
-    shape. If `transposed`, it is reversed, but the bytes stay as they are. `state_dtype` is the dtype before
-    quantization."""
+    """The scales, format and shape of a 4-bit weight. `scale` is bitsandbytes' absmax.
+
+    `orig_shape` is the logical shape. If `transposed`, it is reversed, but the bytes stay as they are. `state_dtype` is
+    the dtype before quantization.
+    """
 
     code: Tensor
     nested_absmax: Tensor | None
@@ -134,8 +138,10 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
-        """Return the tensors that bitsandbytes saves for a weight, by the suffix of their names. The packed weight has
-        an empty suffix."""
+        """Return the tensors that bitsandbytes saves for a weight, by the suffix of their names.
+
+        The packed weight has an empty suffix.
+        """
         return {
             "": qdata,
             **codec.components(params.scales, params.stored_shape, params.quant_type, params.state_dtype),
@@ -202,9 +208,11 @@ def four_bit_tensor(
 def core_tensor(
     layout: str, values: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None, **fields: Any
 ) -> QuantizedTensor:
-    """Return a QuantizedTensor in one of comfy_kitchen's own layouts, without copying `values`. The tensor reports
-    `dtype` as its dtype. `shape` is the weight's shape, by default the shape of `values`. `fields` are the other fields
-    of the layout's Params."""
+    """Return a QuantizedTensor in one of comfy_kitchen's own layouts, without copying `values`.
+
+    The tensor reports `dtype` as its dtype. `shape` is the weight's shape, by default the shape of `values`. `fields`
+    are the other fields of the layout's Params.
+    """
     params = get_layout_class(layout).Params(orig_dtype=dtype, orig_shape=tuple(shape or values.shape), **fields)
     return QuantizedTensor(values, layout, params)
 

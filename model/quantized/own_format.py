@@ -1,5 +1,8 @@
-"""Matrix products of weights in NVFP4 or MXFP8 with inputs in the same format, by comfy-kitchen. They need a GPU with
-instructions for these formats (choice/table.py). On other GPUs the weights are decoded, or converted to 8 bits."""
+"""Matrix products of weights in NVFP4 or MXFP8 with inputs in the same format, by comfy-kitchen.
+
+They need a GPU with instructions for these formats (choice/table.py). On other GPUs the weights are decoded, or
+converted to 8 bits.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,11 @@ class OwnFormatLayer:
 
 
 def own_format_layer(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> OwnFormatLayer | None:
-    """Return a linear layer that multiplies in the weight's format, or None if that is impossible. It is possible for
-    weights in NVFP4 or MXFP8 on a GPU that supports the format, with results in `dtype` bf16 or fp16."""
+    """Return a linear layer that multiplies in the weight's format, or None if that is impossible.
+
+    It is possible for weights in NVFP4 or MXFP8 on a GPU that supports the format, with results in `dtype` bf16 or
+    fp16.
+    """
     if not isinstance(weight, LayoutParameter) or dtype not in (torch.bfloat16, torch.float16):
         return None
     form = FORMATS.get(weight.layout_name)
@@ -51,9 +57,11 @@ def _computes(form: Work, device: torch.device) -> bool:
 
 
 def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen. x is
-    quantized to the weight's format. Raises RuntimeError if comfy-kitchen has no kernel for the GPU and would use plain
-    torch."""
+    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, computed by comfy-kitchen.
+
+    x is quantized to the weight's format. Raises RuntimeError if comfy-kitchen has no kernel for the GPU and would use
+    plain torch.
+    """
     kitchen, form, own = import_module("comfy_kitchen"), FORMATS[weight.layout_name], weight.fields
     values, params = _layout(form).quantize(x.contiguous())
     arguments: dict[str, Any] = {"a": values, "b": weight.data, "bias": bias, "out_dtype": dtype}
@@ -69,8 +77,10 @@ def by_kitchen(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: t
 
 
 def plainly(x: Tensor, weight: LayoutParameter, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, as the reference for tests. x
-    is quantized to the weight's format as in `by_kitchen`, but plain torch multiplies the decoded operands."""
+    """Return x [tokens, in] times a weight [out, in] transposed, plus bias, in `dtype`, as the reference for tests.
+
+    x is quantized to the weight's format as in `by_kitchen`, but plain torch multiplies the decoded operands.
+    """
     form = FORMATS[weight.layout_name]
     rounded = _encoded(x.float(), form).decode(torch.float32)[: len(x)]
     made = F.linear(rounded, weight.decode(torch.float32), None if bias is None else bias.float())

@@ -17,9 +17,11 @@ from .decoding import decode_blocks, fastest, recode
 
 
 class DecodedParameter(torch.nn.Parameter):
-    """The base class of quantized weights outside ComfyUI. It needs torch only, because importing comfy_kitchen and
-    bitsandbytes takes six seconds. In ComfyUI, weights are QuantizedTensors instead, which ComfyUI can move and
-    patch."""
+    """The base class of quantized weights outside ComfyUI.
+
+    It needs torch only, because importing comfy_kitchen and bitsandbytes takes six seconds. In ComfyUI, weights are
+    QuantizedTensors instead, which ComfyUI can move and patch.
+    """
 
     _kept: dict[torch.dtype, Any] | None = None
     _place: "SharedPart | None" = None
@@ -33,8 +35,10 @@ class DecodedParameter(torch.nn.Parameter):
         return self._kept_or_made(dtype, self._decode)
 
     def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row. The result is
-        cached if `keep` was called."""
+        """Return the weight in the 8-bit `dtype` (int8 or float8_e4m3fn), with a scale for each row.
+
+        The result is cached if `keep` was called.
+        """
         return self._kept_or_made(dtype, self._recode)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -52,8 +56,10 @@ class DecodedParameter(torch.nn.Parameter):
 
 
 class SharedPart:
-    """The part of a larger tensor that is reserved for one weight. The tensor holds several decoded weights of the same
-    shape, so that one matrix product can use all of them."""
+    """The part of a larger tensor that is reserved for one weight.
+
+    The tensor holds several decoded weights of the same shape, so that one matrix product can use all of them.
+    """
 
     def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
@@ -107,8 +113,10 @@ class FourBitParameter(DecodedParameter):
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
-        """Return a parameter of `shape` over the bytes `packed` (uint8) and their `scales`, without a copy. The tensors
-        may be views of a mapped file or slices of a GPU buffer."""
+        """Return a parameter of `shape` over the bytes `packed` (uint8) and their `scales`, without a copy.
+
+        The tensors may be views of a mapped file or slices of a GPU buffer.
+        """
         parameter = torch.Tensor._make_subclass(cls, packed, False)
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
@@ -122,22 +130,29 @@ class FourBitParameter(DecodedParameter):
 
 
 class ScaledParameter(DecodedParameter):
-    """An 8-bit weight, float8 or int8, with one scale, one scale for each row, or none. It is decoded as in ComfyUI:
-    float8 is multiplied by the scale in the target dtype, int8 in float32."""
+    """An 8-bit weight, float8 or int8, with one scale, one scale for each row, or none.
+
+    It is decoded as in ComfyUI: float8 is multiplied by the scale in the target dtype, int8 in float32.
+    """
 
     scale: Tensor | None
 
     @classmethod
     def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
-        """Return a parameter over the 8-bit `values` [out, in] and their `scale`, without a copy. `scale` is a single
-        number, [out, 1], or None. The tensors may be views of a mapped file or slices of a GPU buffer."""
+        """Return a parameter over the 8-bit `values` [out, in] and their `scale`, without a copy.
+
+        `scale` is a single number, [out, 1], or None. The tensors may be views of a mapped file or slices of a GPU
+        buffer.
+        """
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.scale = scale
         return parameter
 
     def recode(self, dtype: torch.dtype) -> EightBit:
-        """Return the weight in the 8-bit `dtype`, with a scale for each row. Stored values that already have this dtype
-        are used unchanged and are not cached."""
+        """Return the weight in the 8-bit `dtype`, with a scale for each row.
+
+        Stored values that already have this dtype are used unchanged and are not cached.
+        """
         return self._recode(dtype) if self.dtype == dtype else super().recode(dtype)
 
     def _decode(self, dtype: torch.dtype) -> Tensor:
@@ -148,8 +163,10 @@ class ScaledParameter(DecodedParameter):
 
 
 class BlockParameter(DecodedParameter):
-    """A weight in GGML's blocks: the bytes from a GGUF file, their format `kind` and the weight's shape. It is decoded
-    to the float32 values of the gguf library, rounded once."""
+    """A weight in GGML's blocks: the bytes from a GGUF file, their format `kind` and the weight's shape.
+
+    It is decoded to the float32 values of the gguf library, rounded once.
+    """
 
     kind: str
     weight_shape: tuple[int, ...]
@@ -174,8 +191,10 @@ class LayoutParameter(DecodedParameter):
 
     @classmethod
     def of(cls, values: Tensor, layout: str, shape: tuple[int, ...], fields: dict[str, Any]) -> "LayoutParameter":
-        """Return a parameter of `shape` over the quantized `values`, without a copy. `layout` is the name of
-        comfy_kitchen's layout, and `fields` are the other fields of the layout's Params."""
+        """Return a parameter of `shape` over the quantized `values`, without a copy.
+
+        `layout` is the name of comfy_kitchen's layout, and `fields` are the other fields of the layout's Params.
+        """
         parameter = torch.Tensor._make_subclass(cls, values, False)
         parameter.layout_name, parameter.weight_shape, parameter.fields = layout, shape, fields
         return parameter
@@ -186,8 +205,10 @@ class LayoutParameter(DecodedParameter):
 
 
 def load_layouts() -> ModuleType:
-    """Return the module `layouts`, imported on the first call, because its import takes a second. Raises
-    DependencyError if comfy-kitchen cannot be imported."""
+    """Return the module `layouts`, imported on the first call, because its import takes a second.
+
+    Raises DependencyError if comfy-kitchen cannot be imported.
+    """
     require("comfy_kitchen.tensor", "comfy-kitchen packaging")
     from . import layouts
 
@@ -195,8 +216,10 @@ def load_layouts() -> ModuleType:
 
 
 def load_block_layout() -> ModuleType:
-    """Return the module `block_layout`, imported on the first call. Raises DependencyError if comfy-kitchen cannot be
-    imported."""
+    """Return the module `block_layout`, imported on the first call.
+
+    Raises DependencyError if comfy-kitchen cannot be imported.
+    """
     load_layouts()
     from . import block_layout
 
@@ -204,9 +227,11 @@ def load_block_layout() -> ModuleType:
 
 
 def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
-    """Return `tensor` as a Parameter without gradient over the same memory. A quantized tensor is only marked as a
-    parameter, in place. `Parameter(tensor)` would detach it, and comfy_kitchen's detach copies the scales of a mapped
-    file into memory."""
+    """Return `tensor` as a Parameter without gradient over the same memory.
+
+    A quantized tensor is only marked as a parameter, in place. `Parameter(tensor)` would detach it, and comfy_kitchen's
+    detach copies the scales of a mapped file into memory.
+    """
     if not hasattr(tensor, "_qdata"):
         return torch.nn.Parameter(tensor, requires_grad=False)
     tensor._is_param = True

@@ -30,7 +30,9 @@ def _recorded_side(side: str) -> io.Int.Input:
 
 def _files_of(file: str) -> list[Path]:
     """Return all files that reading `file` may use: the files with its suffix in its folder, and ViPE's lens file.
-    Raises InputError for a name outside the input folder and the packages, and CameraError for a missing file."""
+
+    Raises InputError for a name outside the input folder and the packages, and CameraError for a missing file.
+    """
     path = host.resolve(file)
     near = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
     lens = path.parent.parent / "intrinsics" / path.name
@@ -103,9 +105,11 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
 
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
-    """Return the camera path in a file, without the poses before frame `start`, and notes about unused parts. The
-    arguments are the node's inputs. Raises InputError for a name that leads out of the input folder and the packages.
-    Raises CameraError for a file that is missing, damaged or too short."""
+    """Return the camera path in a file, without the poses before frame `start`, and notes about unused parts.
+
+    The arguments are the node's inputs. Raises InputError for a name that leads out of the input folder and the
+    packages. Raises CameraError for a file that is missing, damaged or too short.
+    """
     source = host.resolve(file)
     path, notes = read_camera(
         source,
@@ -119,8 +123,10 @@ def _read(file, format, convention, fit, start, image_width, image_height, fov_d
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
-    """Raise CameraError if the file cannot be read with the inputs `known`. If some input is linked, or has a value
-    that ComfyUI rejects, only the existence of the file is checked."""
+    """Raise CameraError if the file cannot be read with the inputs `known`.
+
+    If some input is linked, or has a value that ComfyUI rejects, only the existence of the file is checked.
+    """
     host.resolve(file)
     names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
     values = {name: known.get(name) for name in names}

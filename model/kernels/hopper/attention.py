@@ -24,7 +24,9 @@ of the kernel `across` transposes `TURNED` tokens and channels.
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
 MOST_PARTS, PART_COST = 16, 640
 """The constants of key splitting: `MOST_PARTS` is the largest number of parts, `PART_COST` the overhead of splitting.
-The overhead is given as the number of keys that take the same time."""
+
+The overhead is given as the number of keys that take the same time.
+"""
 
 
 class Configuration(NamedTuple):
@@ -122,7 +124,9 @@ def _blocks(x: Tensor) -> int:
 
 def transpose(v: Tensor) -> Tensor:
     """Return values v [tokens, dim] transposed to [dim, columns], padded with zeros to a multiple of TURNED tokens.
-    Within every 16 tokens the columns have the order that values_across.cu describes."""
+
+    Within every 16 tokens the columns have the order that values_across.cu describes.
+    """
     tokens, dim = v.shape
     row = -(-tokens // TURNED) * TURNED
     out = torch.empty(dim, row, dtype=v.dtype, device=v.device)
@@ -133,8 +137,11 @@ def transpose(v: Tensor) -> Tensor:
 
 def scatter_transposed_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """Write (x - shift) * factor, for x [tokens, dim], to columns of `out` (float8_e4m3fn [dim, columns]); return
-    `out`. shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns. `dim` and the
-    number of columns must be multiples of 64."""
+    `out`.
+
+    shift [dim] and factor [1] are fp32. `places` (int64 [tokens]) are the numbers of the columns. `dim` and the number
+    of columns must be multiples of 64.
+    """
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # the kernel reads eight numbers at once
         x = x.contiguous()

@@ -1,5 +1,7 @@
-"""The launch of the CUDA kernel in convolution.cu, for GPUs of compute capability 9.0. The kernel is a convolution with
-3 x 3 pixels of three frames."""
+"""The launch of the CUDA kernel in convolution.cu, for GPUs of compute capability 9.0.
+
+The kernel is a convolution with 3 x 3 pixels of three frames.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ neighbour on each side, rounded up.
 THREADS, ROW = 512, 2 * CHANNELS
 SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
 LEAST_ROUNDS = 0.9
-"""The minimum number of a convolution's tiles, as a share of the GPU's multiprocessors (SMs). With fewer tiles many SMs
-would be idle."""
+"""The minimum number of a convolution's tiles, as a share of the GPU's multiprocessors (SMs).
+
+With fewer tiles many SMs would be idle.
+"""
 
 
 def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:

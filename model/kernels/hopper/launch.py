@@ -26,9 +26,11 @@ SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 
 
 def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
-    """Return whether the kernel works that `made()` runs: its relative RMS error must be below WORST_PROBE. `want` is
-    the exact result. If the test fails, a warning is logged: other, slower kernels do the work, which `what` describes.
-    Raises torch.OutOfMemoryError."""
+    """Return whether the kernel works that `made()` runs: its relative RMS error must be below WORST_PROBE.
+
+    `want` is the exact result. If the test fails, a warning is logged: other, slower kernels do the work, which `what`
+    describes. Raises torch.OutOfMemoryError.
+    """
     try:
         error = ((made() - want).norm() / want.norm()).item()
     except torch.OutOfMemoryError:
@@ -42,8 +44,10 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 
 def source(name: str, **parts: str) -> str:
-    """Return the CUDA source in the file `name` of this folder, after the shared header hopper.cuh. Each name @NAME@ in
-    the source is replaced by the text of the argument NAME in `parts`."""
+    """Return the CUDA source in the file `name` of this folder, after the shared header hopper.cuh.
+
+    Each name @NAME@ in the source is replaced by the text of the argument NAME in `parts`.
+    """
     program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
         program = program.replace(f"@{part}@", given)
@@ -74,8 +78,10 @@ def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", 
 
 def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
     """Return the source of a CUDA function `name` that adds a product of 64 rows and `columns` columns to d, in fp32.
+
     The rows are in registers, the columns in shared memory. `dtype` is the operands' name in PTX and their size in
-    bytes; 2-byte columns are transposed by the instruction."""
+    bytes; 2-byte columns are transposed by the instruction.
+    """
     count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{

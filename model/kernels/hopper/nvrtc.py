@@ -1,5 +1,7 @@
-"""CUDA kernels that torch's copy of the NVRTC library compiles, and that the driver launches. They do work that Triton
-cannot express. A kernel is launched on torch's current stream, and a CUDA graph may record it."""
+"""CUDA kernels that torch's copy of the NVRTC library compiles, and that the driver launches.
+
+They do work that Triton cannot express. A kernel is launched on torch's current stream, and a CUDA graph may record it.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,20 @@ class CudaKernel:
     """A kernel function in a compiled CUDA module, on one device."""
 
     def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
-        """Look up the function `name` in a loaded module. `shared` is the largest number of bytes of dynamic shared
-        memory of any launch. Raises RuntimeError if the driver reports an error."""
+        """Look up the function `name` in a loaded module.
+
+        `shared` is the largest number of bytes of dynamic shared memory of any launch. Raises RuntimeError if the
+        driver reports an error.
+        """
         self._function = ctypes.c_void_p()
         check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
         check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
 
     def __call__(self, launch: Launch, *arguments: Argument) -> None:
-        """Launch the kernel on torch's current stream. The current device must be the kernel's device. Raises
-        RuntimeError if the driver reports an error."""
+        """Launch the kernel on torch's current stream. The current device must be the kernel's device.
+
+        Raises RuntimeError if the driver reports an error.
+        """
         values = [_value(each) for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -74,8 +81,10 @@ def driver() -> ctypes.CDLL:
 
 
 def load(source: str, architecture: str) -> ctypes.c_void_p:
-    """Return the CUDA module of a source, compiled and loaded on the current device. It is never unloaded. Raises
-    RuntimeError with the compiler's log, or OSError if NVRTC is missing."""
+    """Return the CUDA module of a source, compiled and loaded on the current device. It is never unloaded.
+
+    Raises RuntimeError with the compiler's log, or OSError if NVRTC is missing.
+    """
     torch.cuda.current_stream().synchronize()  # torch creates the device's context
     module = ctypes.c_void_p()
     check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
@@ -83,9 +92,11 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """Return the machine code of a CUDA source for an architecture such as "sm_90a". This needs no GPU. The first
-    compilation takes half a second, and other threads wait for it. Raises RuntimeError with the compiler's log, or
-    OSError if NVRTC is missing."""
+    """Return the machine code of a CUDA source for an architecture such as "sm_90a". This needs no GPU.
+
+    The first compilation takes half a second, and other threads wait for it. Raises RuntimeError with the compiler's
+    log, or OSError if NVRTC is missing.
+    """
     with _COMPILING:
         return _compiled(source, architecture)
 
