@@ -15,7 +15,7 @@ from lingbot_world.live import Session, Start, load_walk
 from lingbot_world.live.camera import WALKING_UNIT
 from lingbot_world.pipeline.state import load_state
 from lingbot_world.pipeline.world import World
-from live_cases import PATIENCE, chunks, opened, walking
+from live_cases import PATIENCE, chunks, opened, wait_for, walking
 
 
 @pytest.fixture
@@ -75,13 +75,13 @@ def test_a_recorded_path_has_no_hole_after_an_error(toy_package, tmp_path, monke
 def test_a_session_is_closed_by_another_thread_while_it_makes_a_chunk(toy_package, tmp_path, monkeypatch):
     under_way, chunk = threading.Event(), World.chunk
 
-    def slowly(*given, **more):
+    def until_it_is_closed(*given, **more):
         made = chunk(*given, **more)
         under_way.set()
-        threading.Event().wait(0.3)
+        wait_for(lambda: session._closing)
         return made
 
-    monkeypatch.setattr(World, "chunk", slowly)
+    monkeypatch.setattr(World, "chunk", until_it_is_closed)
     with walking(toy_package, tmp_path) as session:
         closer = threading.Thread(target=lambda: (under_way.wait(PATIENCE), session.close()))
         closer.start()
