@@ -35,8 +35,11 @@ The camera follows the path that you draw in **Camera Editor**: drag its points,
 **To try it first**, without download or GPU: template *16 Toy*. Here you need:
 
 {DOWNLOAD}
+**Speed**: this graph is exact. On GeForce set *arithmetic* and *attention* of *Load Experts* to **8bit**: worked out,
+a 4060 takes 33 minutes, not 88.
+
 {RUN}"""
-    parts = Parts(server, "camera", note)
+    parts = Parts(server, "camera", note, note_width=440)
     image = parts.image(apart=True)
     return parts.film(parts.editor(image["image"], flight()), image)
 

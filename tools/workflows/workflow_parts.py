@@ -31,9 +31,10 @@ TOY_PROMPT = "a maze with red and blue walls by day"
 FPS = 16.0
 RED, BLUE, VIOLET, GREEN, GREY, BROWN = "#8a4b4b", "#3f789e", "#6b5b95", "#3f7e5c", "#5a5a5a", "#7a5c2e"
 
-DOWNLOAD = f"""**Models** (31 GB): download each file of ComfyUI's list of missing models, and put
-[tokenizer.json]({FILES}/tokenizer/tokenizer.json) into *{PACKAGE}/tokenizer*. Or, in the folder that contains
-*ComfyUI*, run
+HF = "after *pip install huggingface_hub* run, in the folder that contains *ComfyUI*,"
+TOKENIZER = f"[tokenizer.json]({FILES}/tokenizer/tokenizer.json) into *{PACKAGE}/tokenizer*"
+DOWNLOAD = f"""**Models** (31 GB). ComfyUI's list of missing models lacks the tokenizer, and a browser saves both
+experts under one name. So {HF}
 
 hf download cahlen/{PACKAGE} --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
 """

@@ -10,13 +10,14 @@ from workflow_parts import (
     BLUE,
     BUTTON,
     DOWNLOAD,
-    FILES,
     GREEN,
     GREY,
+    HF,
     HUGGING_FACE,
     PACKAGE,
     PROMPT,
     RED,
+    TOKENIZER,
     TOY_PROMPT,
     VIOLET,
     Parts,
@@ -33,21 +34,20 @@ VIEW_HEIGHT = 410  # of Live's
 NARROW = 284  # the nodes of a walk, which takes five columns
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
-CAUSAL_MODELS = """**Model**: in the folder that contains *ComfyUI*, run
+CAUSAL_MODELS = f"""**Model** (37 GB): {HF}
 
 hf download robbyant/lingbot-world-fast --local-dir ComfyUI/models/lingbot_world/lingbot-world-fast
 
-Press **R**, then **Quantize now** on its node, once: this makes the model that *Load Causal Model* names. Text encoder
-and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0. LingBot-World 2.0 (CC BY-NC-SA 4.0) works the same
-way; keep **v2** in its folder's name.
+Press **R**, then **Quantize now** on its node, once (10 GB). Text encoder (11 GB) and VAE are in ComfyUI's list of
+missing models; put {TOKENIZER}. With 8 GB set *window* 18, *sink* 6: they take up to 22 GB of RAM, 12 with *kv cache*
+**8bit**. Fast is Apache-2.0, 2.0 CC BY-NC-SA 4.0; keep **v2** in its folder's name.
 """
 
 
 def fast(server: Server) -> Graph:
     note = f"""## LingBot-World Fast
 
-Chunks of twelve frames, in four steps each: a twentieth of the base model's work. The newest frame is shown after every
-chunk. Template *17 Fast* has a LoRA.
+Chunks of twelve frames, in four steps each: a twentieth of the base model's work.
 
 {CAUSAL_MODELS}"""
     parts = Parts(server, "fast", note, note_width=420)
@@ -76,16 +76,15 @@ Template *07 Fast* shows how to make the model."""
 def real_time(server: Server) -> Graph:
     note = f"""## LingBot-World 2.0, 1.3B
 
-The small model of 2.0: sixteen frames, a second of video, in 0.7 s on an H200 at 480x832 (random weights of its sizes).
-Steps, shift, window and sink are set by the release.
+The small model of 2.0, with its own steps, shift and window. **Below a 4090** set *width and height* 528 and 304,
+*arithmetic* and *attention* of *Load Causal Model* **8bit**.
 
-**Model** (6.8 GB): in the folder that contains *ComfyUI*, run
+**Model** (6.8 GB): {HF}
 
 hf download robbyant/{SMALL} --local-dir ComfyUI/models/lingbot_world/{SMALL}
 
-Then press **R**. The folder's name shows the release: keep it. CC BY-NC-SA 4.0, for non-commercial use. Text encoder
-and VAE are in ComfyUI's list of missing models; [tokenizer.json]({FILES}/tokenizer/tokenizer.json) goes into
-*{PACKAGE}/tokenizer*.
+Then press **R**. Keep the folder's name. CC BY-NC-SA 4.0, for non-commercial use. Text encoder (11 GB) and VAE (0.5 GB)
+are in ComfyUI's list of missing models; put {TOKENIZER}.
 """
     parts = Parts(server, "real_time", note, note_width=420)
     return _one_shot(parts, "dolly_in", model_name=SHARDS, frames=TEN_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workflow_graph import Graph
 from workflow_nodes import Node, Output, Server
-from workflow_parts import DOWNLOAD, GREEN, RED, RUN, SAMPLER_ROOM, UMT5, Parts
+from workflow_parts import DOWNLOAD, GREEN, HF, PACKAGE, RED, RUN, SAMPLER_ROOM, UMT5, Parts
 
 HAND_OVER = "ceil(a * 0.219)"
 """Return the number of steps, of `a`, for the high-noise expert: at shift 5 sigma is 0.947 after 0.219 of the steps."""
@@ -19,7 +19,10 @@ the result differs a little from *LingBot-World Sampler*.
 
 *Load CLIP*, type **wan**, encodes the text with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
 
-{DOWNLOAD}"""
+**Experts and VAE** (20 GB): {HF}
+
+hf download cahlen/{PACKAGE} --exclude "models_t5*" --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
+"""
     parts = Parts(server, "core_nodes", note)
     parts.graph.box_width = 296
     image = parts.image(apart=True)
